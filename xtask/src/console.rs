@@ -1,0 +1,103 @@
+//! Running other programs and saying what goes on.
+
+use std::{
+    ffi::OsStr,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// Lines of a failed command's output worth repeating; compilers put the first cause at the top.
+const FAILURE_LINES_MAX: usize = 60;
+
+/// The repository root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask/ lies in the root")
+        .to_path_buf()
+}
+
+/// Runs `command` silently and returns its standard output; on failure, the error repeats what it said.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = display(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running `{name}`"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = [output.stderr, output.stdout].concat();
+    let said: Vec<String> = String::from_utf8_lossy(&said)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    bail!(
+        "`{name}` failed ({}):\n{}",
+        output.status,
+        said[..said.len().min(FAILURE_LINES_MAX)].join("\n")
+    );
+}
+
+/// Whether `program` can be started at all.
+pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
+    let found = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    !matches!(found, Err(error) if error.kind() == ErrorKind::NotFound)
+}
+
+/// The cargo that runs this task, in the repository root.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+fn display(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
+/// Wall-clock time since a task began.
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Progress lines of one task, each with the time since it began.
+pub(crate) struct Progress {
+    task: &'static str,
+    since: Stopwatch,
+}
+
+impl Progress {
+    pub(crate) fn new(task: &'static str) -> Self {
+        Self {
+            task,
+            since: Stopwatch::start(),
+        }
+    }
+
+    pub(crate) fn say(&self, line: impl AsRef<str>) {
+        eprintln!(
+            "{} {:>5.1}s  {}",
+            self.task,
+            self.since.elapsed().as_secs_f64(),
+            line.as_ref()
+        );
+    }
+}

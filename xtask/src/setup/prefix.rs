@@ -1,0 +1,150 @@
+//! The directory in the user's cache that holds a prepared MLX.
+
+use std::{
+    env,
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use super::{bindings, mlx_c, versions, wheels};
+use crate::console::Progress;
+
+pub(crate) struct Prefix {
+    dir: PathBuf,
+}
+
+impl Prefix {
+    /// Where the prefix for the present versions and settings is or will be.
+    pub(crate) fn locate() -> Result<Self> {
+        let name = format!(
+            "mlx-{}-sys-{}-{:016x}",
+            versions::MLX,
+            versions::MLX_SYS,
+            recipe_hash()
+        );
+        Ok(Self {
+            dir: cache_dir()?.join(name),
+        })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directory appears by one rename, after everything in it was made.
+    pub(super) fn is_ready(&self) -> bool {
+        self.dir.is_dir()
+    }
+
+    /// Makes the prefix with `build`, once, however many checkouts ask at the same time.
+    pub(super) fn build(&self, progress: &Progress, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let cache = self
+            .dir
+            .parent()
+            .expect("`locate` joins a name to the cache directory");
+        fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
+        let _lock = lock(progress, &self.dir.with_added_extension("lock"))?;
+        if self.is_ready() {
+            progress.say("another checkout has prepared MLX meanwhile");
+            return Ok(());
+        }
+        let partial = self.dir.with_added_extension("partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
+        }
+        fs::create_dir(&partial).with_context(|| format!("creating {}", partial.display()))?;
+        build(&partial)?;
+        fs::rename(&partial, &self.dir).with_context(|| format!("creating {}", self.dir.display()))?;
+        progress.say(format!("MLX is ready in {}", self.dir.display()));
+        Ok(())
+    }
+}
+
+/// Held until dropped; the kernel lets go of it when the process dies.
+fn lock(progress: &Progress, path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => progress.say("waiting for another checkout that prepares MLX"),
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("locking {}", path.display()));
+        }
+    }
+    file.lock()
+        .with_context(|| format!("locking {}", path.display()))?;
+    Ok(file)
+}
+
+/// `$ROOFLET_CACHE_DIR`, else `rooflet` in the user's cache directory.
+fn cache_dir() -> Result<PathBuf> {
+    let var = |name| {
+        env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let dir = var("ROOFLET_CACHE_DIR")
+        .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("rooflet")))
+        .or_else(|| var("HOME").map(|dir| dir.join(".cache/rooflet")))
+        .context("neither ROOFLET_CACHE_DIR, XDG_CACHE_HOME nor HOME is set; set one")?;
+    std::path::absolute(&dir).with_context(|| format!("resolving {}", dir.display()))
+}
+
+/// Changes whenever the recipe of the prefix does.
+fn recipe_hash() -> u64 {
+    let versions = [versions::MLX, versions::MLX_SYS, versions::LIBCLANG];
+    let parts = versions
+        .into_iter()
+        .chain(wheels::recipe())
+        .chain(mlx_c::recipe())
+        .chain(bindings::recipe());
+    fnv1a(parts.flat_map(|part| part.bytes().chain([0])))
+}
+
+/// FNV-1a: names a directory; nobody's safety rests on it.
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_matches_published_vectors() {
+        // From the FNV reference: http://www.isthe.com/chongo/tech/comp/fnv/
+        assert_eq!(fnv1a("".bytes()), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("a".bytes()), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a("foobar".bytes()), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn failed_build_leaves_no_prefix_and_the_next_one_starts_afresh() {
+        let cache = env::temp_dir().join(format!("rooflet-xtask-prefix-{}", std::process::id()));
+        let prefix = Prefix {
+            dir: cache.join("mlx"),
+        };
+        let progress = Progress::new("test");
+
+        let failed = prefix.build(&progress, |dir| {
+            fs::write(dir.join("half"), "")?;
+            anyhow::bail!("no compiler")
+        });
+        assert!(failed.is_err());
+        assert!(!prefix.is_ready());
+
+        prefix
+            .build(&progress, |dir| Ok(fs::write(dir.join("whole"), "")?))
+            .expect("builds");
+        assert!(prefix.dir().join("whole").exists());
+        assert!(!prefix.dir().join("half").exists());
+
+        prefix
+            .build(&progress, |_| panic!("is ready already"))
+            .expect("nothing to do");
+        fs::remove_dir_all(cache).expect("was created above");
+    }
+}

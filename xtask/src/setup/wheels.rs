@@ -1,0 +1,100 @@
+//! MLX's CPU build and libclang, from the Python package index.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::versions::{LIBCLANG, MLX};
+use crate::console;
+
+const MLX_SHA256: &str = "fc5d31b90fc4f457b2f9614ed45651a567d22a6a11a03d114a90a4e10bdd8878";
+const LIBCLANG_SHA256: &str = "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b";
+
+/// What the outcome of this step depends on, besides the versions.
+pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
+    [MLX_SHA256, LIBCLANG_SHA256].into_iter()
+}
+
+/// The package `mlx` of the unpacked wheel; its libraries find their own beside it.
+pub(super) fn mlx(prefix: &Path) -> PathBuf {
+    prefix.join("whl/mlx")
+}
+
+/// The directory with libclang.so.
+pub(super) fn libclang(prefix: &Path) -> PathBuf {
+    prefix.join(format!("libclang/libclang-{LIBCLANG}.data/platlib/clang/native"))
+}
+
+pub(super) fn check_tools() -> Result<()> {
+    if !console::is_installed("python3") {
+        bail!("no `python3`, which fetches MLX: apt install python3 python3-pip");
+    }
+    if console::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
+        bail!("`python3` has no pip, which fetches MLX: apt install python3-pip (or python3 -m ensurepip)");
+    }
+    Ok(())
+}
+
+/// Downloads both wheels, checks their digests and unpacks them.
+pub(super) fn fetch(prefix: &Path) -> Result<()> {
+    let downloads = prefix.join("downloads");
+    fs::create_dir(&downloads).context("creating the download directory")?;
+    let requirements = downloads.join("requirements.txt");
+    fs::write(
+        &requirements,
+        format!(
+            "mlx-cpu=={MLX} --hash=sha256:{MLX_SHA256}\nlibclang=={LIBCLANG} --hash=sha256:{LIBCLANG_SHA256}\n"
+        ),
+    )
+    .context("writing requirements.txt")?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
+    pip.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    pip.arg("--dest")
+        .arg(&downloads)
+        .arg("--requirement")
+        .arg(&requirements);
+    console::output(&mut pip).context(
+        "pip could not download MLX (it needs the package index, or its mirror in pip's configuration, \
+         and glibc 2.35 or newer)",
+    )?;
+    unpack(&downloads, &format!("mlx_cpu-{MLX}-"), &prefix.join("whl"))?;
+    unpack(
+        &downloads,
+        &format!("libclang-{LIBCLANG}-"),
+        &prefix.join("libclang"),
+    )?;
+    ensure!(
+        mlx(prefix).join("lib/libmlx.so").is_file(),
+        "the wheel of MLX {MLX} holds no mlx/lib/libmlx.so"
+    );
+    ensure!(
+        libclang(prefix).is_dir(),
+        "the wheel of libclang {LIBCLANG} holds no clang/native"
+    );
+    fs::remove_dir_all(&downloads).context("removing the downloads")
+}
+
+fn unpack(downloads: &Path, prefix: &str, to: &Path) -> Result<()> {
+    let wheel = fs::read_dir(downloads)
+        .context("listing the downloads")?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        })
+        .with_context(|| format!("pip left no {prefix}*.whl"))?;
+    // A wheel is a zip file, and Python is needed for pip anyway.
+    console::output(
+        Command::new("python3")
+            .args(["-m", "zipfile", "-e"])
+            .arg(&wheel)
+            .arg(to),
+    )
+    .with_context(|| format!("unpacking {}", wheel.display()))?;
+    Ok(())
+}
