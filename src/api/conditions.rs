@@ -1,0 +1,159 @@
+//! Condition types, reasons, and how a condition changes.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Condition types of all kinds. One list, so that a word means the same everywhere.
+pub(crate) mod condition_type {
+    /// The model can be served: its source resolves and its shape is one the engine knows.
+    pub(crate) const ADMITTED: &str = "Admitted";
+    /// Every wanted replica has a node.
+    pub(crate) const SCHEDULED: &str = "Scheduled";
+    /// The model's files are on the node and whole.
+    pub(crate) const ARTIFACTS_READY: &str = "ArtifactsReady";
+    /// The worker has the weights in memory.
+    pub(crate) const LOADED: &str = "Loaded";
+    /// Requests are answered.
+    pub(crate) const READY: &str = "Ready";
+    /// A rollout is under way or has ended well.
+    pub(crate) const PROGRESSING: &str = "Progressing";
+    /// Enough replicas are ready.
+    pub(crate) const AVAILABLE: &str = "Available";
+    /// Something is wrong although requests may still be answered.
+    pub(crate) const DEGRADED: &str = "Degraded";
+    /// Measured speed holds what `spec.objectives` asks for.
+    pub(crate) const OBJECTIVES_MET: &str = "ObjectivesMet";
+    /// The node's free memory is low.
+    pub(crate) const MEMORY_PRESSURE: &str = "MemoryPressure";
+    /// The disk with the models is nearly full.
+    pub(crate) const DISK_PRESSURE: &str = "DiskPressure";
+    /// The node's bandwidth figure is measured and not too old.
+    pub(crate) const PROBE_FRESH: &str = "ProbeFresh";
+}
+
+/// Three-valued truth of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Truth {
+    True,
+    False,
+    Unknown,
+}
+
+impl Truth {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<bool> for Truth {
+    fn from(truth: bool) -> Self {
+        if truth { Self::True } else { Self::False }
+    }
+}
+
+/// Sets the condition of type `kind`; `lastTransitionTime` moves only when the status does. Says whether anything changed.
+pub(crate) fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    truth: Truth,
+    reason: &str,
+    message: impl Into<String>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
+    let message = message.into();
+    let mut next = Condition {
+        type_: kind.to_owned(),
+        status: truth.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: generation,
+        last_transition_time: Time(whole_seconds(now)),
+    };
+    match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+        None => {
+            conditions.push(next);
+            true
+        }
+        Some(current) => {
+            if current.status == next.status {
+                next.last_transition_time = current.last_transition_time.clone();
+            }
+            let changed = *current != next;
+            *current = next;
+            changed
+        }
+    }
+}
+
+/// Whether the condition of type `kind` is there and `True`.
+pub(crate) fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == kind && condition.status == "True")
+}
+
+/// metav1.Time has whole seconds on the wire; keeping more would make every comparison with a read object differ.
+fn whole_seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_with_the_status() {
+        let mut conditions = Vec::new();
+        assert!(set_condition(
+            &mut conditions,
+            "Ready",
+            Truth::False,
+            "Loading",
+            "",
+            Some(1),
+            at(10)
+        ));
+        assert!(
+            !set_condition(
+                &mut conditions,
+                "Ready",
+                Truth::False,
+                "Loading",
+                "",
+                Some(1),
+                at(20)
+            ),
+            "nothing changed"
+        );
+        assert!(set_condition(
+            &mut conditions,
+            "Ready",
+            Truth::False,
+            "Warming",
+            "",
+            Some(1),
+            at(30)
+        ));
+        assert_eq!(conditions[0].last_transition_time.0, at(10));
+        assert!(set_condition(
+            &mut conditions,
+            "Ready",
+            Truth::True,
+            "Serving",
+            "",
+            Some(1),
+            at(40)
+        ));
+        assert_eq!(conditions[0].last_transition_time.0, at(40));
+        assert!(is_true(&conditions, "Ready") && conditions.len() == 1);
+    }
+}

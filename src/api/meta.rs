@@ -1,0 +1,29 @@
+//! Labels, annotations, finalizers and owner references that rooflet puts on objects.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+
+/// On revisions and replicas: the ModelDeployment they belong to.
+pub(crate) const DEPLOYMENT_LABEL: &str = "rooflet.dev/deployment";
+/// On replicas: the ModelRevision they were made from.
+pub(crate) const REVISION_LABEL: &str = "rooflet.dev/revision";
+/// On revisions: a hash of the template, so that an unchanged template is found again.
+pub(crate) const TEMPLATE_HASH_LABEL: &str = "rooflet.dev/template-hash";
+/// On replicas that an agent mirrors from its `--manifest-dir`; like `kubernetes.io/config.mirror` on pods.
+pub(crate) const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
+/// On a replica being deleted until its agent has stopped the worker and the memory is free again.
+pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
+/// Where node leases live; exists on every Kubernetes cluster.
+pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// The name of a node's Lease. The prefix keeps it apart from the lease of a Kubernetes Node of the same name.
+pub(crate) fn lease_name(node: &str) -> String {
+    format!("fleetnode-{node}")
+}
+
+/// A reference that makes `owner` the controller of what carries it: deleting the owner deletes the dependent.
+///
+/// `None` if `owner` was never stored and so has no uid.
+pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Option<OwnerReference> {
+    owner.controller_owner_ref(&())
+}

@@ -1,0 +1,281 @@
+//! FleetNode: one machine of the fleet.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::TaintEffect;
+
+/// One machine of the fleet: what its chip is, what was measured there, what is free.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[expect(
+    clippy::duplicated_attributes,
+    reason = "each `category`, `shortname` and `validation` adds one"
+)]
+#[kube(
+    group = "rooflet.dev",
+    version = "v1alpha1",
+    kind = "FleetNode",
+    plural = "fleetnodes",
+    shortname = "fn",
+    shortname = "mac",
+    category = "rooflet",
+    status = "FleetNodeStatus",
+    derive = "PartialEq",
+    doc = "FleetNode is one machine of the fleet. Its agent registers it and reports what the chip is, what was measured and what is free.",
+    printcolumn(
+        name = "Chip",
+        type_ = "string",
+        json_path = ".status.chip.name",
+        description = "The chip as it names itself."
+    ),
+    printcolumn(
+        name = "Memory",
+        type_ = "string",
+        json_path = ".status.summary.memory",
+        description = "Memory models may use / all memory."
+    ),
+    printcolumn(
+        name = "Bandwidth(M/Spec)",
+        type_ = "string",
+        json_path = ".status.summary.bandwidth",
+        description = "Memory bandwidth: measured / from the chip's data sheet."
+    ),
+    printcolumn(
+        name = "Free-Mem",
+        type_ = "string",
+        json_path = ".status.summary.freeMemory",
+        description = "Memory no replica holds or has reserved."
+    ),
+    printcolumn(
+        name = "Replicas",
+        type_ = "integer",
+        json_path = ".status.replicas",
+        description = "Replicas on the node."
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether the agent reports and can serve."
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since it joined."
+    ),
+    printcolumn(
+        name = "Cordoned",
+        type_ = "boolean",
+        json_path = ".spec.unschedulable",
+        description = "Whether new replicas are kept away.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "OS",
+        type_ = "string",
+        json_path = ".status.nodeInfo.operatingSystem",
+        description = "Operating system.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Engine",
+        type_ = "string",
+        json_path = ".status.nodeInfo.engine",
+        description = "Inference engine and the device it runs on.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Version",
+        type_ = "string",
+        json_path = ".status.nodeInfo.agentVersion",
+        description = "The agent's version.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Endpoint",
+        type_ = "string",
+        json_path = ".status.endpoint",
+        description = "Where the gateway reaches the agent.",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FleetNodeSpec {
+    /// While true, no new replica is placed on the node (cordoned).
+    #[serde(default)]
+    pub(crate) unschedulable: bool,
+    /// Keep away models that do not tolerate them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) taints: Vec<Taint>,
+}
+
+/// A mark that keeps models away which do not tolerate it; Kubernetes' own rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Taint {
+    /// The taint's name.
+    pub(crate) key: String,
+    /// Compared with a toleration's value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) value: Option<String>,
+    /// What happens to models that do not tolerate it.
+    pub(crate) effect: TaintEffect,
+}
+
+/// What the agent says of its machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct FleetNodeStatus {
+    /// The generation of the spec this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) observed_generation: Option<i64>,
+    /// The chip.
+    pub(crate) chip: Chip,
+    /// Software and identity of the machine.
+    pub(crate) node_info: NodeInfo,
+    /// All there is.
+    pub(crate) capacity: Resources,
+    /// What models may use.
+    pub(crate) allocatable: Resources,
+    /// What was measured through the engine. Absent until the first probe has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) probe: Option<Probe>,
+    /// The figures above as short texts, for the columns of `kubectl get`.
+    pub(crate) summary: NodeSummary,
+    /// Base URL where the agent takes requests for its replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<String>,
+    /// Models in the agent's `--model-dir`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) models: Vec<NodeModel>,
+    /// Replicas on the node.
+    pub(crate) replicas: i32,
+    /// Ready, MemoryPressure, DiskPressure, ProbeFresh.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub(crate) conditions: Vec<Condition>,
+}
+
+/// The chip as the machine names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Chip {
+    /// Brand string, such as `Apple M4 Pro`.
+    pub(crate) name: String,
+    /// GPU cores, where the machine tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gpu_cores: Option<u32>,
+    /// CPU cores.
+    pub(crate) cpu_cores: u32,
+    /// The machine's model, such as `Mac16,10`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) machine_model: Option<String>,
+    /// True where the machine is not a bare-metal Apple Silicon Mac: it may serve, for development, and never
+    /// counts as the chip it may claim to be.
+    pub(crate) development: bool,
+}
+
+/// Software and identity of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NodeInfo {
+    /// Stays the same across restarts and reinstalls of the agent.
+    pub(crate) machine_id: String,
+    /// Such as `macOS 26.4.1` or `Debian GNU/Linux 12`.
+    pub(crate) operating_system: String,
+    /// Build of the operating system.
+    pub(crate) os_build: String,
+    /// Such as `arm64`.
+    pub(crate) architecture: String,
+    /// The agent's version.
+    pub(crate) agent_version: String,
+    /// Inference engine, its version and device, such as `mlx 0.32.2 (metal)`.
+    pub(crate) engine: String,
+}
+
+/// Amounts of what models consume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Resources {
+    /// Memory, as a quantity.
+    pub(crate) memory: String,
+    /// Memory bandwidth per second, as a quantity of bytes. Absent until it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bandwidth: Option<String>,
+}
+
+/// Where a figure comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum Basis {
+    /// Measured on this very machine.
+    #[default]
+    Measured,
+    /// From the chip's data sheet.
+    Nominal,
+}
+
+/// What was measured, through the engine that serves.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Probe {
+    /// Measured, or it would not stand here.
+    pub(crate) basis: Basis,
+    /// Reading memory as fast as the engine can: the sum of a large buffer.
+    pub(crate) read: Figure,
+    /// 4-bit quantised matrix-vector products, the kernel that decoding lives on.
+    pub(crate) qmv: Figure,
+    /// Engine and device that measured.
+    pub(crate) engine: String,
+    /// When, in RFC 3339.
+    pub(crate) measured_at: String,
+    /// How long it took, in seconds.
+    pub(crate) duration_seconds: f64,
+}
+
+/// A measured rate in bytes per second, over several repetitions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Figure {
+    /// Half the repetitions were faster.
+    pub(crate) median_bytes_per_second: f64,
+    /// A tenth was slower.
+    pub(crate) p10_bytes_per_second: f64,
+    /// A tenth was faster.
+    pub(crate) p90_bytes_per_second: f64,
+    /// Repetitions.
+    pub(crate) samples: u32,
+}
+
+/// Short texts for columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NodeSummary {
+    /// Memory models may use / all memory.
+    pub(crate) memory: String,
+    /// Measured bandwidth / data-sheet bandwidth; `-` where there is none.
+    pub(crate) bandwidth: String,
+    /// Memory that no replica holds or has reserved.
+    pub(crate) free_memory: String,
+}
+
+/// A model directory on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NodeModel {
+    /// Name of the directory; `local://NAME` finds it.
+    pub(crate) name: String,
+    /// `model_type` of its config.json.
+    pub(crate) architecture: String,
+    /// Bytes of its weights in memory.
+    pub(crate) weights_bytes: u64,
+    /// Bytes one token takes in the KV cache.
+    pub(crate) kv_bytes_per_token: u64,
+    /// The longest context the model was made for, in tokens.
+    pub(crate) max_context_tokens: u32,
+    /// Why the directory cannot be served; absent where it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+}

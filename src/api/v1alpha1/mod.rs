@@ -1,0 +1,13 @@
+//! `rooflet.dev/v1alpha1`: one file per kind, and the parts that several kinds share.
+
+mod fleet_node;
+mod model;
+mod model_deployment;
+mod model_replica;
+mod model_revision;
+
+pub(crate) use fleet_node::*;
+pub(crate) use model::*;
+pub(crate) use model_deployment::*;
+pub(crate) use model_replica::*;
+pub(crate) use model_revision::*;

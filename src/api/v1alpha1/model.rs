@@ -1,0 +1,213 @@
+//! What deployments, revisions and replicas say alike about a model: source, serving, objectives, placement.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use camino::Utf8PathBuf;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Streams a replica serves at once when nothing else is asked for.
+pub(crate) const DEFAULT_MAX_CONCURRENCY: u32 = 4;
+/// The longest context that is reserved when nothing else is asked for, in tokens.
+pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
+
+/// Where a model comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ModelSpec {
+    /// Where the model's files are: `local://NAME` is the directory NAME under the agent's `--model-dir`,
+    /// `file:///ABSOLUTE/PATH` a directory on the node. The directory holds `config.json`, `tokenizer.json` and
+    /// `*.safetensors` as published for MLX.
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = Rule::new(r"self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version"))]
+    pub(crate) source: String,
+}
+
+/// A parsed [`ModelSpec::source`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ModelSource {
+    /// A directory under the agent's `--model-dir`.
+    Local(String),
+    /// An absolute directory on the node.
+    File(Utf8PathBuf),
+}
+
+/// Why a text is not a model source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "spec.model.source: `{0}` must be local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH"
+)]
+pub(crate) struct ParseModelSourceError(String);
+
+impl std::str::FromStr for ModelSource {
+    type Err = ParseModelSourceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || ParseModelSourceError(text.to_owned());
+        if let Some(name) = text.strip_prefix("local://") {
+            let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+            let all_well = name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+            return if starts_well && all_well {
+                Ok(Self::Local(name.to_owned()))
+            } else {
+                Err(refuse())
+            };
+        }
+        match text.strip_prefix("file://") {
+            Some(path) if path.starts_with('/') && path.len() > 1 => Ok(Self::File(path.into())),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl fmt::Display for ModelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(name) => write!(f, "local://{name}"),
+            Self::File(path) => write!(f, "file://{path}"),
+        }
+    }
+}
+
+/// How the model is offered to clients.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ServingSpec {
+    /// The name clients put into `model`. Default: the deployment's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) name: Option<String>,
+    /// Tokens of prompt and answer together that one request may have; a longer request is refused, never cut.
+    /// Default: the model's own maximum, at most 32768.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub(crate) context_tokens: Option<u32>,
+    /// Requests served at the same time by one replica; memory for all of them at full context is reserved.
+    #[serde(default = "default_max_concurrency")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub(crate) max_concurrency: u32,
+}
+
+fn default_max_concurrency() -> u32 {
+    DEFAULT_MAX_CONCURRENCY
+}
+
+/// Speed that is held on to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ObjectivesSpec {
+    /// Tokens per second each stream should get while it is being answered. Compared with what the replicas measure;
+    /// the condition ObjectivesMet tells the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.001))]
+    pub(crate) decode_tokens_per_second: Option<f64>,
+    /// How long a client may wait for the first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_first_token: Option<TimeToFirstTokenObjective>,
+}
+
+impl ObjectivesSpec {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A bound on the time to the first token.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TimeToFirstTokenObjective {
+    /// The longest wait, as a Go-style duration such as `3s` or `1m30s`.
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) max: String,
+    /// The length of the prompt, in tokens, for which the bound holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub(crate) at_prompt_tokens: Option<u32>,
+}
+
+/// Which nodes may serve the model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PlacementSpec {
+    /// Labels a FleetNode must carry, all of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub(crate) node_selector: BTreeMap<String, String>,
+    /// Taints of nodes that do not keep the model away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub(crate) tolerations: Vec<Toleration>,
+}
+
+impl PlacementSpec {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A taint that does not matter to this model; Kubernetes' own rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Toleration {
+    /// The taint's key. Empty with operator Exists: every taint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub(crate) key: Option<String>,
+    /// Equal (default) compares the value, Exists does not.
+    #[serde(default)]
+    pub(crate) operator: TolerationOperator,
+    /// The taint's value, for Equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub(crate) value: Option<String>,
+    /// The taint's effect. Absent: every effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) effect: Option<TaintEffect>,
+}
+
+/// How a toleration compares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum TolerationOperator {
+    #[default]
+    Equal,
+    Exists,
+}
+
+/// What a taint does to models that do not tolerate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum TaintEffect {
+    /// No new replica is placed on the node.
+    NoSchedule,
+    /// The node is taken only when no other fits.
+    PreferNoSchedule,
+    /// Replicas already there leave as well.
+    NoExecute,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_parse_and_print() {
+        for text in ["local://guide", "local://Qwen3-8B_4bit.v2", "file:///models/a b"] {
+            assert_eq!(text.parse::<ModelSource>().expect(text).to_string(), text);
+        }
+        for bad in [
+            "guide",
+            "local://",
+            "local://../x",
+            "local://a/b",
+            "file://x",
+            "file:///",
+            "hf://a/b",
+            "local://.git",
+        ] {
+            assert!(bad.parse::<ModelSource>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! ModelDeployment: what should be served.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
+
+/// A model that should be served by a number of replicas somewhere in the fleet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[allow(
+    clippy::duplicated_attributes,
+    reason = "each `category`, `shortname` and `validation` adds one"
+)]
+#[kube(
+    group = "rooflet.dev",
+    version = "v1alpha1",
+    kind = "ModelDeployment",
+    plural = "modeldeployments",
+    shortname = "mdep",
+    category = "all",
+    category = "rooflet",
+    namespaced,
+    status = "ModelDeploymentStatus",
+    derive = "PartialEq",
+    doc = "ModelDeployment says which model should be served, by how many replicas, and how fast.",
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Model", type_ = "string", json_path = ".spec.model.source", description = "Where the model comes from."),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready", description = "Ready replicas / wanted replicas."),
+    printcolumn(name = "Up-To-Date", type_ = "integer", json_path = ".status.updatedReplicas", description = "Replicas of the newest revision."),
+    printcolumn(name = "Available", type_ = "integer", json_path = ".status.availableReplicas", description = "Replicas that answer requests."),
+    printcolumn(name = "Tok/s(P/M)", type_ = "string", json_path = ".status.tokensPerSecond", description = "Decode tokens/s of one stream: predicted / measured."),
+    printcolumn(name = "TTFT(P/M)", type_ = "string", json_path = ".status.timeToFirstToken", description = "Time to first token: predicted / measured."),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp", description = "Time since creation."),
+    validation = Rule::new("self.metadata.name.size() <= 47").message("metadata.name may have at most 47 characters: replicas add a suffix to it").field_path(".metadata.name")
+)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ModelDeploymentSpec {
+    /// How many copies of the model should run.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub(crate) replicas: i32,
+    /// The model.
+    pub(crate) model: ModelSpec,
+    /// How it is offered to clients.
+    #[serde(default)]
+    pub(crate) serving: ServingSpec,
+    /// Speed that is held on to.
+    #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
+    pub(crate) objectives: ObjectivesSpec,
+    /// Which nodes may serve it.
+    #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
+    pub(crate) placement: PlacementSpec,
+    /// How a change of model, serving or placement reaches the replicas. A change of replicas or objectives restarts nothing.
+    #[serde(default)]
+    pub(crate) strategy: StrategySpec,
+    /// Seconds a rollout may go without progress before the condition Progressing turns False.
+    #[serde(default = "default_progress_deadline")]
+    #[schemars(range(min = 1))]
+    pub(crate) progress_deadline_seconds: i32,
+    /// While true, a changed template is not rolled out; scaling still works.
+    #[serde(default)]
+    pub(crate) paused: bool,
+    /// How many old revisions are kept.
+    #[serde(default = "default_history_limit")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub(crate) revision_history_limit: i32,
+}
+
+fn default_replicas() -> i32 {
+    1
+}
+
+fn default_progress_deadline() -> i32 {
+    600
+}
+
+fn default_history_limit() -> i32 {
+    10
+}
+
+/// How replicas of an old revision are replaced.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.type == 'RollingUpdate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate"))]
+pub(crate) struct StrategySpec {
+    /// RollingUpdate replaces replicas a few at a time, Recreate stops all of them first.
+    #[serde(default, rename = "type")]
+    pub(crate) kind: StrategyType,
+    /// Bounds of a rolling update. Default: one replica at a time, in place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rolling_update: Option<RollingUpdateSpec>,
+}
+
+/// The kinds of rollout.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum StrategyType {
+    #[default]
+    RollingUpdate,
+    Recreate,
+}
+
+/// Bounds of a rolling update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.maxUnavailable > 0 || self.maxSurge > 0").message("maxUnavailable and maxSurge may not both be 0: nothing could ever be replaced"))]
+pub(crate) struct RollingUpdateSpec {
+    /// Replicas that may be missing at any time.
+    #[serde(default = "default_max_unavailable")]
+    #[schemars(range(min = 0))]
+    pub(crate) max_unavailable: i32,
+    /// Replicas that may be there beyond the wanted number, where a node has room.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub(crate) max_surge: i32,
+}
+
+fn default_max_unavailable() -> i32 {
+    1
+}
+
+impl Default for RollingUpdateSpec {
+    fn default() -> Self {
+        Self {
+            max_unavailable: default_max_unavailable(),
+            max_surge: 0,
+        }
+    }
+}
+
+/// What is served right now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ModelDeploymentStatus {
+    /// The generation of the spec this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) observed_generation: Option<i64>,
+    /// Replicas that exist.
+    pub(crate) replicas: i32,
+    /// Replicas of the newest revision.
+    pub(crate) updated_replicas: i32,
+    /// Replicas that answer requests.
+    pub(crate) ready_replicas: i32,
+    /// Replicas that answer requests and belong to no rollout step that still waits.
+    pub(crate) available_replicas: i32,
+    /// Wanted replicas that do not answer.
+    pub(crate) unavailable_replicas: i32,
+    /// `ready/wanted`, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ready: Option<String>,
+    /// Selects the deployment's replicas; for the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) selector: Option<String>,
+    /// The newest ModelRevision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) current_revision: Option<String>,
+    /// Decode tokens/s of one stream, `predicted/measured`; `-` where there is no figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens_per_second: Option<String>,
+    /// Time to first token, `predicted/measured`; `-` where there is no figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_first_token: Option<String>,
+    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub(crate) conditions: Vec<Condition>,
+}

@@ -1,0 +1,214 @@
+//! ModelReplica: one copy of a model on one node.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ModelSpec, PlacementSpec, ServingSpec};
+
+/// One copy of a model on one node: what a Pod is to a Deployment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[expect(
+    clippy::duplicated_attributes,
+    reason = "each `category`, `shortname` and `validation` adds one"
+)]
+#[kube(
+    group = "rooflet.dev",
+    version = "v1alpha1",
+    kind = "ModelReplica",
+    plural = "modelreplicas",
+    shortname = "mrep",
+    category = "all",
+    category = "rooflet",
+    namespaced,
+    status = "ModelReplicaStatus",
+    derive = "PartialEq",
+    doc = "ModelReplica is one copy of a model on one node. The controller creates it, the scheduler writes spec.nodeName, the node's agent runs it.",
+    selectable = ".spec.nodeName",
+    printcolumn(
+        name = "Model",
+        type_ = "string",
+        json_path = ".spec.serving.name",
+        description = "The name clients use."
+    ),
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        json_path = ".status.phase",
+        description = "Where it is between Pending and Ready."
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether it answers requests."
+    ),
+    printcolumn(
+        name = "Restarts",
+        type_ = "integer",
+        json_path = ".status.restarts",
+        description = "How often its worker was started again."
+    ),
+    printcolumn(
+        name = "Node",
+        type_ = "string",
+        json_path = ".spec.nodeName",
+        description = "Where it runs."
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since creation."
+    ),
+    printcolumn(
+        name = "Memory",
+        type_ = "string",
+        json_path = ".status.reservedMemory",
+        description = "Memory kept for it on its node.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Tok/s",
+        type_ = "string",
+        json_path = ".status.measured.tokensPerSecond",
+        description = "Measured decode tokens/s of one stream.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Revision",
+        type_ = "string",
+        json_path = ".metadata.labels.rooflet\\.dev/revision",
+        description = "The ModelRevision it was made from.",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a replica's template is immutable; change the ModelDeployment instead"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)").message("nodeName may be set once and then never changes; delete the replica to move it").field_path(".nodeName"))]
+pub(crate) struct ModelReplicaSpec {
+    /// The model.
+    pub(crate) model: ModelSpec,
+    /// How it is offered to clients.
+    pub(crate) serving: ServingSpec,
+    /// Which nodes may serve it.
+    #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
+    pub(crate) placement: PlacementSpec,
+    /// The FleetNode that runs it. Only the scheduler writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) node_name: Option<String>,
+}
+
+/// Where a replica is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum ReplicaPhase {
+    /// Not placed yet, or placed and not started.
+    #[default]
+    Pending,
+    /// The model's files are being fetched or checked.
+    Pulling,
+    /// The worker reads the weights.
+    Loading,
+    /// The worker does its first forward pass.
+    Warming,
+    /// Requests are answered.
+    Ready,
+    /// No new requests; running ones finish.
+    Draining,
+    /// Stopped as asked.
+    Succeeded,
+    /// Cannot run as it is; the conditions say why.
+    Failed,
+}
+
+impl ReplicaPhase {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Pulling => "Pulling",
+            Self::Loading => "Loading",
+            Self::Warming => "Warming",
+            Self::Ready => "Ready",
+            Self::Draining => "Draining",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// What the agent says of a replica.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ModelReplicaStatus {
+    /// The generation of the spec this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) observed_generation: Option<i64>,
+    /// Where the replica is in its life.
+    pub(crate) phase: ReplicaPhase,
+    /// Memory kept for it on its node, as a quantity: weights, KV cache at full context and concurrency, runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reserved_memory: Option<String>,
+    /// What was loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<LoadedModel>,
+    /// Speed of real requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) measured: Option<MeasuredSpeed>,
+    /// How often the worker was started again after it ended by itself.
+    pub(crate) restarts: i32,
+    /// How the worker ended the last time, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_termination: Option<Termination>,
+    /// Scheduled, Admitted, ArtifactsReady, Loaded, Ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub(crate) conditions: Vec<Condition>,
+}
+
+/// Facts of a loaded model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LoadedModel {
+    /// `model_type` of its config.json.
+    pub(crate) architecture: String,
+    /// Number of parameters.
+    pub(crate) parameters: u64,
+    /// Bytes of its weights in memory.
+    pub(crate) weights_bytes: u64,
+    /// Bytes one token takes in the KV cache.
+    pub(crate) kv_bytes_per_token: u64,
+    /// Tokens one request may have.
+    pub(crate) context_tokens: u32,
+}
+
+/// Speed of the last requests a replica answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct MeasuredSpeed {
+    /// Decode tokens/s of one stream, for people and comparison: a decimal number.
+    pub(crate) tokens_per_second: String,
+    /// Seconds from request to first token: a decimal number.
+    pub(crate) time_to_first_token_seconds: String,
+    /// Requests behind these figures.
+    pub(crate) requests: u64,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Termination {
+    /// The process's exit code, if it exited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    /// The signal that ended it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
+    /// A CamelCase word.
+    pub(crate) reason: String,
+    /// What the worker said.
+    pub(crate) message: String,
+    /// When, in RFC 3339.
+    pub(crate) finished_at: String,
+}

@@ -1,0 +1,68 @@
+//! ModelRevision: an immutable snapshot of one template.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::{ModelSpec, PlacementSpec, ServingSpec};
+
+/// One template of a ModelDeployment with every default resolved, kept for history and undo.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[expect(
+    clippy::duplicated_attributes,
+    reason = "each `category`, `shortname` and `validation` adds one"
+)]
+#[kube(
+    group = "rooflet.dev",
+    version = "v1alpha1",
+    kind = "ModelRevision",
+    plural = "modelrevisions",
+    shortname = "mrev",
+    category = "rooflet",
+    namespaced,
+    derive = "PartialEq",
+    doc = "ModelRevision is one template of a ModelDeployment with every default resolved. The controller writes it; it never changes.",
+    printcolumn(
+        name = "Deployment",
+        type_ = "string",
+        json_path = ".metadata.labels.rooflet\\.dev/deployment",
+        description = "The ModelDeployment it belongs to."
+    ),
+    printcolumn(
+        name = "Revision",
+        type_ = "integer",
+        json_path = ".spec.revision",
+        description = "Counts up with every changed template."
+    ),
+    printcolumn(
+        name = "Model",
+        type_ = "string",
+        json_path = ".spec.model.source",
+        description = "Where the model comes from."
+    ),
+    printcolumn(
+        name = "Context",
+        type_ = "integer",
+        json_path = ".spec.serving.contextTokens",
+        description = "Tokens one request may have."
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since creation."
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)").message("a ModelRevision is immutable; change the ModelDeployment instead"))]
+pub(crate) struct ModelRevisionSpec {
+    /// Counts up with every changed template of the deployment; an undo gives an old template a new number.
+    #[schemars(range(min = 1))]
+    pub(crate) revision: i64,
+    /// The model.
+    pub(crate) model: ModelSpec,
+    /// How it is offered to clients.
+    pub(crate) serving: ServingSpec,
+    /// Which nodes may serve it.
+    #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
+    pub(crate) placement: PlacementSpec,
+}

@@ -1,0 +1,19 @@
+//! The only code that prints. What may be piped goes to standard output, everything else to standard error.
+#![expect(clippy::print_stderr, reason = "this is the module the ban points to")]
+
+/// Prints text that a user may pipe into another program.
+pub(crate) fn output(text: &str) {
+    use std::io::Write;
+    // A closed pipe (`| head`) is no failure of ours.
+    drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+/// Prints what went wrong with all its causes on one line.
+pub(crate) fn error(error: &anyhow::Error) {
+    eprintln!("error: {error:#}");
+}
+
+/// Prints one line on progress.
+pub(crate) fn progress(line: &str) {
+    eprintln!("{line}");
+}

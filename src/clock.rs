@@ -1,0 +1,92 @@
+//! The only place that reads time. Everything else is handed a [`Clock`] or a value.
+#![expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+/// A source of wall-clock and monotonic time.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Clock {
+    /// The machine's own clock.
+    #[default]
+    System,
+    /// A clock that stands still until it is told otherwise: for simulation and tests.
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// Wall-clock time, for what is shown to people or written into objects.
+    pub(crate) fn now(&self) -> Timestamp {
+        match self {
+            Self::System => Timestamp::now(),
+            Self::Manual(manual) => manual.now(),
+        }
+    }
+
+    /// Monotonic time, for measuring how long something took.
+    pub(crate) fn instant(&self) -> Instant {
+        match self {
+            Self::System => Instant::now(),
+            Self::Manual(manual) => manual.start + manual.elapsed(),
+        }
+    }
+}
+
+/// See [`Clock::Manual`]. Clones share the same time.
+#[derive(Debug, Clone)]
+pub(crate) struct ManualClock {
+    epoch: Timestamp,
+    start: Instant,
+    elapsed: Arc<Mutex<Duration>>,
+}
+
+impl ManualClock {
+    pub(crate) fn new(epoch: Timestamp) -> Self {
+        Self {
+            epoch,
+            start: Instant::now(),
+            elapsed: Arc::default(),
+        }
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        *self
+            .elapsed
+            .lock()
+            .expect("no code panics while it holds this lock") += by;
+    }
+
+    fn elapsed(&self) -> Duration {
+        *self
+            .elapsed
+            .lock()
+            .expect("no code panics while it holds this lock")
+    }
+
+    fn now(&self) -> Timestamp {
+        self.epoch + self.elapsed()
+    }
+}
+
+/// How long ago `then` was; zero if it lies in the future (clocks of two machines never agree exactly).
+pub(crate) fn since(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let (wall, mono) = (clock.now(), clock.instant());
+        manual.advance(Duration::from_secs(90));
+        assert_eq!(since(clock.now(), wall), Duration::from_secs(90));
+        assert_eq!(clock.instant() - mono, Duration::from_secs(90));
+        assert_eq!(since(wall, clock.now()), Duration::ZERO);
+    }
+}

@@ -1,0 +1,51 @@
+//! How errors are shown: [`Chain`] prints an error with its sources, [`ExitStatus`] is what a process ends with.
+
+use std::error::Error;
+use std::fmt;
+
+/// Prints an error and all its sources on one line, `what failed: why: why that`.
+///
+/// No `Display` of ours prints its own source, so nothing is said twice.
+pub(crate) struct Chain<'a>(pub(crate) &'a (dyn Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(err) = source {
+            write!(f, ": {err}")?;
+            source = err.source();
+        }
+        Ok(())
+    }
+}
+
+/// Exit codes of the binary; documented in docs/cli.md. The words and numbers of sysexits(3) where one fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ExitStatus {
+    /// Something failed at run time.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// What was asked for was waited for and did not come in time.
+    Timeout = 4,
+    /// A port, a lock or a directory that is needed is taken by another process.
+    Unavailable = 69,
+    /// A configuration, a manifest or a model directory is unusable; trying again will not help.
+    Config = 78,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_prints_every_source_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("reading `a.yaml`")]
+        struct Outer(#[source] std::io::Error);
+        let err = Outer(std::io::Error::other("disk on fire"));
+        assert_eq!(Chain(&err).to_string(), "reading `a.yaml`: disk on fire");
+    }
+}

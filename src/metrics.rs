@@ -1,0 +1,39 @@
+//! The metrics crate stays behind this module. Each service owns a struct of its metrics and registers it.
+
+pub(crate) use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Result,
+};
+
+/// Content type of the text exposition format.
+pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";
+
+/// Buckets for request latencies, in seconds.
+pub(crate) const LATENCY_SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Everything in `registry` in Prometheus' text format.
+pub(crate) fn render(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing into a `String` fails only on a metric with no name or no samples, which `register` refuses.
+    let outcome = prometheus::TextEncoder::new().encode_utf8(&registry.gather(), &mut text);
+    debug_assert!(outcome.is_ok(), "{outcome:?}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registered_counter_is_rendered() {
+        let registry = Registry::new();
+        let counter = IntCounter::new("rooflet_test_total", "A test.").expect("a valid name");
+        registry
+            .register(Box::new(counter.clone()))
+            .expect("not yet registered");
+        counter.inc();
+        assert!(render(&registry).contains("rooflet_test_total 1\n"));
+    }
+}
