@@ -43,6 +43,30 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     );
 }
 
+/// How a check ended.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Passed,
+    /// Could not be done here, and why.
+    Skipped(String),
+    Failed(String),
+}
+
+/// Says what it runs and runs it, with its output shown as it comes.
+pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
+    let name = display(command);
+    println!("{name}");
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("running `{name}`"))?;
+    Ok(if status.success() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(status.to_string())
+    })
+}
+
 /// Whether `program` can be started at all.
 pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
     let found = Command::new(program)
@@ -61,7 +85,10 @@ pub(crate) fn cargo() -> Command {
 }
 
 fn display(command: &Command) -> String {
-    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or(command.get_program());
+    let words = [program].into_iter().chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
@@ -69,6 +96,7 @@ fn display(command: &Command) -> String {
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "rooflet's clock.rs is not for tasks")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }

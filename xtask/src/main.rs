@@ -2,17 +2,26 @@
 //!
 //! Kept thin: what a user of rooflet needs belongs to the binary, not here.
 
+mod check_macos;
 mod console;
 mod setup;
+mod test;
+mod up;
 
 use std::{env, process::ExitCode};
 
 use anyhow::{Result, bail};
 
+use crate::console::Outcome;
+
 const USAGE: &str = "\
 usage: cargo xtask VERB
 
   setup                 prepare what cargo cannot build by itself (MLX on Linux); quick when done before
+  up [--release] [ARG]  all of it: setup, build, then `rooflet up` with the example model and one question;
+                        with --exit it stops after the answer. ARGs go to `rooflet up`
+  test [--only NAME]... every check, or those named
+  check-macos           clippy over the code as a Mac compiles it
 ";
 
 fn main() -> ExitCode {
@@ -29,11 +38,41 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["setup"] => setup::run().map(|()| ExitCode::SUCCESS),
+        ["up", args @ ..] => match up::run(args)? {},
+        ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
+        ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)
         }
         [] => bail!("which task?\n\n{USAGE}"),
         [verb, ..] => bail!("`{verb}` with these arguments is no task\n\n{USAGE}"),
+    }
+}
+
+/// The names in `--only NAME`, which may stand several times.
+fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
+    args.chunks(2)
+        .map(|pair| match pair {
+            ["--only", name] => Ok(*name),
+            _ => bail!("`test` takes --only NAME, not `{}`\n\n{USAGE}", pair.join(" ")),
+        })
+        .collect()
+}
+
+fn report(outcome: &Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Passed => {}
+        Outcome::Skipped(reason) => println!("skipped: {reason}"),
+        Outcome::Failed(reason) => println!("failed: {reason}"),
+    }
+    exit_code(!matches!(outcome, Outcome::Failed(_)))
+}
+
+fn exit_code(passed: bool) -> ExitCode {
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

@@ -98,7 +98,7 @@ fn write_cargo_config(progress: &Progress, root: &Path, text: &str) -> Result<()
     if fs::read_to_string(&path).is_ok_and(|found| found == text) {
         return Ok(());
     }
-    let partial = path.with_extension("partial");
+    let partial = path.with_file_name("partial.generated.toml");
     fs::write(&partial, text)
         .and_then(|()| fs::rename(&partial, &path))
         .with_context(|| format!("writing {name}"))?;

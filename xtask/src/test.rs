@@ -1,0 +1,208 @@
+//! `cargo xtask test`: every check of the repository, one after the other.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs::{File, TryLockError},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    check_macos,
+    console::{self, Outcome, Stopwatch},
+    setup,
+};
+
+struct Check {
+    name: &'static str,
+    run: fn() -> Result<Outcome>,
+}
+
+/// In order: quick ones first, and what the later ones need before them.
+const CHECKS: &[Check] = &[
+    Check {
+        name: "setup",
+        run: || setup::run().map(|()| Outcome::Passed),
+    },
+    Check {
+        name: "fmt",
+        run: || cargo("fmt --all --check"),
+    },
+    Check {
+        name: "clippy",
+        run: || cargo("clippy --workspace --all-targets -- -D warnings"),
+    },
+    Check {
+        name: "no-mlx",
+        run: || cargo("clippy --all-targets --no-default-features -- -D warnings"),
+    },
+    Check {
+        name: "doc",
+        run: doc,
+    },
+    Check {
+        name: "unit",
+        run: || cargo("test --workspace --lib --bins"),
+    },
+    Check {
+        name: "e2e",
+        run: e2e,
+    },
+    Check {
+        name: "macos",
+        run: check_macos::run,
+    },
+    Check {
+        name: "deny",
+        run: deny,
+    },
+];
+
+/// Runs the checks named in `only`, or all, and returns whether none failed.
+pub(crate) fn run(only: &[&str]) -> Result<bool> {
+    let checks = select(only)?;
+    let _lock = lock()?;
+    let mut summary = String::new();
+    let mut failed = Vec::new();
+    for check in checks {
+        println!("\n== {}", check.name);
+        let since = Stopwatch::start();
+        let outcome = (check.run)().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        let elapsed = since.elapsed();
+        println!("== {}", line(check.name, &outcome, elapsed));
+        writeln!(summary, "  {}", line(check.name, &outcome, elapsed)).expect("a String takes any text");
+        if matches!(outcome, Outcome::Failed(_)) {
+            failed.push(check.name);
+            // Without MLX nothing compiles: one cause, one error.
+            if check.name == "setup" {
+                break;
+            }
+        }
+    }
+    println!("\n== summary\n{summary}");
+    for name in &failed {
+        println!("again: cargo xtask test --only {name}");
+    }
+    Ok(failed.is_empty())
+}
+
+fn select(only: &[&str]) -> Result<Vec<&'static Check>> {
+    if let Some(unknown) = only
+        .iter()
+        .find(|name| CHECKS.iter().all(|check| check.name != **name))
+    {
+        let names: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
+        bail!("no check is called `{unknown}`; there are: {}", names.join(", "));
+    }
+    Ok(CHECKS
+        .iter()
+        .filter(|check| only.is_empty() || only.contains(&check.name))
+        .collect())
+}
+
+fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
+    let (word, detail) = match outcome {
+        Outcome::Passed => ("ok", ""),
+        Outcome::Skipped(reason) => ("skipped", reason.as_str()),
+        Outcome::Failed(reason) => ("FAILED", reason.as_str()),
+    };
+    format!("{name:<8} {word:<8} {:>6.1}s  {detail}", elapsed.as_secs_f64())
+        .trim_end()
+        .to_owned()
+}
+
+/// One run per target directory: checkouts that share one would put their binaries in each other's place.
+fn lock() -> Result<File> {
+    let path = env::current_exe()
+        .context("finding the target directory")?
+        .with_extension("test-lock");
+    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            println!("waiting for the test run that holds {}", path.display());
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("locking {}", path.display()));
+        }
+    }
+    file.lock()
+        .with_context(|| format!("locking {}", path.display()))?;
+    Ok(file)
+}
+
+fn cargo(args: &str) -> Result<Outcome> {
+    console::run(console::cargo().args(args.split_whitespace()))
+}
+
+fn doc() -> Result<Outcome> {
+    let mut doc = console::cargo();
+    doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    console::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn e2e() -> Result<Outcome> {
+    match find_kubectl() {
+        Some(path) => println!("kubectl: {}", path.display()),
+        None => println!("kubectl: not found on PATH, and KUBECTL is not set"),
+    }
+    cargo("test --test e2e")
+}
+
+fn find_kubectl() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("KUBECTL").filter(|value| !value.is_empty()) {
+        return Some(path.into());
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join("kubectl"))
+        .find(|file| file.is_file())
+}
+
+fn deny() -> Result<Outcome> {
+    if !console::is_installed("cargo-deny") {
+        return Ok(Outcome::Skipped(
+            "cargo-deny is not installed: cargo install --locked cargo-deny".into(),
+        ));
+    }
+    // Advisories change without the repository doing so; they are checked by a person, not by every build.
+    cargo("deny --all-features check --config .cargo/deny.toml licenses bans sources")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_checks_run_unless_some_are_named() {
+        assert_eq!(select(&[]).expect("all").len(), CHECKS.len());
+        let named: Vec<_> = select(&["e2e", "fmt"])
+            .expect("two")
+            .iter()
+            .map(|check| check.name)
+            .collect();
+        assert_eq!(named, ["fmt", "e2e"]);
+    }
+
+    #[test]
+    fn unknown_check_is_refused_with_the_names_that_exist() {
+        let error = select(&["lint"]).err().expect("refused").to_string();
+        assert!(error.contains("`lint`") && error.contains("clippy"), "{error}");
+    }
+
+    #[test]
+    fn summary_line_shows_why() {
+        let skipped = Outcome::Skipped("no target".into());
+        assert_eq!(
+            line("macos", &skipped, Duration::from_millis(1250)),
+            "macos    skipped     1.2s  no target"
+        );
+        assert_eq!(
+            line("fmt", &Outcome::Passed, Duration::ZERO),
+            "fmt      ok          0.0s"
+        );
+    }
+}
