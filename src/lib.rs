@@ -20,6 +20,9 @@ mod yaml;
 // Vocabulary: data only.
 mod api;
 
+// Adapters: one outside thing each.
+mod store;
+
 // The command line.
 mod cli;
 

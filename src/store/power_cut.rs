@@ -1,0 +1,271 @@
+//! A disk for tests that fails as real ones do: power is cut between any two operations and
+//! unsynced writes survive in any combination of sectors; space runs out; a sync fails and the
+//! system forgets what it could not write while still showing it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use redb::{Database, StorageBackend};
+
+use super::medium::{Medium, OpenError, builder};
+
+/// What a real disk writes in one piece.
+const SECTOR_BYTES: usize = 512;
+
+#[derive(Clone, Default)]
+pub(super) struct PowerCutDisk(Arc<Mutex<Inner>>);
+
+#[derive(Clone, Default)]
+struct Inner {
+    files: HashMap<u64, File>,
+    next_file: u64,
+    main: Option<u64>,
+    replacement: Option<u64>,
+    /// Changes so far, and before which of them the power goes.
+    changes: u64,
+    cut_at: Option<u64>,
+    syncs: u64,
+    full: bool,
+    failing_syncs: u64,
+    sync_failed: bool,
+}
+
+#[derive(Clone, Default)]
+struct File {
+    /// What the process reads back.
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    SetLen(usize),
+}
+
+fn set_len(bytes: &mut Vec<u8>, len: usize) {
+    bytes.resize(len, 0);
+}
+
+fn write_at(bytes: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    if bytes.len() < offset + data.len() {
+        bytes.resize(offset + data.len(), 0);
+    }
+    bytes[offset..offset + data.len()].copy_from_slice(data);
+}
+
+impl PowerCutDisk {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("no test panics while it holds the disk")
+    }
+
+    /// Lets the power fail in place of the change after the next `changes`.
+    pub(super) fn cut_after(&self, changes: u64) {
+        let mut inner = self.lock();
+        inner.cut_at = Some(inner.changes + changes);
+    }
+
+    pub(super) fn lost_power(&self) -> bool {
+        let inner = self.lock();
+        inner.cut_at.is_some_and(|cut| inner.changes >= cut)
+    }
+
+    pub(super) fn syncs(&self) -> u64 {
+        self.lock().syncs
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.lock().full = full;
+    }
+
+    pub(super) fn fail_syncs(&self, count: u64) {
+        self.lock().failing_syncs = count;
+    }
+
+    /// What is found when power is back: of what was not synced, the sectors `survives` picks.
+    pub(super) fn after_power_cut(&self, mut survives: impl FnMut() -> bool) -> Self {
+        let inner = self.lock();
+        let mut restored = Inner {
+            next_file: inner.next_file,
+            main: inner.main,
+            ..Inner::default()
+        };
+        for (id, file) in &inner.files {
+            let mut bytes = file.durable.clone();
+            for change in &file.unsynced {
+                match change {
+                    Change::SetLen(len) => {
+                        if survives() {
+                            set_len(&mut bytes, *len);
+                        }
+                    }
+                    Change::Write { offset, data } => {
+                        let mut at = 0;
+                        while at < data.len() {
+                            // Sectors are aligned to the disk, not to the write.
+                            let end = data.len().min(at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES);
+                            if survives() {
+                                write_at(&mut bytes, offset + at, &data[at..end]);
+                            }
+                            at = end;
+                        }
+                    }
+                }
+            }
+            restored.files.insert(
+                *id,
+                File {
+                    live: bytes.clone(),
+                    durable: bytes,
+                    unsynced: Vec::new(),
+                },
+            );
+        }
+        Self(Arc::new(Mutex::new(restored)))
+    }
+
+    fn open_file(&self, id: u64) -> Result<Database, OpenError> {
+        self.lock().sync_failed = false;
+        Ok(builder().create_with_backend(Backend {
+            disk: self.clone(),
+            file: id,
+        })?)
+    }
+}
+
+impl Inner {
+    fn change(&mut self) -> io::Result<()> {
+        if self.cut_at.is_some_and(|cut| self.changes >= cut) {
+            return Err(io::Error::other("power is off"));
+        }
+        self.changes += 1;
+        Ok(())
+    }
+
+    fn file(&mut self, id: u64) -> &mut File {
+        self.files.get_mut(&id).expect("files stay")
+    }
+}
+
+impl Medium for PowerCutDisk {
+    fn path(&self) -> &Path {
+        Path::new("simulated.redb")
+    }
+
+    fn inspect(&self) -> Result<Option<Database>, OpenError> {
+        self.after_power_cut(|| true).open()
+    }
+
+    fn open(&self) -> Result<Option<Database>, OpenError> {
+        let main = self.lock().main;
+        main.map(|id| self.open_file(id)).transpose()
+    }
+
+    fn create_replacement(&self) -> Result<Database, OpenError> {
+        let id = {
+            let mut inner = self.lock();
+            inner.change()?;
+            let id = inner.next_file;
+            inner.next_file += 1;
+            inner.files.insert(id, File::default());
+            inner.replacement = Some(id);
+            id
+        };
+        self.open_file(id)
+    }
+
+    fn publish_replacement(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.change()?;
+        inner.main = inner.replacement.take();
+        Ok(())
+    }
+
+    fn sync_failed(&self) -> bool {
+        self.lock().sync_failed
+    }
+}
+
+struct Backend {
+    disk: PowerCutDisk,
+    file: u64,
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "simulated file {}", self.file)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().file(self.file).live.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.disk.lock();
+        let live = &inner.file(self.file).live;
+        let start = offset as usize;
+        let bytes = live
+            .get(start..start + out.len())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut inner = self.disk.lock();
+        inner.change()?;
+        let full = inner.full;
+        let file = inner.file(self.file);
+        if full && len as usize > file.live.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        set_len(&mut file.live, len as usize);
+        file.unsynced.push(Change::SetLen(len as usize));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut inner = self.disk.lock();
+        inner.change()?;
+        inner.syncs += 1;
+        if inner.failing_syncs > 0 {
+            inner.failing_syncs -= 1;
+            inner.sync_failed = true;
+            inner.file(self.file).unsynced.clear();
+            return Err(io::Error::other("input/output error"));
+        }
+        let file = inner.file(self.file);
+        for change in std::mem::take(&mut file.unsynced) {
+            match change {
+                Change::SetLen(len) => set_len(&mut file.durable, len),
+                Change::Write { offset, data } => write_at(&mut file.durable, offset, &data),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut inner = self.disk.lock();
+        inner.change()?;
+        if inner.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let file = inner.file(self.file);
+        write_at(&mut file.live, offset as usize, data);
+        file.unsynced.push(Change::Write {
+            offset: offset as usize,
+            data: data.to_vec(),
+        });
+        Ok(())
+    }
+}

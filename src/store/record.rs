@@ -1,0 +1,100 @@
+//! `Record`, the stored value of one key, and `Event`, one step of the log.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{Key, Revision};
+
+/// One key's value as of `modified`. Immutable; shared between state, history and readers.
+pub(crate) struct Record {
+    pub(crate) key: Key,
+    /// JSON text: only what parsed gets into the store.
+    pub(crate) value: Bytes,
+    pub(crate) created: Revision,
+    pub(crate) modified: Revision,
+    parsed: OnceLock<Value>,
+}
+
+impl Record {
+    /// As read back from the file, which holds only what `parse` let in.
+    pub(super) fn load(key: Key, value: Bytes, created: Revision, modified: Revision) -> Arc<Self> {
+        let parsed = OnceLock::new();
+        Arc::new(Self {
+            key,
+            value,
+            created,
+            modified,
+            parsed,
+        })
+    }
+
+    /// Parses a new value, once for everybody who will read it.
+    pub(super) fn parse(
+        key: Key,
+        value: Bytes,
+        created: Revision,
+        modified: Revision,
+    ) -> serde_json::Result<Arc<Self>> {
+        let parsed = OnceLock::from(serde_json::from_slice::<Value>(&value)?);
+        Ok(Arc::new(Self {
+            key,
+            value,
+            created,
+            modified,
+            parsed,
+        }))
+    }
+
+    /// The value parsed.
+    pub(crate) fn json(&self) -> &Value {
+        self.parsed
+            .get_or_init(|| serde_json::from_slice(&self.value).expect("it parsed when it was committed"))
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values may be Secrets: they stay out of logs and panic messages.
+        f.debug_struct("Record")
+            .field("key", &self.key)
+            .field("created", &self.created)
+            .field("modified", &self.modified)
+            .field("bytes", &self.value.len())
+            .finish()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Created,
+    Modified,
+    Deleted,
+}
+
+/// One step of the log, as watchers see it.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) revision: Revision,
+    pub(crate) kind: EventKind,
+    /// The new value; for a deletion the last value as the deleter encoded it.
+    pub(crate) record: Arc<Record>,
+    /// What the key held before.
+    pub(crate) previous: Option<Arc<Record>>,
+}
+
+impl Event {
+    pub(crate) fn key(&self) -> &Key {
+        &self.record.key
+    }
+
+    /// What the key holds after this step.
+    pub(super) fn outcome(&self) -> Option<&Arc<Record>> {
+        match self.kind {
+            EventKind::Created | EventKind::Modified => Some(&self.record),
+            EventKind::Deleted => None,
+        }
+    }
+}
