@@ -21,6 +21,7 @@ mod yaml;
 mod api;
 
 // Adapters: one outside thing each.
+mod pki;
 mod store;
 
 // The command line.

@@ -1,0 +1,245 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use serde_json::Value;
+
+use super::*;
+use crate::clock::{Clock, ManualClock};
+use crate::error::Chain;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn serve(directory: &Path, names: &[&str], clock: &Clock) -> (Arc<Authority>, ServerConfig) {
+    let authority = Arc::new(Authority::open(directory, clock).unwrap());
+    let names = names.iter().map(|name| (*name).to_owned());
+    let serving = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone()).unwrap();
+    (authority, serving.server_config().unwrap())
+}
+
+/// A whole TLS handshake in memory: what a client that trusts `ca_pem` makes of the server.
+fn handshake(
+    ca_pem: &str,
+    config: &ServerConfig,
+    name: &str,
+    alpn: &[&str],
+) -> Result<Option<Vec<u8>>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap())
+        .unwrap();
+    let mut client_config = ClientConfig::builder_with_provider(crypto())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client_config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut client = ClientConnection::new(Arc::new(client_config), name).unwrap();
+    let mut server = ServerConnection::new(Arc::new(config.clone())).unwrap();
+    while client.is_handshaking() || server.is_handshaking() {
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets()?;
+        let mut wire = Vec::new();
+        server.write_tls(&mut wire).unwrap();
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    Ok(client.alpn_protocol().map(<[u8]>::to_vec))
+}
+
+#[test]
+fn clients_trust_the_server_under_each_of_its_names_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, config) = serve(dir.path(), &["mini-1.local", "192.0.2.7"], &Clock::System);
+    for name in ["localhost", "127.0.0.1", "::1", "mini-1.local", "192.0.2.7"] {
+        let alpn = handshake(authority.certificate_pem(), &config, name, &["h2", "http/1.1"]);
+        assert_eq!(alpn.unwrap().unwrap(), b"h2", "{name}");
+    }
+    assert_eq!(
+        handshake(authority.certificate_pem(), &config, "localhost", &["http/1.1"])
+            .unwrap()
+            .unwrap(),
+        b"http/1.1"
+    );
+    assert!(handshake(authority.certificate_pem(), &config, "mini-2.local", &[]).is_err());
+    assert!(handshake(authority.certificate_pem(), &config, "192.0.2.8", &[]).is_err());
+}
+
+#[test]
+fn the_authority_and_token_survive_a_restart_and_are_their_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (before, _) = serve(dir.path(), &[], &Clock::System);
+    let token = Token::open(dir.path()).unwrap();
+    let (after, config) = serve(dir.path(), &["new.name"], &Clock::System);
+    assert_eq!(before.certificate_pem(), after.certificate_pem());
+    handshake(before.certificate_pem(), &config, "new.name", &[]).expect("names may change at a restart");
+    assert!(token == Token::open(dir.path()).unwrap());
+    assert!(token.reveal().len() > 40);
+    assert_eq!(format!("{token:?}"), "Token");
+    let elsewhere = tempfile::tempdir().unwrap();
+    assert!(token != Token::open(elsewhere.path()).unwrap(), "drawn at random");
+    for entry in fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{path:?}");
+    }
+    let (_, other) = serve(elsewhere.path(), &[], &Clock::System);
+    assert!(
+        handshake(before.certificate_pem(), &other, "localhost", &[]).is_err(),
+        "another authority's server"
+    );
+}
+
+#[test]
+fn a_running_server_renews_its_certificate_before_it_expires() {
+    // Handshakes verify against the machine's clock, so the certificate is issued in the past.
+    let day = Duration::from_secs(24 * 3600);
+    let manual = ManualClock::new(Clock::System.now() - 380 * day);
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, config) = serve(dir.path(), &[], &Clock::Manual(manual.clone()));
+    let expired = handshake(authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
+    assert!(expired.to_string().contains("expired"), "{expired}");
+    manual.advance(380 * day);
+    handshake(authority.certificate_pem(), &config, "localhost", &[])
+        .expect("renewed by the handshake itself");
+}
+
+#[test]
+fn a_damaged_secret_file_is_named_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Authority::open(dir.path(), &Clock::System).map(drop);
+    let path = dir.path().join("ca.pem");
+    open().unwrap();
+    let whole = fs::read_to_string(&path).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    Authority::open(elsewhere.path(), &Clock::System)
+        .map(drop)
+        .unwrap();
+    let other = fs::read_to_string(elsewhere.path().join("ca.pem")).unwrap();
+    let split = |pem: &str| pem.find("-----BEGIN PRIVATE KEY").unwrap();
+    let mixed = format!("{}{}", &whole[..split(&whole)], &other[split(&other)..]);
+    for contents in [
+        "",
+        "nonsense",
+        &whole[..split(&whole)],
+        &whole[split(&whole)..],
+        &mixed,
+    ] {
+        fs::write(&path, contents).unwrap();
+        let err = open().unwrap_err();
+        assert_eq!(err.reason(), "InvalidAuthority", "{contents}");
+        assert!(err.to_string().contains("ca.pem"), "{err}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+    }
+    for contents in ["", "short", "two words that are long enough"] {
+        fs::write(dir.path().join("token"), contents).unwrap();
+        let err = Token::open(dir.path()).unwrap_err();
+        assert_eq!(err.reason(), "InvalidToken", "{contents}");
+    }
+    fs::write(dir.path().join("token"), "chosen-by-the-administrator\n").unwrap();
+    assert_eq!(
+        Token::open(dir.path()).unwrap().reveal(),
+        "chosen-by-the-administrator"
+    );
+    assert_eq!(
+        mode(&dir.path().join("token")),
+        0o600,
+        "a file written by hand is closed to others"
+    );
+    let missing = Authority::open(&dir.path().join("missing"), &Clock::System)
+        .map(drop)
+        .unwrap_err();
+    assert!(
+        Chain(&missing).to_string().contains("missing/ca.pem"),
+        "{}",
+        Chain(&missing)
+    );
+}
+
+#[test]
+fn a_name_that_no_certificate_can_hold_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::open(dir.path(), &Clock::System).unwrap());
+    for name in ["", "Bob's Mac", "a..b", "-a", "*"] {
+        let names = [name.to_owned()];
+        let err = ServingCertificate::issue(Arc::clone(&authority), names, Clock::System).unwrap_err();
+        assert_eq!(
+            err.to_string(),
+            format!("`{name}` is neither an IP address nor a DNS name")
+        );
+    }
+}
+
+#[test]
+fn a_kubeconfig_carries_what_a_client_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, config) = serve(dir.path(), &[], &Clock::System);
+    let token = Token::open(dir.path()).unwrap();
+    let path = dir.path().join("admin.kubeconfig");
+    kubeconfig::write(&path, "https://127.0.0.1:6443", &authority, &token).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    let read: kube::config::Kubeconfig = kube::config::Kubeconfig::read_from(&path).unwrap();
+    assert_eq!(read.current_context.as_deref(), Some("rooflet"));
+    let context = read.contexts[0].context.clone().unwrap();
+    assert_eq!(
+        (context.cluster.as_str(), context.user.as_deref()),
+        ("rooflet", Some("rooflet"))
+    );
+    let cluster = read.clusters[0].cluster.clone().unwrap();
+    assert_eq!(cluster.server.as_deref(), Some("https://127.0.0.1:6443"));
+    use base64::Engine as _;
+    let ca = base64::engine::general_purpose::STANDARD
+        .decode(cluster.certificate_authority_data.unwrap())
+        .unwrap();
+    handshake(std::str::from_utf8(&ca).unwrap(), &config, "127.0.0.1", &["h2"]).unwrap();
+    // Written again with another address: ours to replace.
+    kubeconfig::write(&path, "https://127.0.0.1:7443", &authority, &token).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(
+        text.contains("https://127.0.0.1:7443") && text.contains(token.reveal()),
+        "{text}"
+    );
+    let names: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 3, "no temporary file is left: {names:?}");
+}
+
+#[test]
+fn somebody_elses_kubeconfig_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path(), &Clock::System).unwrap();
+    let token = Token::open(dir.path()).unwrap();
+    let path = dir.path().join("config");
+    let write = || kubeconfig::write(&path, "https://127.0.0.1:1", &authority, &token);
+    let prod = "apiVersion: v1\nkind: Config\nclusters: [{name: prod, cluster: {server: 'https://prod'}}]\n";
+    for (contents, what) in [
+        (prod, r#"it has "prod" in its clusters"#),
+        ("kind: Deployment\n", "its kind is not Config"),
+        ("{{{", "it is not YAML"),
+    ] {
+        fs::write(&path, contents).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let err = write().unwrap_err();
+        assert!(err.to_string().contains(what), "{err}");
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap().as_str(), mode(&path)),
+            (contents, 0o644)
+        );
+    }
+    fs::write(&path, "").unwrap();
+    write().expect("an empty file holds nothing to lose");
+    let err = kubeconfig::write(&dir.path().join("no/config"), "https://x", &authority, &token).unwrap_err();
+    assert!(Chain(&err).to_string().contains("no/config"), "{}", Chain(&err));
+}
