@@ -20,6 +20,9 @@ mod yaml;
 // Vocabulary: data only.
 mod api;
 
+// Core: pure decisions.
+mod roofline;
+
 // Adapters: one outside thing each.
 mod pki;
 mod store;

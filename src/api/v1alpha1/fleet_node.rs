@@ -273,6 +273,8 @@ pub(crate) struct NodeModel {
     pub(crate) weights_bytes: u64,
     /// Bytes one token takes in the KV cache.
     pub(crate) kv_bytes_per_token: u64,
+    /// Bytes of intermediate results while a long prompt is read.
+    pub(crate) activation_bytes: u64,
     /// The longest context the model was made for, in tokens.
     pub(crate) max_context_tokens: u32,
     /// Why the directory cannot be served; absent where it can.

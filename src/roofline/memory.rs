@@ -1,0 +1,324 @@
+//! How much memory a replica needs and how much a node may give. Pure; the scheduler places by it, the agent admits
+//! by it once more with live numbers.
+//!
+//! A replica's reservation is the most it can ever hold: weights, the KV cache of every stream at full context, one
+//! prefill step's intermediate results, and the runtime. A node never promises more than [`allocatable`], and
+//! what it promised counts until the worker is gone.
+
+use std::fmt;
+
+use crate::units::Bytes;
+
+/// Held by a worker before it has loaded anything: the engine's context, compiled kernels, tokenizer, HTTP.
+/// ROOFLINE.md section 4: "0.5 GB runtime".
+pub(crate) const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);
+
+/// Intermediate results of one prefill step, per token and hidden dimension. ROOFLINE.md section 4:
+/// "prefill_step·d·~40 B". The rows of logits that are kept (one per stream) are below the headroom.
+pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
+
+/// The most tokens that the engine prefills in one step.
+pub(crate) const PREFILL_STEP_TOKENS: u64 = 2048;
+
+/// Kept free below the working-set limit, in percent. ROOFLINE.md section 4: "keep 5–10 % headroom".
+const HEADROOM_PERCENT: u64 = 5;
+
+/// The share of all memory that Metal recommends as the largest working set, in percent, where it could not be asked:
+/// the lowest seen on machines below 32 GB (67 %) and from there on (78 %, rounded down). ROOFLINE.md section 4.
+const WORKING_SET_PERCENT_SMALL: u64 = 66;
+const WORKING_SET_PERCENT_LARGE: u64 = 75;
+/// From this size on a machine counts as large. A 32 GB machine reports slightly less on some systems.
+const LARGE_MACHINE: Bytes = Bytes::gib(31);
+
+/// The sizes of a model that memory depends on; from its files, or from `FleetNode.status.models`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    /// Weights as the engine holds them.
+    pub(crate) weights: Bytes,
+    /// KV cache of one token of one stream.
+    pub(crate) kv_per_token: Bytes,
+    /// Intermediate results of one prefill step; see [`activation_bytes`].
+    pub(crate) activations: Bytes,
+}
+
+/// How a model is to be served, as far as memory depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// Tokens one request may have, prompt and answer together.
+    pub(crate) context_tokens: u32,
+    /// Requests served at the same time.
+    pub(crate) max_concurrency: u32,
+}
+
+/// Memory of one prefill step of a model with `hidden_size` dimensions.
+pub(crate) fn activation_bytes(hidden_size: u32) -> Bytes {
+    Bytes(ACTIVATION_BYTES_PER_ELEMENT) * PREFILL_STEP_TOKENS * u64::from(hidden_size)
+}
+
+/// Memory kept for one replica, by what it is for. `Display` shows the working.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) weights: Bytes,
+    pub(crate) kv_cache: Bytes,
+    pub(crate) activations: Bytes,
+    pub(crate) runtime: Bytes,
+    demand: Demand,
+}
+
+impl Reservation {
+    /// What serving `demand` with a model of this footprint can need at most.
+    pub(crate) fn new(footprint: Footprint, demand: Demand) -> Self {
+        let tokens = u64::from(demand.context_tokens) * u64::from(demand.max_concurrency);
+        Self {
+            weights: footprint.weights,
+            kv_cache: footprint.kv_per_token * tokens,
+            activations: footprint.activations,
+            runtime: RUNTIME_OVERHEAD,
+            demand,
+        }
+    }
+
+    pub(crate) fn total(&self) -> Bytes {
+        self.weights + self.kv_cache + self.activations + self.runtime
+    }
+}
+
+impl fmt::Display for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} (weights {} + KV cache {} for {} streams of {} tokens + activations {} + runtime {})",
+            self.total(),
+            self.weights,
+            self.kv_cache,
+            self.demand.max_concurrency,
+            self.demand.context_tokens,
+            self.activations,
+            self.runtime
+        )
+    }
+}
+
+/// The longest context with which the model fits into `budget` at this concurrency; `None` if not even one token does.
+pub(crate) fn longest_context(footprint: Footprint, max_concurrency: u32, budget: Bytes) -> Option<u32> {
+    let fixed = footprint.weights + footprint.activations + RUNTIME_OVERHEAD;
+    if budget <= fixed {
+        return None;
+    }
+    let per_token = footprint.kv_per_token * u64::from(max_concurrency.max(1));
+    let tokens = (budget - fixed).0.checked_div(per_token.0).unwrap_or(u64::MAX);
+    u32::try_from(tokens.min(u64::from(u32::MAX)))
+        .ok()
+        .filter(|tokens| *tokens > 0)
+}
+
+/// What models may use of a machine with `total` memory. `working_set` is the GPU's own limit, where it could be asked.
+pub(crate) fn allocatable(total: Bytes, working_set: Option<Bytes>) -> Bytes {
+    let percent = if total >= LARGE_MACHINE {
+        WORKING_SET_PERCENT_LARGE
+    } else {
+        WORKING_SET_PERCENT_SMALL
+    };
+    let limit = working_set.unwrap_or(share(total, percent)).min(total);
+    share(limit, 100 - HEADROOM_PERCENT)
+}
+
+fn share(Bytes(bytes): Bytes, percent: u64) -> Bytes {
+    Bytes(bytes / 100 * percent + bytes % 100 * percent / 100)
+}
+
+/// A node's memory at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeMemory {
+    /// What models may use; see [`allocatable`].
+    pub(crate) allocatable: Bytes,
+    /// What a new program could have right now.
+    pub(crate) available: Bytes,
+}
+
+/// Memory one replica on the node holds or was promised, from admission until its worker is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) reserved: Bytes,
+    /// Of that, what the worker already has and `available` therefore no longer contains. Zero where unknown, which
+    /// errs on the safe side.
+    pub(crate) resident: Bytes,
+}
+
+/// Why a replica may not load now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MemoryRefusal {
+    #[error("it needs {wanted}, and models may use {allocatable} of this node")]
+    NeverFits { wanted: Bytes, allocatable: Bytes },
+    #[error("it needs {wanted}, and {free} of {allocatable} are not reserved by other replicas")]
+    Reserved {
+        wanted: Bytes,
+        free: Bytes,
+        allocatable: Bytes,
+    },
+    #[error("it needs {wanted}, and other programs leave {free} free right now")]
+    NotFreeNow { wanted: Bytes, free: Bytes },
+}
+
+impl MemoryRefusal {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NeverFits { .. } => "ExceedsNodeMemory",
+            Self::Reserved { .. } => "InsufficientMemory",
+            Self::NotFreeNow { .. } => "MemoryInUse",
+        }
+    }
+
+    /// What the replica would have to fit into.
+    pub(crate) fn budget(&self) -> Bytes {
+        match self {
+            Self::NeverFits { allocatable, .. } => *allocatable,
+            Self::Reserved { free, .. } | Self::NotFreeNow { free, .. } => *free,
+        }
+    }
+}
+
+/// Whether `wanted` fits beside what is held: against the node's limit, and against what is really free once every
+/// replica has grown to its reservation.
+pub(crate) fn admit(
+    node: NodeMemory,
+    held: impl IntoIterator<Item = Held>,
+    wanted: Bytes,
+) -> Result<(), MemoryRefusal> {
+    let (mut reserved, mut still_to_come) = (Bytes::ZERO, Bytes::ZERO);
+    for one in held {
+        reserved += one.reserved;
+        still_to_come += one.reserved - one.resident;
+    }
+    let NodeMemory {
+        allocatable,
+        available,
+    } = node;
+    if wanted > allocatable {
+        return Err(MemoryRefusal::NeverFits { wanted, allocatable });
+    }
+    let free = allocatable - reserved;
+    if wanted > free {
+        return Err(MemoryRefusal::Reserved {
+            wanted,
+            free,
+            allocatable,
+        });
+    }
+    let free = available - still_to_come;
+    if wanted > free {
+        return Err(MemoryRefusal::NotFreeNow { wanted, free });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Qwen3-8B at 4 bits, group 64: 36 layers, 8 KV heads of 128, float16.
+    const QWEN3_8B: Footprint = Footprint {
+        weights: Bytes(4_610_000_000),
+        kv_per_token: Bytes(2 * 36 * 8 * 128 * 2),
+        activations: Bytes(40 * 2048 * 4096),
+    };
+
+    #[test]
+    fn a_reservation_is_the_sum_of_its_parts() {
+        let demand = Demand {
+            context_tokens: 16_384,
+            max_concurrency: 4,
+        };
+        let reservation = Reservation::new(QWEN3_8B, demand);
+        assert_eq!(reservation.kv_cache, Bytes(147_456 * 16_384 * 4));
+        assert_eq!(reservation.activations, activation_bytes(4096));
+        assert_eq!(
+            reservation.total(),
+            Bytes(4_610_000_000 + 9_663_676_416 + 335_544_320 + 500_000_000)
+        );
+        assert_eq!(
+            reservation.to_string(),
+            "14.1 GiB (weights 4.3 GiB + KV cache 9.0 GiB for 4 streams of 16384 tokens + activations 320.0 MiB + runtime 476.8 MiB)"
+        );
+    }
+
+    #[test]
+    fn without_a_gpu_limit_the_lowest_seen_share_counts() {
+        // Metal's limit on a 64 GB machine is 81 % of it; 5 % of that stay free.
+        assert_eq!(allocatable(Bytes(64_000), Some(Bytes(51_840))), Bytes(49_248));
+        assert_eq!(allocatable(Bytes::gib(16), None), Bytes(10_771_777_977));
+        assert!(allocatable(Bytes::gib(32), None) > Bytes::gib(22));
+        assert_eq!(
+            allocatable(Bytes(1000), Some(Bytes(5000))),
+            Bytes(950),
+            "never more than there is"
+        );
+    }
+
+    #[test]
+    fn memory_that_is_promised_but_not_taken_yet_is_not_free() {
+        let node = NodeMemory {
+            allocatable: Bytes(100),
+            available: Bytes(60),
+        };
+        let loading = Held {
+            reserved: Bytes(40),
+            resident: Bytes(10),
+        };
+        assert_eq!(admit(node, [loading], Bytes(30)), Ok(()));
+        assert_eq!(
+            admit(node, [loading], Bytes(31)),
+            Err(MemoryRefusal::NotFreeNow {
+                wanted: Bytes(31),
+                free: Bytes(30)
+            })
+        );
+        assert_eq!(
+            admit(node, [loading], Bytes(61)).map_err(|refusal| refusal.reason()),
+            Err("InsufficientMemory")
+        );
+        assert_eq!(
+            admit(node, [], Bytes(101)).map_err(|refusal| refusal.reason()),
+            Err("ExceedsNodeMemory")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_admitted_one_by_one_fits_together(
+            allocatable in 0u64..1000,
+            wishes in proptest::collection::vec((0u64..400, 0u64..400), 0..20),
+        ) {
+            let mut held: Vec<Held> = Vec::new();
+            for (wanted, resident) in wishes {
+                let resident = resident.min(wanted);
+                let taken: u64 = held.iter().map(|held| held.resident.0).sum();
+                let node = NodeMemory { allocatable: Bytes(allocatable), available: Bytes(1000 - taken.min(1000)) };
+                if admit(node, held.iter().copied(), Bytes(wanted)).is_ok() {
+                    held.push(Held { reserved: Bytes(wanted), resident: Bytes(resident) });
+                }
+            }
+            prop_assert!(held.iter().map(|held| held.reserved.0).sum::<u64>() <= allocatable);
+        }
+
+        #[test]
+        fn the_longest_context_fits_and_one_token_more_does_not(
+            kv_per_token in 1u64..1_000_000, concurrency in 1u32..64, budget_gib in 1u64..200,
+        ) {
+            let footprint = Footprint { kv_per_token: Bytes(kv_per_token), ..QWEN3_8B };
+            let budget = Bytes::gib(budget_gib);
+            let total = |context_tokens| {
+                Reservation::new(footprint, Demand { context_tokens, max_concurrency: concurrency }).total()
+            };
+            match longest_context(footprint, concurrency, budget) {
+                Some(tokens) => {
+                    prop_assert!(total(tokens) <= budget);
+                    prop_assert!(tokens == u32::MAX || total(tokens + 1) > budget);
+                }
+                None => prop_assert!(total(1) > budget),
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The arithmetic of models on machines, pure: shapes from files, bytes and costs from shapes. Reads no file
+//! and no clock.
+
+pub(crate) mod memory;
