@@ -25,6 +25,7 @@ mod roofline;
 
 // Adapters: one outside thing each.
 mod pki;
+mod proxy;
 mod store;
 
 // The command line.

@@ -1,0 +1,67 @@
+//! Headers that speak of one connection and so must not pass from one to the next (RFC 9110, section 7.6.1).
+
+use http::header::{
+    CONNECTION, EXPECT, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+
+/// Removes the hop-by-hop headers, and those that `Connection` names.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// `Expect: 100-continue` was answered by the server that took the request; the body follows in any case.
+pub(super) fn remove_expect(headers: &mut HeaderMap) {
+    headers.remove(EXPECT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn headers_of_one_connection_do_not_pass() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Private"),
+            ("connection", "x-other"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("x-private", "1"),
+            ("x-other", "2"),
+            ("authorization", "Bearer k"),
+            ("content-type", "application/json"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        remove_hop_by_hop(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "content-type"]);
+    }
+}
