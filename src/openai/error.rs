@@ -1,0 +1,257 @@
+//! The error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`, with its HTTP
+//! status. Clients branch on status and code; people read the message.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+/// Suggested wait where nothing better is known.
+const DEFAULT_RETRY_AFTER_SECONDS: u32 = 1;
+
+/// One refused or failed request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    pub(crate) kind: ErrorType,
+    /// The request's parameter at fault.
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<ErrorCode>,
+    pub(crate) retry_after_seconds: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ErrorType {
+    InvalidRequestError,
+    RateLimitError,
+    ServerError,
+    ServiceUnavailableError,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ErrorCode {
+    ContextLengthExceeded,
+    InvalidJson,
+    MethodNotAllowed,
+    MissingParameter,
+    InvalidValue,
+    ModelNotFound,
+    ModelLoading,
+    ModelUnavailable,
+    RateLimitExceeded,
+    RequestTooLarge,
+    ServerError,
+    ShuttingDown,
+    UnknownUrl,
+    UnknownParameter,
+    UnsupportedParameter,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: ErrorType, code: ErrorCode, message: String) -> Self {
+        Self {
+            status,
+            message,
+            kind,
+            param: None,
+            code: Some(code),
+            retry_after_seconds: None,
+        }
+    }
+
+    fn invalid(code: ErrorCode, param: &str, message: String) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            ..Self::new(
+                StatusCode::BAD_REQUEST,
+                ErrorType::InvalidRequestError,
+                code,
+                message,
+            )
+        }
+    }
+
+    /// A parameter whose value is wrong.
+    pub(crate) fn invalid_value(param: &str, message: impl Into<String>) -> Self {
+        Self::invalid(ErrorCode::InvalidValue, param, message.into())
+    }
+
+    pub(crate) fn missing(param: &str) -> Self {
+        Self::invalid(
+            ErrorCode::MissingParameter,
+            param,
+            format!("Missing required parameter: '{param}'."),
+        )
+    }
+
+    /// A parameter of OpenAI's that this server knows and does not serve.
+    pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> Self {
+        Self::invalid(ErrorCode::UnsupportedParameter, param, message.into())
+    }
+
+    pub(crate) fn unknown_parameter(param: &str) -> Self {
+        Self::invalid(
+            ErrorCode::UnknownParameter,
+            param,
+            format!("Unknown parameter: '{param}'."),
+        )
+    }
+
+    pub(crate) fn invalid_json(problem: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            ErrorType::InvalidRequestError,
+            ErrorCode::InvalidJson,
+            format!("We could not parse the JSON body of your request: {problem}"),
+        )
+    }
+
+    /// `param` is `messages` or `prompt`.
+    pub(crate) fn context_length_exceeded(param: &str, prompt_tokens: usize, context_tokens: usize) -> Self {
+        Self::invalid(
+            ErrorCode::ContextLengthExceeded,
+            param,
+            format!(
+                "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
+                 {prompt_tokens} tokens, which leaves no room for a completion. Please shorten it."
+            ),
+        )
+    }
+
+    pub(crate) fn model_not_found(model: &str) -> Self {
+        Self {
+            param: Some("model".to_owned()),
+            ..Self::new(
+                StatusCode::NOT_FOUND,
+                ErrorType::InvalidRequestError,
+                ErrorCode::ModelNotFound,
+                format!("The model `{model}` does not exist or you do not have access to it."),
+            )
+        }
+    }
+
+    pub(crate) fn unknown_url(method: &str, path: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            ErrorType::InvalidRequestError,
+            ErrorCode::UnknownUrl,
+            format!("Unknown request URL: {method} {path}. Please check the URL for typos."),
+        )
+    }
+
+    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            ErrorType::InvalidRequestError,
+            ErrorCode::MethodNotAllowed,
+            format!("Not allowed to {method} on {path}."),
+        )
+    }
+
+    pub(crate) fn request_too_large(limit_bytes: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorType::InvalidRequestError,
+            ErrorCode::RequestTooLarge,
+            format!("The request body is larger than {limit_bytes} bytes."),
+        )
+    }
+
+    /// The queue is full.
+    pub(crate) fn rate_limit_exceeded(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self {
+            retry_after_seconds: Some(retry_after_seconds.max(1)),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                ErrorType::RateLimitError,
+                ErrorCode::RateLimitExceeded,
+                message.into(),
+            )
+        }
+    }
+
+    /// Not now, perhaps soon: `code` says why.
+    pub(crate) fn unavailable(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            retry_after_seconds: Some(DEFAULT_RETRY_AFTER_SECONDS),
+            ..Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                ErrorType::ServiceUnavailableError,
+                code,
+                message.into(),
+            )
+        }
+    }
+
+    pub(crate) fn model_loading(model: &str) -> Self {
+        Self::unavailable(
+            ErrorCode::ModelLoading,
+            format!("The model `{model}` is still loading. Please try again shortly."),
+        )
+    }
+
+    /// The engine failed on this request.
+    pub(crate) fn server_error(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorType::ServerError,
+            ErrorCode::ServerError,
+            message.into(),
+        )
+    }
+
+    /// The body, also sent inside a stream that has already begun.
+    pub(crate) fn body(&self) -> serde_json::Value {
+        serde_json::json!({
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_body_has_all_four_fields() {
+        assert_eq!(
+            ApiError::context_length_exceeded("messages", 3000, 2048).body(),
+            json!({"error": {
+                "message": "This model's maximum context length is 2048 tokens. However, your prompt has 3000 tokens, which leaves no room for a completion. Please shorten it.",
+                "type": "invalid_request_error",
+                "param": "messages",
+                "code": "context_length_exceeded"
+            }})
+        );
+        assert_eq!(ApiError::invalid_json("x").body()["error"]["param"], json!(null));
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let response = ApiError::rate_limit_exceeded("full", 0).into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+}

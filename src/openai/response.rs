@@ -1,0 +1,255 @@
+//! Response bodies of chat completions, completions and models, whole and streamed.
+
+use serde::Serialize;
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FinishReason {
+    /// End-of-text token or stop string.
+    Stop,
+    /// `max_tokens` or the context is used up.
+    Length,
+}
+
+impl FinishReason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// Tokens that a request cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    pub(crate) total_tokens: usize,
+    pub(crate) prompt_tokens_details: PromptTokensDetails,
+    pub(crate) completion_tokens_details: CompletionTokensDetails,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    pub(crate) cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct CompletionTokensDetails {
+    pub(crate) reasoning_tokens: usize,
+}
+
+impl Usage {
+    pub(crate) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            ..Self::default()
+        }
+    }
+}
+
+/// What stays the same in all bodies of one completion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Envelope {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    /// Unix time in seconds.
+    pub(crate) created: i64,
+    pub(crate) model: String,
+    pub(crate) system_fingerprint: String,
+}
+
+/// `POST /v1/chat/completions`, not streamed.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatCompletion<'a> {
+    #[serde(flatten)]
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) choices: [ChatChoice; 1],
+    pub(crate) usage: Usage,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatChoice {
+    pub(crate) index: u32,
+    pub(crate) message: AssistantMessage,
+    pub(crate) logprobs: (),
+    pub(crate) finish_reason: FinishReason,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct AssistantMessage {
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+    pub(crate) refusal: (),
+}
+
+impl<'a> ChatCompletion<'a> {
+    pub(crate) fn new(
+        envelope: &'a Envelope,
+        content: String,
+        finish_reason: FinishReason,
+        usage: Usage,
+    ) -> Self {
+        let message = AssistantMessage {
+            role: "assistant",
+            content,
+            refusal: (),
+        };
+        Self {
+            envelope,
+            choices: [ChatChoice {
+                index: 0,
+                message,
+                logprobs: (),
+                finish_reason,
+            }],
+            usage,
+        }
+    }
+}
+
+/// One event of a streamed chat completion.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatChunk<'a> {
+    #[serde(flatten)]
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) choices: Vec<ChatChunkChoice<'a>>,
+    /// Only where the client asked for usage: null in every chunk but the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<Usage>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatChunkChoice<'a> {
+    pub(crate) index: u32,
+    pub(crate) delta: Delta<'a>,
+    pub(crate) logprobs: (),
+    pub(crate) finish_reason: Option<FinishReason>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<&'a str>,
+}
+
+/// `POST /v1/completions`, not streamed.
+#[derive(Debug, Serialize)]
+pub(crate) struct TextCompletion<'a> {
+    #[serde(flatten)]
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) choices: Vec<TextChoice>,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct TextChoice {
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    pub(crate) logprobs: (),
+    pub(crate) finish_reason: Option<FinishReason>,
+}
+
+/// One event of a streamed completion.
+#[derive(Debug, Serialize)]
+pub(crate) struct TextChunk<'a> {
+    #[serde(flatten)]
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) choices: Vec<TextChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<Usage>>,
+}
+
+/// `GET /v1/models`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelList {
+    pub(crate) object: &'static str,
+    pub(crate) data: Vec<Model>,
+}
+
+impl ModelList {
+    pub(crate) fn new(data: Vec<Model>) -> Self {
+        Self { object: "list", data }
+    }
+}
+
+/// `GET /v1/models/{model}`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Model {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    /// Unix time in seconds.
+    pub(crate) created: i64,
+    pub(crate) owned_by: &'static str,
+    /// Longest prompt plus completion; the name is the one other servers use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_model_len: Option<usize>,
+}
+
+impl Model {
+    pub(crate) fn new(id: String, created: i64, max_model_len: Option<usize>) -> Self {
+        Self {
+            id,
+            object: "model",
+            created,
+            owned_by: "rooflet",
+            max_model_len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn envelope(object: &'static str) -> Envelope {
+        Envelope {
+            id: "chatcmpl-1".to_owned(),
+            object,
+            created: 7,
+            model: "m".to_owned(),
+            system_fingerprint: "fp".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_chat_completion_reads_as_openai_writes_it() {
+        let envelope = envelope("chat.completion");
+        let body = ChatCompletion::new(&envelope, "hi".to_owned(), FinishReason::Stop, Usage::new(3, 2));
+        assert_eq!(
+            serde_json::to_value(body).unwrap(),
+            json!({
+                "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "m", "system_fingerprint": "fp",
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi", "refusal": null},
+                             "logprobs": null, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
+                          "prompt_tokens_details": {"cached_tokens": 0},
+                          "completion_tokens_details": {"reasoning_tokens": 0}}
+            })
+        );
+    }
+
+    #[test]
+    fn usage_in_a_chunk_is_absent_null_or_given() {
+        let envelope = envelope("chat.completion.chunk");
+        let chunk = |usage| {
+            let chunk = ChatChunk {
+                envelope: &envelope,
+                choices: Vec::new(),
+                usage,
+            };
+            serde_json::to_value(chunk).unwrap().get("usage").cloned()
+        };
+        assert_eq!(chunk(None), None);
+        assert_eq!(chunk(Some(None)), Some(json!(null)));
+        assert_eq!(chunk(Some(Some(Usage::new(1, 1)))).unwrap()["total_tokens"], 2);
+    }
+}

@@ -1,0 +1,655 @@
+//! A model's tensors, from the JSON headers of its safetensors files: what must be there, in which shape, and
+//! how many bytes it is. Pure: the caller reads the headers (`model_dir.rs`), nothing here reads weights.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::model::{FloatType, ModelConfig, QuantizationScheme};
+
+/// The length of a safetensors header is the file's first eight bytes, little endian.
+pub(crate) const HEADER_LENGTH_BYTES: u64 = 8;
+
+/// The format's own limit.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// Element type of a stored tensor, as far as supported checkpoints use them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum StoredType {
+    F32,
+    F16,
+    BF16,
+    /// Packed quantised weights.
+    U32,
+    /// Anything else: kept, so that the error can say which tensor has it.
+    #[serde(other)]
+    Other,
+}
+
+impl StoredType {
+    fn float(self) -> Option<FloatType> {
+        match self {
+            Self::F32 => Some(FloatType::F32),
+            Self::F16 => Some(FloatType::F16),
+            Self::BF16 => Some(FloatType::BF16),
+            Self::U32 | Self::Other => None,
+        }
+    }
+}
+
+/// One tensor of a safetensors file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredTensor {
+    /// File name within the model directory.
+    pub(crate) file: String,
+    pub(crate) dtype: StoredType,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) bytes: u64,
+}
+
+/// All tensors of a model directory, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TensorTable {
+    tensors: BTreeMap<String, StoredTensor>,
+}
+
+/// Why a set of safetensors files is not the model its configuration describes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    #[error("{file}: not a safetensors file, or cut short: {problem}")]
+    CorruptHeader { file: String, problem: String },
+    #[error("{file}: tensor `{tensor}` is already in {other}")]
+    DuplicateTensor {
+        file: String,
+        tensor: String,
+        other: String,
+    },
+    #[error(
+        "tensor `{tensor}` is in none of the safetensors files; {architecture} with this config.json needs it"
+    )]
+    MissingTensor { tensor: String, architecture: String },
+    #[error("{file}: tensor `{tensor}` has shape {found:?}, config.json implies {expected:?}")]
+    ShapeMismatch {
+        file: String,
+        tensor: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
+    #[error("{file}: tensor `{tensor}` has an element type that is not supported here, expected {expected}")]
+    UnsupportedType {
+        file: String,
+        tensor: String,
+        expected: &'static str,
+    },
+    #[error("{file}: tensor `{tensor}` is quantised, but config.json has no `quantization`")]
+    UnexpectedQuantization { file: String, tensor: String },
+    #[error("{file}: tensor `{tensor}` is not part of {architecture} with this config.json")]
+    UnknownTensor {
+        file: String,
+        tensor: String,
+        architecture: String,
+    },
+}
+
+impl CheckpointError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::CorruptHeader { .. } => "CorruptWeights",
+            Self::DuplicateTensor { .. }
+            | Self::MissingTensor { .. }
+            | Self::ShapeMismatch { .. }
+            | Self::UnsupportedType { .. }
+            | Self::UnexpectedQuantization { .. }
+            | Self::UnknownTensor { .. } => "InvalidWeights",
+        }
+    }
+}
+
+/// Checks the first eight bytes of a safetensors file and returns the length of the JSON header after them.
+pub(crate) fn header_bytes(file: &str, first: [u8; 8], file_bytes: u64) -> Result<u64, CheckpointError> {
+    let length = u64::from_le_bytes(first);
+    let corrupt = |problem| CheckpointError::CorruptHeader {
+        file: file.to_owned(),
+        problem,
+    };
+    if length > MAX_HEADER_BYTES {
+        return Err(corrupt(format!(
+            "header of {length} bytes, the format allows {MAX_HEADER_BYTES}"
+        )));
+    }
+    if HEADER_LENGTH_BYTES + length > file_bytes {
+        return Err(corrupt(format!(
+            "header of {length} bytes in a file of {file_bytes} bytes"
+        )));
+    }
+    Ok(length)
+}
+
+#[derive(Deserialize)]
+struct HeaderEntry {
+    dtype: StoredType,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+impl TensorTable {
+    /// Adds the tensors of one file. `header` is its JSON header, `data_bytes` what follows it.
+    pub(crate) fn add_file(
+        &mut self,
+        file: &str,
+        header: &[u8],
+        data_bytes: u64,
+    ) -> Result<(), CheckpointError> {
+        let corrupt = |problem| CheckpointError::CorruptHeader {
+            file: file.to_owned(),
+            problem,
+        };
+        let entries: BTreeMap<String, serde_json::Value> = serde_json::from_slice(header)
+            .map_err(|err| corrupt(format!("its header is not a JSON object: {err}")))?;
+        let mut spans = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
+            if name == "__metadata__" {
+                continue;
+            }
+            let HeaderEntry {
+                dtype,
+                shape,
+                data_offsets: (begin, end),
+            } = serde_json::from_value(value)
+                .map_err(|err| corrupt(format!("entry of tensor `{name}`: {err}")))?;
+            let bytes = end
+                .checked_sub(begin)
+                .ok_or_else(|| corrupt(format!("tensor `{name}` ends before it begins")))?;
+            if end > data_bytes {
+                return Err(corrupt(format!(
+                    "tensor `{name}` ends at byte {end} of {data_bytes}; the file was cut short"
+                )));
+            }
+            if let Some(element_bytes) = element_bytes(dtype) {
+                let expected = shape
+                    .iter()
+                    .try_fold(element_bytes, |product, size| product.checked_mul(*size));
+                if expected != Some(bytes) {
+                    return Err(corrupt(format!(
+                        "tensor `{name}` of shape {shape:?} has {bytes} bytes"
+                    )));
+                }
+            }
+            spans.push((begin, end));
+            let tensor = StoredTensor {
+                file: file.to_owned(),
+                dtype,
+                shape,
+                bytes,
+            };
+            if let Some(other) = self.tensors.get(&name) {
+                return Err(CheckpointError::DuplicateTensor {
+                    file: file.to_owned(),
+                    tensor: name,
+                    other: other.file.clone(),
+                });
+            }
+            self.tensors.insert(name, tensor);
+        }
+        spans.sort_unstable();
+        if spans.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err(corrupt("two tensors overlap".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&StoredTensor> {
+        self.tensors.get(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &StoredTensor)> {
+        self.tensors.iter()
+    }
+}
+
+fn element_bytes(dtype: StoredType) -> Option<u64> {
+    match dtype {
+        StoredType::F32 | StoredType::U32 => Some(4),
+        StoredType::F16 | StoredType::BF16 => Some(2),
+        StoredType::Other => None,
+    }
+}
+
+/// How one matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MatrixStorage {
+    Float,
+    Affine(QuantizationScheme),
+}
+
+/// A model whose tensors are all there, in the shapes its configuration implies.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ModelShape {
+    pub(crate) config: ModelConfig,
+    /// Element type of the checkpoint's float tensors, in which the model computes unless told otherwise.
+    pub(crate) element: FloatType,
+    /// Whether the head is the embedding table.
+    pub(crate) tied: bool,
+    /// Weights, unpacked.
+    pub(crate) parameters: u64,
+    /// Bytes of the tensors that are loaded, as stored.
+    pub(crate) weights_bytes: u64,
+    /// Storage of each matrix, by module path.
+    pub(crate) matrices: BTreeMap<String, MatrixStorage>,
+    /// Elements stored in floats, matrices and vectors alike.
+    float_elements: u64,
+    /// Bytes of packed weights, which no choice of element type changes.
+    packed_bytes: u64,
+}
+
+impl ModelShape {
+    /// Checks every tensor that `config` implies.
+    pub(crate) fn new(config: ModelConfig, tensors: &TensorTable) -> Result<Self, CheckpointError> {
+        let has_head = tensors.get("lm_head.weight").is_some();
+        let tied = config.tie_word_embeddings.unwrap_or(!has_head);
+        let mut survey = Survey::new(&config, tensors);
+        survey.walk(tied)?;
+        survey.refuse_leftovers(tied)?;
+        let Survey {
+            matrices,
+            parameters,
+            weights_bytes,
+            float_elements,
+            packed_bytes,
+            element,
+            ..
+        } = survey;
+        Ok(Self {
+            element: element.unwrap_or(FloatType::F32),
+            config,
+            tied,
+            parameters,
+            weights_bytes,
+            matrices,
+            float_elements,
+            packed_bytes,
+        })
+    }
+
+    /// Bytes of the weights in memory when floats are held as `element` (the CPU back end computes in float32,
+    /// whatever the file holds).
+    pub(crate) fn resident_bytes(&self, element: FloatType) -> u64 {
+        self.packed_bytes + self.float_elements * element.bytes()
+    }
+}
+
+struct Survey<'a> {
+    config: &'a ModelConfig,
+    tensors: &'a TensorTable,
+    used: std::collections::BTreeSet<String>,
+    matrices: BTreeMap<String, MatrixStorage>,
+    parameters: u64,
+    weights_bytes: u64,
+    float_elements: u64,
+    packed_bytes: u64,
+    element: Option<FloatType>,
+}
+
+impl<'a> Survey<'a> {
+    fn new(config: &'a ModelConfig, tensors: &'a TensorTable) -> Self {
+        Self {
+            config,
+            tensors,
+            used: std::collections::BTreeSet::new(),
+            matrices: BTreeMap::new(),
+            parameters: 0,
+            weights_bytes: 0,
+            float_elements: 0,
+            packed_bytes: 0,
+            element: None,
+        }
+    }
+
+    fn walk(&mut self, tied: bool) -> Result<(), CheckpointError> {
+        let config = self.config;
+        let hidden = u64::from(config.hidden_size);
+        let intermediate = u64::from(config.intermediate_size);
+        let head_dim = u64::from(config.head_dim);
+        let query = u64::from(config.attention_heads) * head_dim;
+        let key_value = u64::from(config.kv_heads) * head_dim;
+        let vocab = u64::from(config.vocab_size);
+
+        self.matrix("model.embed_tokens", vocab, hidden)?;
+        for layer in 0..config.layers {
+            let at = |part: &str| format!("model.layers.{layer}.{part}");
+            self.vector(&at("input_layernorm.weight"), hidden)?;
+            self.vector(&at("post_attention_layernorm.weight"), hidden)?;
+            if config.qk_norm {
+                self.vector(&at("self_attn.q_norm.weight"), head_dim)?;
+                self.vector(&at("self_attn.k_norm.weight"), head_dim)?;
+            }
+            for (part, rows, columns, bias) in [
+                ("self_attn.q_proj", query, hidden, config.qkv_bias),
+                ("self_attn.k_proj", key_value, hidden, config.qkv_bias),
+                ("self_attn.v_proj", key_value, hidden, config.qkv_bias),
+                ("self_attn.o_proj", hidden, query, config.output_bias),
+                ("mlp.gate_proj", intermediate, hidden, config.mlp_bias),
+                ("mlp.up_proj", intermediate, hidden, config.mlp_bias),
+                ("mlp.down_proj", hidden, intermediate, config.mlp_bias),
+            ] {
+                let module = at(part);
+                self.matrix(&module, rows, columns)?;
+                if bias {
+                    self.vector(&format!("{module}.bias"), rows)?;
+                }
+            }
+        }
+        self.vector("model.norm.weight", hidden)?;
+        if !tied {
+            self.matrix("lm_head", vocab, hidden)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one tensor after checking its shape and counts its bytes.
+    fn take(&mut self, name: &str, expected: &[u64]) -> Result<&'a StoredTensor, CheckpointError> {
+        let tensor = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| CheckpointError::MissingTensor {
+                tensor: name.to_owned(),
+                architecture: self.config.architecture.to_string(),
+            })?;
+        if tensor.shape != expected {
+            return Err(CheckpointError::ShapeMismatch {
+                file: tensor.file.clone(),
+                tensor: name.to_owned(),
+                found: tensor.shape.clone(),
+                expected: expected.to_vec(),
+            });
+        }
+        self.used.insert(name.to_owned());
+        self.weights_bytes += tensor.bytes;
+        Ok(tensor)
+    }
+
+    fn take_float(&mut self, name: &str, expected: &[u64]) -> Result<(), CheckpointError> {
+        let tensor = self.take(name, expected)?;
+        let element = tensor
+            .dtype
+            .float()
+            .ok_or_else(|| CheckpointError::UnsupportedType {
+                file: tensor.file.clone(),
+                tensor: name.to_owned(),
+                expected: "F32, F16 or BF16",
+            })?;
+        self.element.get_or_insert(element);
+        self.float_elements += tensor.bytes / element.bytes();
+        Ok(())
+    }
+
+    fn vector(&mut self, name: &str, size: u64) -> Result<(), CheckpointError> {
+        self.parameters += size;
+        self.take_float(name, &[size])
+    }
+
+    fn matrix(&mut self, module: &str, rows: u64, columns: u64) -> Result<(), CheckpointError> {
+        self.parameters += rows * columns;
+        let weight = format!("{module}.weight");
+        let scales = format!("{module}.scales");
+        // A quantised checkpoint may keep any matrix in floats: the scales tell.
+        let storage = match self.tensors.get(&scales) {
+            None => MatrixStorage::Float,
+            Some(tensor) => {
+                let scheme = self.config.quantization.as_ref().and_then(|q| q.scheme(module));
+                let scheme = scheme.ok_or_else(|| CheckpointError::UnexpectedQuantization {
+                    file: tensor.file.clone(),
+                    tensor: scales.clone(),
+                })?;
+                MatrixStorage::Affine(scheme)
+            }
+        };
+        match storage {
+            MatrixStorage::Float => self.take_float(&weight, &[rows, columns])?,
+            MatrixStorage::Affine(QuantizationScheme { group_size, bits }) => {
+                let groups = columns / u64::from(group_size);
+                let packed = self.take(&weight, &[rows, columns * u64::from(bits) / 32])?;
+                if packed.dtype != StoredType::U32 {
+                    return Err(CheckpointError::UnsupportedType {
+                        file: packed.file.clone(),
+                        tensor: weight,
+                        expected: "U32",
+                    });
+                }
+                self.packed_bytes += packed.bytes;
+                self.take_float(&scales, &[rows, groups])?;
+                self.take_float(&format!("{module}.biases"), &[rows, groups])?;
+            }
+        }
+        self.matrices.insert(module.to_owned(), storage);
+        Ok(())
+    }
+
+    /// Weights that this engine would silently leave out change what the model says: refuse them, except for
+    /// those that are known to be redundant.
+    fn refuse_leftovers(&self, tied: bool) -> Result<(), CheckpointError> {
+        let redundant =
+            |name: &str| name.ends_with("rotary_emb.inv_freq") || (tied && name.starts_with("lm_head."));
+        match self
+            .tensors
+            .iter()
+            .find(|(name, _)| !self.used.contains(*name) && !redundant(name))
+        {
+            None => Ok(()),
+            Some((name, tensor)) => Err(CheckpointError::UnknownTensor {
+                file: tensor.file.clone(),
+                tensor: name.clone(),
+                architecture: self.config.architecture.to_string(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const FILE: &str = "model.safetensors";
+
+    fn config(quantization: Value) -> ModelConfig {
+        let value = json!({
+            "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 32,
+            "max_position_embeddings": 128, "tie_word_embeddings": true, "quantization": quantization
+        });
+        ModelConfig::parse(&value.to_string()).unwrap()
+    }
+
+    /// Tensors of a one-layer Llama: name and shape, all bf16.
+    fn tensors() -> Vec<(&'static str, Vec<u64>)> {
+        vec![
+            ("model.embed_tokens.weight", vec![32, 64]),
+            ("model.layers.0.input_layernorm.weight", vec![64]),
+            ("model.layers.0.post_attention_layernorm.weight", vec![64]),
+            ("model.layers.0.self_attn.q_proj.weight", vec![64, 64]),
+            ("model.layers.0.self_attn.k_proj.weight", vec![32, 64]),
+            ("model.layers.0.self_attn.v_proj.weight", vec![32, 64]),
+            ("model.layers.0.self_attn.o_proj.weight", vec![64, 64]),
+            ("model.layers.0.mlp.gate_proj.weight", vec![128, 64]),
+            ("model.layers.0.mlp.up_proj.weight", vec![128, 64]),
+            ("model.layers.0.mlp.down_proj.weight", vec![64, 128]),
+            ("model.norm.weight", vec![64]),
+        ]
+    }
+
+    fn table(tensors: &[(&str, Vec<u64>, &str)]) -> Result<TensorTable, CheckpointError> {
+        let mut header = serde_json::Map::new();
+        let mut end = 0;
+        for (name, shape, dtype) in tensors {
+            let begin = end;
+            end += shape.iter().product::<u64>() * if *dtype == "BF16" { 2 } else { 4 };
+            header.insert(
+                (*name).to_owned(),
+                json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}),
+            );
+        }
+        header.insert("__metadata__".to_owned(), json!({"format": "mlx"}));
+        let mut table = TensorTable::default();
+        table.add_file(FILE, Value::Object(header).to_string().as_bytes(), end)?;
+        Ok(table)
+    }
+
+    fn float_table(edit: impl FnOnce(&mut Vec<(&'static str, Vec<u64>, &'static str)>)) -> TensorTable {
+        let mut tensors = tensors()
+            .into_iter()
+            .map(|(name, shape)| (name, shape, "BF16"))
+            .collect();
+        edit(&mut tensors);
+        table(&tensors).unwrap()
+    }
+
+    #[test]
+    fn a_float_checkpoint_is_summed() {
+        let shape = ModelShape::new(config(Value::Null), &float_table(|_| ())).unwrap();
+        // 32·64 + 2·64 + 2·64·64 + 2·32·64 + 3·128·64 + 64
+        assert_eq!(shape.parameters, 39_104);
+        assert_eq!(shape.weights_bytes, 78_208);
+        assert_eq!(shape.element, FloatType::BF16);
+        assert_eq!(shape.resident_bytes(FloatType::BF16), 78_208);
+        assert_eq!(shape.resident_bytes(FloatType::F32), 156_416);
+    }
+
+    #[test]
+    fn a_quantised_matrix_is_checked_against_its_scheme() {
+        let quantise = |bits: u64| {
+            float_table(|tensors| {
+                let gate = tensors
+                    .iter_mut()
+                    .find(|(name, ..)| name.contains("gate_proj"))
+                    .unwrap();
+                *gate = (gate.0, vec![128, 64 * bits / 32], "U32");
+                tensors.push(("model.layers.0.mlp.gate_proj.scales", vec![128, 2], "BF16"));
+                tensors.push(("model.layers.0.mlp.gate_proj.biases", vec![128, 2], "BF16"));
+            })
+        };
+        let scheme = json!({"group_size": 32, "bits": 4});
+        let shape = ModelShape::new(config(scheme.clone()), &quantise(4)).unwrap();
+        assert_eq!(shape.parameters, 39_104);
+        // 8192 weights: 4 bits each and 2 × 16 bits per 32, instead of 16 bits each.
+        assert_eq!(shape.weights_bytes, 78_208 - 16_384 + 4_096 + 1_024);
+        assert_eq!(shape.resident_bytes(FloatType::BF16), shape.weights_bytes);
+        assert_eq!(
+            shape.matrices["model.layers.0.mlp.gate_proj"],
+            MatrixStorage::Affine(QuantizationScheme {
+                group_size: 32,
+                bits: 4
+            })
+        );
+        assert_eq!(
+            shape.matrices["lm_head".replace("lm_head", "model.embed_tokens").as_str()],
+            MatrixStorage::Float
+        );
+
+        assert_eq!(
+            ModelShape::new(config(scheme), &quantise(8))
+                .unwrap_err()
+                .to_string(),
+            "model.safetensors: tensor `model.layers.0.mlp.gate_proj.weight` has shape [128, 16], config.json implies [128, 8]"
+        );
+        assert_eq!(
+            ModelShape::new(config(Value::Null), &quantise(4))
+                .unwrap_err()
+                .to_string(),
+            "model.safetensors: tensor `model.layers.0.mlp.gate_proj.scales` is quantised, but config.json has no `quantization`"
+        );
+    }
+
+    #[test]
+    fn the_wrong_tensors_are_named() {
+        let refuse = |table: &TensorTable| {
+            ModelShape::new(config(Value::Null), table)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            refuse(&float_table(
+                |tensors| tensors.retain(|(name, ..)| !name.contains("k_proj"))
+            )),
+            "tensor `model.layers.0.self_attn.k_proj.weight` is in none of the safetensors files; llama with this config.json needs it"
+        );
+        assert_eq!(
+            refuse(&float_table(|tensors| tensors[0].1 = vec![33, 64])),
+            "model.safetensors: tensor `model.embed_tokens.weight` has shape [33, 64], config.json implies [32, 64]"
+        );
+        assert_eq!(
+            refuse(&float_table(|tensors| tensors.push((
+                "vision.patch.weight",
+                vec![3],
+                "BF16"
+            )))),
+            "model.safetensors: tensor `vision.patch.weight` is not part of llama with this config.json"
+        );
+    }
+
+    #[test]
+    fn a_redundant_head_of_a_tied_model_is_left_out() {
+        let table = float_table(|tensors| tensors.push(("lm_head.weight", vec![32, 64], "BF16")));
+        let shape = ModelShape::new(config(Value::Null), &table).unwrap();
+        assert_eq!(shape.weights_bytes, 78_208);
+        assert!(shape.tied);
+    }
+
+    #[test]
+    fn a_silent_configuration_lets_the_checkpoint_decide_about_the_head() {
+        let mut config = config(Value::Null);
+        config.tie_word_embeddings = None;
+        let with_head = float_table(|tensors| tensors.push(("lm_head.weight", vec![32, 64], "BF16")));
+        assert!(!ModelShape::new(config.clone(), &with_head).unwrap().tied);
+        assert!(ModelShape::new(config, &float_table(|_| ())).unwrap().tied);
+    }
+
+    #[test]
+    fn damaged_headers() {
+        let check = |header: &str, data_bytes: u64, message: &str| {
+            let err = TensorTable::default()
+                .add_file(FILE, header.as_bytes(), data_bytes)
+                .unwrap_err();
+            assert!(err.to_string().contains(message), "{err}");
+            assert!(
+                err.to_string()
+                    .starts_with("model.safetensors: not a safetensors file, or cut short: ")
+            );
+        };
+        check("not json", 0, "its header is not a JSON object");
+        check(
+            r#"{"a":{"dtype":"F32"}}"#,
+            0,
+            "entry of tensor `a`: missing field `shape`",
+        );
+        check(
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#,
+            4,
+            "tensor `a` ends at byte 8 of 4; the file was cut short",
+        );
+        check(
+            r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#,
+            8,
+            "of shape [3] has 8 bytes",
+        );
+        check(
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#,
+            8,
+            "two tensors overlap",
+        );
+        assert!(
+            header_bytes(FILE, u64::MAX.to_le_bytes(), 100)
+                .unwrap_err()
+                .to_string()
+                .contains("allows")
+        );
+        assert!(
+            header_bytes(FILE, 93_u64.to_le_bytes(), 100)
+                .unwrap_err()
+                .to_string()
+                .contains("93 bytes")
+        );
+        assert_eq!(header_bytes(FILE, 92_u64.to_le_bytes(), 100).unwrap(), 92);
+    }
+}

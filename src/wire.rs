@@ -1,0 +1,172 @@
+//! What worker, agent and gateway say to each other: JSON documents in camelCase, each field's unit in its
+//! name. Owns the shapes only: no I/O, no policy.
+//!
+//! Readers accept unknown fields, so that an agent may be one release behind its workers.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /status` of a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WorkerStatus {
+    pub(crate) phase: WorkerPhase,
+    pub(crate) engine: EngineInfo,
+    /// Absent until the model directory has been inspected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<ModelInfo>,
+    pub(crate) memory: EngineMemory,
+    pub(crate) requests: RequestCounts,
+    pub(crate) measured: MeasuredSpeed,
+}
+
+/// How far a worker has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WorkerPhase {
+    /// Reading and evaluating weights.
+    Loading,
+    /// Running one forward pass, so that the first request does not pay for it.
+    Warming,
+    /// Serving.
+    Ready,
+}
+
+/// The engine that runs the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EngineInfo {
+    /// `mlx`.
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// `cpu`, `metal` or `cuda`.
+    pub(crate) device: String,
+}
+
+/// The loaded model, with exact sizes from its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ModelInfo {
+    pub(crate) architecture: String,
+    /// Weights counted one by one; packed quantised weights are counted unpacked.
+    pub(crate) parameters: u64,
+    pub(crate) weights_bytes: u64,
+    pub(crate) kv_bytes_per_token: u64,
+    /// Longest prompt plus completion that this worker accepts.
+    pub(crate) context_tokens: u64,
+}
+
+/// The engine's allocator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EngineMemory {
+    pub(crate) active_bytes: u64,
+    pub(crate) peak_bytes: u64,
+    pub(crate) cache_bytes: u64,
+}
+
+/// Requests seen by a worker since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RequestCounts {
+    pub(crate) running: u64,
+    pub(crate) queued: u64,
+    pub(crate) completed: u64,
+    /// Ended by an engine error. Refused and cancelled requests are not failures.
+    pub(crate) failed: u64,
+}
+
+/// Speeds seen by recent requests; absent until there was one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MeasuredSpeed {
+    /// Per stream, median over recent requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) decode_tokens_per_second: Option<f64>,
+    /// Median over recent requests, queueing included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_first_token_seconds: Option<f64>,
+    /// How many requests the medians rest on.
+    pub(crate) samples: u64,
+}
+
+/// Why a worker ended, written to `--termination-message-path` and to stderr before it exits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TerminationMessage {
+    /// CamelCase, fit for a condition's reason.
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// What `rooflet probe -o json` prints: measured figures of this machine, made by the engine's own kernels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProbeReport {
+    pub(crate) engine: EngineInfo,
+    /// Sum over a buffer: every byte is read once.
+    pub(crate) read: ProbeFigure,
+    /// Quantised matrix × vector, 4 bits in groups of 64, the kernel that decode spends its time in. Bytes are
+    /// those of weights, scales and biases.
+    pub(crate) qmv: ProbeFigure,
+    /// RFC 3339.
+    pub(crate) measured_at: String,
+}
+
+/// One figure of a probe: sustained bytes per second over the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProbeFigure {
+    pub(crate) median_bytes_per_second: f64,
+    pub(crate) p10_bytes_per_second: f64,
+    pub(crate) p90_bytes_per_second: f64,
+    /// Size of one buffer.
+    pub(crate) buffer_bytes: u64,
+    /// Distinct buffers used in turn, so that no byte is read again from a cache.
+    pub(crate) buffers: u32,
+    pub(crate) samples: u32,
+}
+
+impl ProbeFigure {
+    /// `(p90 - p10) / median`; above 0.05 the machine was busy and the figure is not to be trusted.
+    pub(crate) fn spread(&self) -> f64 {
+        (self.p90_bytes_per_second - self.p10_bytes_per_second) / self.median_bytes_per_second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_status_reads_as_documented() {
+        let text = json!({
+            "phase": "Ready",
+            "engine": {"name": "mlx", "version": "0.32.2", "device": "cpu"},
+            "model": {"architecture": "llama", "parameters": 10, "weightsBytes": 40, "kvBytesPerToken": 8, "contextTokens": 64},
+            "memory": {"activeBytes": 1, "peakBytes": 2, "cacheBytes": 3},
+            "requests": {"running": 1, "queued": 0, "completed": 5, "failed": 0},
+            "measured": {"decodeTokensPerSecond": 20.5, "samples": 5},
+            "addedLater": true
+        });
+        let status: WorkerStatus = serde_json::from_value(text.clone()).unwrap();
+        assert_eq!(status.measured.time_to_first_token_seconds, None);
+        let mut back = serde_json::to_value(&status).unwrap();
+        back["addedLater"] = json!(true);
+        assert_eq!(back, text);
+    }
+
+    #[test]
+    fn a_loading_worker_needs_no_model() {
+        let status: WorkerStatus = serde_json::from_value(json!({
+            "phase": "Loading",
+            "engine": {"name": "mlx", "version": "0.32.2", "device": "cpu"},
+            "memory": {"activeBytes": 0, "peakBytes": 0, "cacheBytes": 0},
+            "requests": {"running": 0, "queued": 0, "completed": 0, "failed": 0},
+            "measured": {"samples": 0}
+        }))
+        .unwrap();
+        assert_eq!(status.phase, WorkerPhase::Loading);
+        assert_eq!(status.model, None);
+    }
+}
