@@ -19,14 +19,25 @@ mod yaml;
 
 // Vocabulary: data only.
 mod api;
+mod openai;
+mod wire;
 
 // Core: pure decisions.
 mod roofline;
+#[cfg(feature = "mlx")]
+mod text;
 
 // Adapters: one outside thing each.
+#[cfg(feature = "mlx")]
+mod mlx;
+mod model_dir;
 mod pki;
 mod proxy;
 mod store;
+
+// Services: siblings never import each other.
+#[cfg(feature = "mlx")]
+mod worker;
 
 // The command line.
 mod cli;

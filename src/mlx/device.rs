@@ -1,0 +1,62 @@
+//! The device that MLX computes on, and its allocator.
+
+use mlx_rs::{Device, DeviceType, memory};
+
+use super::sys;
+use crate::roofline::model::FloatType;
+use crate::wire::{EngineInfo, EngineMemory};
+
+/// MLX's back ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Cpu,
+    Metal,
+    Cuda,
+}
+
+impl Backend {
+    /// The back end of MLX's default device: the GPU where there is one.
+    pub(crate) fn current() -> Result<Self, mlx_rs::error::Exception> {
+        Ok(match Device::try_default()?.get_type()? {
+            DeviceType::Cpu => Self::Cpu,
+            DeviceType::Gpu if sys::cuda_is_available() => Self::Cuda,
+            DeviceType::Gpu => Self::Metal,
+        })
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Metal => "metal",
+            Self::Cuda => "cuda",
+        }
+    }
+
+    /// The element type to compute in. On the CPU half precision is emulated, dozens of times slower.
+    pub(crate) fn compute_type(self, stored: FloatType) -> FloatType {
+        match self {
+            Self::Cpu => FloatType::F32,
+            Self::Metal | Self::Cuda => stored,
+        }
+    }
+}
+
+/// Name, version and back end, as the agent reports them.
+pub(crate) fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
+    Ok(EngineInfo {
+        name: "mlx".to_owned(),
+        version: sys::version().unwrap_or_else(|| "unknown".to_owned()),
+        device: Backend::current()?.as_str().to_owned(),
+    })
+}
+
+/// What the allocator holds now.
+pub(crate) fn memory() -> EngineMemory {
+    // These calls read counters and cannot fail in practice; a missing figure must not end a request.
+    let bytes = |outcome: mlx_rs::error::Result<usize>| outcome.map_or(0, |bytes| bytes as u64);
+    EngineMemory {
+        active_bytes: bytes(memory::active_memory()),
+        peak_bytes: bytes(memory::peak_memory()),
+        cache_bytes: bytes(memory::cache_memory()),
+    }
+}

@@ -1,0 +1,132 @@
+//! Incremental detokenisation: token ids in, text out as soon as it is certain, never part of a code point.
+//!
+//! Byte-level tokenizers (GPT-2's alphabet) give each token's bytes, so text comes out at the very token that
+//! completes it. Others (sentencepiece and the like) strip or merge at token edges: there, a short window of tokens
+//! is decoded with and without the new one.
+
+use super::tokenizer::{DecodeError, Tokenizer};
+
+/// A character has at most four bytes, each possibly a token of its own. Replacement characters that are still there
+/// after as many tokens stand for bytes that are no text.
+const MAX_HELD_TOKENS: usize = 4;
+
+/// Decodes one completion.
+#[derive(Debug, Clone)]
+pub(crate) enum Detokenizer {
+    Bytes(ByteDetokenizer),
+    Window(WindowDetokenizer),
+}
+
+impl Detokenizer {
+    pub(crate) fn new(tokenizer: &Tokenizer) -> Self {
+        if tokenizer.is_byte_level() {
+            Self::Bytes(ByteDetokenizer::default())
+        } else {
+            Self::Window(WindowDetokenizer::default())
+        }
+    }
+
+    /// Takes the next token and returns the text that became certain.
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.push(&tokenizer.token_bytes(token))),
+            Self::Window(window) => window.push(tokenizer, token),
+        }
+    }
+
+    /// The completion has ended: bytes that never became a character are shown as U+FFFD.
+    pub(crate) fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.flush()),
+            Self::Window(window) => window.flush(tokenizer),
+        }
+    }
+}
+
+/// UTF-8 that arrives in pieces; each maximal invalid part becomes one U+FFFD, as `String::from_utf8_lossy` has it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ByteDetokenizer {
+    /// The beginning of a character, at most three bytes.
+    held: Vec<u8>,
+}
+
+impl ByteDetokenizer {
+    fn push(&mut self, bytes: &[u8]) -> String {
+        self.held.extend_from_slice(bytes);
+        let data = std::mem::take(&mut self.held);
+        let mut text = String::new();
+        let mut rest = data.utf8_chunks().peekable();
+        while let Some(chunk) = rest.next() {
+            text.push_str(chunk.valid());
+            if chunk.invalid().is_empty() {
+                continue;
+            }
+            let unfinished = rest.peek().is_none() && is_unfinished(chunk.invalid());
+            if unfinished {
+                self.held = chunk.invalid().to_vec();
+            } else {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        text
+    }
+
+    fn flush(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
+    }
+}
+
+/// Whether more bytes could complete a character.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|err| err.valid_up_to() == 0 && err.error_len().is_none())
+}
+
+/// See the module's text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WindowDetokenizer {
+    /// Tokens whose text is already out (context for the decoder), then tokens whose text is not.
+    window: Vec<u32>,
+    /// How many tokens of the window are context.
+    context: usize,
+    /// Bytes of the window's text that are out.
+    shown: usize,
+}
+
+impl WindowDetokenizer {
+    fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
+        self.window.push(token);
+        let text = tokenizer.decode(&self.window)?;
+        let certain = self.certain(&text).max(self.shown);
+        let out = text.get(self.shown..certain).unwrap_or_default().to_owned();
+        self.shown = certain;
+        if certain == text.len() && !out.is_empty() {
+            self.slide(tokenizer)?;
+        }
+        Ok(out)
+    }
+
+    fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
+        let text = tokenizer.decode(&self.window)?;
+        let out = text.get(self.shown..).unwrap_or_default().to_owned();
+        *self = Self::default();
+        Ok(out)
+    }
+
+    /// Bytes of `text` that later tokens cannot change.
+    fn certain(&self, text: &str) -> usize {
+        let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
+        if whole == text.len() || self.window.len() - self.context <= MAX_HELD_TOKENS {
+            return whole;
+        }
+        // Only the last one can still be the beginning of a character.
+        text.len() - char::REPLACEMENT_CHARACTER.len_utf8()
+    }
+
+    /// Drops the old context: the tokens just shown become the new one.
+    fn slide(&mut self, tokenizer: &Tokenizer) -> Result<(), DecodeError> {
+        self.window.drain(..self.context);
+        self.context = self.window.len();
+        self.shown = tokenizer.decode(&self.window)?.len();
+        Ok(())
+    }
+}

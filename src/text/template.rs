@@ -1,0 +1,221 @@
+//! Chat templates: Jinja as the reference implementation (transformers) runs it, so that the text is the same byte for
+//! byte. Inputs: template source, messages and the time; output: the prompt's text.
+
+use std::fmt;
+use std::io;
+
+use jiff::Zoned;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter};
+
+/// Work that one rendering may do, in template instructions: a template is code from a download.
+const MAX_RENDER_INSTRUCTIONS: u64 = 50_000_000;
+
+const NAME: &str = "chat_template";
+
+/// A compiled chat template.
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChatTemplate")
+    }
+}
+
+/// The template's source cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TemplateError {
+    #[error("{file}: chat template: {problem}")]
+    Invalid { file: &'static str, problem: String },
+    #[error(
+        "{file}: field `chat_template` must be a string or a list of objects with `name` and `template`, one of them named `default`"
+    )]
+    InvalidField { file: &'static str },
+}
+
+impl TemplateError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } | Self::InvalidField { .. } => "InvalidChatTemplate",
+        }
+    }
+}
+
+/// The template refused these messages or failed on them.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
+pub(crate) struct RenderError {
+    problem: String,
+}
+
+/// Everything a template sees besides its functions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenderInput<'a> {
+    pub(crate) messages: &'a [serde_json::Value],
+    pub(crate) add_generation_prompt: bool,
+    pub(crate) bos_token: Option<&'a str>,
+    pub(crate) eos_token: Option<&'a str>,
+    pub(crate) now: &'a Zoned,
+}
+
+/// The template's source in a value of `tokenizer_config.json` or `chat_template.json`: one template, or several by
+/// name. `None` where the file has none.
+pub(crate) fn source_in(
+    file: &'static str,
+    config: &serde_json::Value,
+) -> Result<Option<String>, TemplateError> {
+    use serde_json::Value;
+    match config.get("chat_template") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(source)) => Ok(Some(source.clone())),
+        Some(Value::Array(named)) => named
+            .iter()
+            .find(|template| template.get("name").is_some_and(|name| name == "default"))
+            .and_then(|template| template.get("template")?.as_str())
+            .map(|source| Some(source.to_owned()))
+            .ok_or(TemplateError::InvalidField { file }),
+        Some(_) => Err(TemplateError::InvalidField { file }),
+    }
+}
+
+impl ChatTemplate {
+    /// `file` is where the source comes from, for messages.
+    pub(crate) fn compile(file: &'static str, source: &str) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
+        environment.set_syntax(syntax.expect("only white space differs from the default syntax"));
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_fuel(Some(MAX_RENDER_INSTRUCTIONS));
+        environment.set_debug(false);
+        environment.add_filter("tojson", tojson);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment
+            .add_template_owned(NAME, without_generation_marks(source))
+            .map_err(|err| TemplateError::Invalid {
+                file,
+                problem: err.to_string(),
+            })?;
+        Ok(Self { environment })
+    }
+
+    pub(crate) fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
+        let failed = |err: Error| RenderError {
+            problem: problem_of(&err),
+        };
+        let now = input.now.clone();
+        let strftime_now = Value::from_function(move |format: String| -> Result<String, Error> {
+            jiff::fmt::strtime::format(&format, &now)
+                .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
+        });
+        let mut context = vec![
+            ("messages", Value::from(Serde(input.messages))),
+            ("add_generation_prompt", Value::from(input.add_generation_prompt)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+            ("strftime_now", strftime_now),
+        ];
+        // Absent tokens stay undefined, which prints as nothing.
+        context.extend(input.bos_token.map(|token| ("bos_token", Value::from(token))));
+        context.extend(input.eos_token.map(|token| ("eos_token", Value::from(token))));
+        let template = self.environment.get_template(NAME).map_err(failed)?;
+        template.render(Value::from_pairs(context)).map_err(failed)
+    }
+}
+
+/// What `raise_exception` said, or what went wrong.
+fn problem_of(err: &Error) -> String {
+    match (err.kind(), err.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
+        (_, _) => err.to_string(),
+    }
+}
+
+/// `{% generation %}` marks the assistant's text for training and prints nothing itself. A block that is always
+/// taken strips white space in the same way.
+fn without_generation_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let (tag, after) = tag.split_at(end + 2);
+        let inner = &tag[2..tag.len() - 2];
+        let name = inner
+            .trim_start_matches(['-', '+'])
+            .trim_end_matches(['-', '+'])
+            .trim();
+        match name {
+            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Python's `json.dumps(value, ensure_ascii=False, …)`.
+fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = kwargs.get("indent")?;
+    let sort_keys: Option<bool> = kwargs.get("sort_keys")?;
+    let _: Option<bool> = kwargs.get("ensure_ascii")?;
+    kwargs.assert_all_used()?;
+    let failed = |err: serde_json::Error| Error::new(ErrorKind::InvalidOperation, format!("tojson: {err}"));
+    if sort_keys == Some(true) {
+        // serde_json's own map is sorted.
+        let sorted = serde_json::to_value(value).map_err(failed)?;
+        dumps(&sorted, indent).map_err(failed)
+    } else {
+        dumps(value, indent).map_err(failed)
+    }
+}
+
+fn dumps<T: Serialize>(value: &T, indent: Option<usize>) -> Result<String, serde_json::Error> {
+    match indent {
+        None => write(value, PythonFormatter),
+        Some(width) => write(value, PrettyFormatter::with_indent(" ".repeat(width).as_bytes())),
+    }
+}
+
+fn write<T: Serialize, F: Formatter>(value: &T, formatter: F) -> Result<String, serde_json::Error> {
+    let mut out = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter))?;
+    Ok(String::from_utf8(out).expect("JSON text is UTF-8"))
+}
+
+/// A space after `,` and `:`, as Python writes it.
+struct PythonFormatter;
+
+impl Formatter for PythonFormatter {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of `tokenizer_config.json` that
+//! belong to it.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::roofline::model::token_ids;
+
+/// A model's tokenizer. Immutable: one is shared by all requests.
+pub(crate) struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    eos_token_ids: Vec<u32>,
+    special_ids: HashSet<u32>,
+    /// Bytes of GPT-2's alphabet, where the decoder uses it.
+    byte_of: Option<HashMap<char, u8>>,
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("eos_token_ids", &self.eos_token_ids)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a tokenizer cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenizerError {
+    #[error("tokenizer.json: {problem}")]
+    InvalidTokenizer { problem: String },
+    #[error("{file}: not valid JSON")]
+    InvalidJson {
+        file: &'static str,
+        #[source]
+        err: serde_json::Error,
+    },
+    #[error("{file}: field `{field}` must be {expected}")]
+    InvalidField {
+        file: &'static str,
+        field: &'static str,
+        expected: &'static str,
+    },
+    #[error(
+        "tokenizer.json has {tokens} tokens, config.json a vocab_size of {vocab_size}: the files belong to different models"
+    )]
+    LargerThanModel { tokens: usize, vocab_size: u32 },
+}
+
+impl TokenizerError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidTokenizer { .. }
+            | Self::InvalidJson { .. }
+            | Self::InvalidField { .. }
+            | Self::LargerThanModel { .. } => "InvalidTokenizer",
+        }
+    }
+}
+
+/// The tokenizer could not read a text.
+#[derive(Debug, thiserror::Error)]
+#[error("tokenizing: {problem}")]
+pub(crate) struct EncodeError {
+    problem: String,
+}
+
+/// The tokenizer could not print tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("decoding tokens: {problem}")]
+pub(crate) struct DecodeError {
+    problem: String,
+}
+
+impl Tokenizer {
+    /// `tokenizer_config` is the text of `tokenizer_config.json`, `generation_config` of `generation_config.json`,
+    /// each where there is one; `config_eos` comes from `config.json`.
+    pub(crate) fn new(
+        tokenizer_json: &[u8],
+        tokenizer_config: Option<&Value>,
+        generation_config: Option<&Value>,
+        config_eos: &[u32],
+    ) -> Result<Self, TokenizerError> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(tokenizer_json).map_err(|err| {
+            TokenizerError::InvalidTokenizer {
+                problem: err.to_string(),
+            }
+        })?;
+        // Training settings left in the file would cut or pad prompts behind our back.
+        inner
+            .with_truncation(None)
+            .map_err(|err| TokenizerError::InvalidTokenizer {
+                problem: err.to_string(),
+            })?;
+        inner.with_padding(None);
+
+        let bos_token = special_token(tokenizer_config, "bos_token")?;
+        let eos_token = special_token(tokenizer_config, "eos_token")?;
+        // Every id that any of the files calls an end is one: files of one model often name different ones.
+        let mut eos_token_ids = token_ids(generation_config.and_then(|config| config.get("eos_token_id")))
+            .ok_or(TokenizerError::InvalidField {
+                file: "generation_config.json",
+                field: "eos_token_id",
+                expected: "a token id or a list of token ids",
+            })?;
+        eos_token_ids.extend_from_slice(config_eos);
+        eos_token_ids.extend(eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
+        eos_token_ids.sort_unstable();
+        eos_token_ids.dedup();
+        let special_ids = inner
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter_map(|(id, token)| token.special.then_some(id))
+            .collect();
+        let byte_of = matches!(
+            inner.get_decoder(),
+            Some(tokenizers::DecoderWrapper::ByteLevel(_))
+        )
+        .then(byte_alphabet);
+        Ok(Self {
+            inner,
+            bos_token,
+            eos_token,
+            eos_token_ids,
+            special_ids,
+            byte_of,
+        })
+    }
+
+    /// Whether text is the concatenation of [`Self::token_bytes`].
+    pub(crate) fn is_byte_level(&self) -> bool {
+        self.byte_of.is_some()
+    }
+
+    /// What a token of a byte-level tokenizer stands for; nothing for a special token.
+    pub(crate) fn token_bytes(&self, token: u32) -> Vec<u8> {
+        let Some(byte_of) = &self.byte_of else {
+            return Vec::new();
+        };
+        if self.special_ids.contains(&token) {
+            return Vec::new();
+        }
+        let Some(text) = self.inner.id_to_token(token) else {
+            return Vec::new();
+        };
+        // A token added as plain text need not be in the alphabet: then it stands for itself.
+        text.chars()
+            .map(|c| byte_of.get(&c).copied())
+            .collect::<Option<Vec<u8>>>()
+            .unwrap_or(text.into_bytes())
+    }
+
+    /// A token that the model has no embedding for would be an engine error in the middle of a request.
+    pub(crate) fn check_fits(&self, vocab_size: u32) -> Result<(), TokenizerError> {
+        let largest = self.inner.get_vocab(true).into_values().max().unwrap_or(0);
+        if largest < vocab_size {
+            return Ok(());
+        }
+        Err(TokenizerError::LargerThanModel {
+            tokens: largest as usize + 1,
+            vocab_size,
+        })
+    }
+
+    /// Tokens of a rendered chat: the template has written all special tokens itself.
+    pub(crate) fn encode_chat(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+        self.encode(text, false)
+    }
+
+    /// Tokens of a bare prompt: begins as the tokenizer says texts begin, unless the prompt already does.
+    pub(crate) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+        let begins = self.bos_token.as_deref().is_some_and(|bos| text.starts_with(bos));
+        self.encode(text, !begins)
+    }
+
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
+        self.inner
+            .encode_fast(text, add_special_tokens)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|err| EncodeError {
+                problem: err.to_string(),
+            })
+    }
+
+    /// Text of tokens, special ones left out.
+    pub(crate) fn decode(&self, tokens: &[u32]) -> Result<String, DecodeError> {
+        self.inner.decode(tokens, true).map_err(|err| DecodeError {
+            problem: err.to_string(),
+        })
+    }
+
+    pub(crate) fn is_eos(&self, token: u32) -> bool {
+        self.eos_token_ids.contains(&token)
+    }
+
+    pub(crate) fn eos_token_ids(&self) -> &[u32] {
+        &self.eos_token_ids
+    }
+
+    /// As chat templates print it.
+    pub(crate) fn bos_token(&self) -> Option<&str> {
+        self.bos_token.as_deref()
+    }
+
+    /// As chat templates print it.
+    pub(crate) fn eos_token(&self) -> Option<&str> {
+        self.eos_token.as_deref()
+    }
+}
+
+/// GPT-2's alphabet: a printable Latin-1 byte is its own character, the others follow from U+0100 on.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let is_plain = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let plain = (0..=u8::MAX)
+        .filter(|byte| is_plain(*byte))
+        .map(|byte| (char::from(byte), byte));
+    let others = (0..=u8::MAX).filter(|byte| !is_plain(*byte));
+    plain.chain(('\u{100}'..).zip(others)).collect()
+}
+
+/// A special token of `tokenizer_config.json`: text, or an object that holds it.
+fn special_token(config: Option<&Value>, field: &'static str) -> Result<Option<String>, TokenizerError> {
+    let value = config.and_then(|config| config.get(field));
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(token)) => Ok(Some(token.clone())),
+        Some(Value::Object(token)) if token.get("content").is_some_and(Value::is_string) => {
+            Ok(token["content"].as_str().map(str::to_owned))
+        }
+        Some(_) => Err(TokenizerError::InvalidField {
+            file: "tokenizer_config.json",
+            field,
+            expected: "a string or an object with a string `content`",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

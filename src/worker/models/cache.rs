@@ -1,0 +1,96 @@
+//! The keys and values of one sequence in one layer, grown in steps so that a token costs a slice update, not a copy.
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+use mlx_rs::ops::indexing::{Ellipsis, TryIndexMutOp, TryIndexOp};
+use mlx_rs::ops::{concatenate_axis, zeros_dtype};
+
+/// Tokens by which the buffers grow.
+const STEP_TOKENS: i32 = 256;
+
+/// One layer's cache, `[1, kv_heads, capacity, head_dim]` twice.
+#[derive(Debug, Default)]
+pub(crate) struct LayerCache {
+    buffers: Option<(Array, Array)>,
+}
+
+/// All layers' caches of one sequence.
+#[derive(Debug)]
+pub(crate) struct KvCache {
+    layers: Vec<LayerCache>,
+    /// Tokens held.
+    offset: i32,
+}
+
+impl KvCache {
+    pub(crate) fn new(layers: usize) -> Self {
+        Self {
+            layers: std::iter::repeat_with(LayerCache::default).take(layers).collect(),
+            offset: 0,
+        }
+    }
+
+    /// Tokens held.
+    pub(crate) fn offset(&self) -> i32 {
+        self.offset
+    }
+
+    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut LayerCache> {
+        self.layers.iter_mut()
+    }
+
+    /// All layers have taken `tokens` more.
+    pub(crate) fn advance(&mut self, tokens: i32) {
+        self.offset += tokens;
+    }
+
+    /// Everything that must be evaluated for the cache to be final.
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.layers
+            .iter()
+            .filter_map(|layer| layer.buffers.as_ref())
+            .flat_map(|(keys, values)| [keys, values])
+    }
+}
+
+impl LayerCache {
+    /// Appends after `offset` tokens and returns all keys and values.
+    pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+        let end = offset + keys.dim(2);
+        // Taken out, so that the old handles are gone when the update runs and it can work in place.
+        let (mut all_keys, mut all_values) = match self.buffers.take() {
+            Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
+            Some((old_keys, old_values)) => {
+                (grown(old_keys, offset, keys)?, grown(old_values, offset, values)?)
+            }
+            None => (empty(keys)?, empty(values)?),
+        };
+        all_keys.try_index_mut((Ellipsis, offset..end, ..), keys)?;
+        all_values.try_index_mut((Ellipsis, offset..end, ..), values)?;
+        let (all_keys, all_values) = self.buffers.insert((all_keys, all_values));
+        if end == all_keys.dim(2) {
+            return Ok((all_keys.clone(), all_values.clone()));
+        }
+        Ok((
+            all_keys.try_index((Ellipsis, ..end, ..))?,
+            all_values.try_index((Ellipsis, ..end, ..))?,
+        ))
+    }
+}
+
+/// Zeros for the new tokens, rounded up to whole steps.
+fn empty(new: &Array) -> Result<Array> {
+    let steps = (new.dim(2) + STEP_TOKENS - 1) / STEP_TOKENS;
+    zeros_dtype(
+        &[new.dim(0), new.dim(1), steps * STEP_TOKENS, new.dim(3)],
+        new.dtype(),
+    )
+}
+
+fn grown(old: Array, offset: i32, new: &Array) -> Result<Array> {
+    let more = empty(new)?;
+    if offset == old.dim(2) {
+        return concatenate_axis(&[old, more], 2);
+    }
+    concatenate_axis(&[old.try_index((Ellipsis, ..offset, ..))?, more], 2)
+}

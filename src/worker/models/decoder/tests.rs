@@ -1,0 +1,142 @@
+use base64::Engine as _;
+use camino::Utf8PathBuf;
+use mlx_rs::ops::indexing::argmax_axis;
+
+use super::*;
+use crate::mlx;
+use crate::mlx::device::Backend;
+use crate::model_dir::ModelDir;
+use crate::roofline::model::FloatType;
+
+fn root() -> Utf8PathBuf {
+    Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn load(model: &str) -> Decoder {
+    let dir = ModelDir::inspect(&root().join(model)).unwrap();
+    let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
+    Decoder::load(&dir.shape, &mut weights).unwrap()
+}
+
+fn tokens(ids: &[u32]) -> Array {
+    Array::from_slice(ids, &[1, i32::try_from(ids.len()).unwrap()])
+}
+
+/// To the bit: float equality would take -0.0 for 0.0 and NaN for nothing.
+fn bits(logits: &Array) -> Vec<u32> {
+    logits
+        .to_vec_exact::<f32>()
+        .unwrap()
+        .into_iter()
+        .map(f32::to_bits)
+        .collect()
+}
+
+struct Case {
+    model: String,
+    prompt: Vec<u32>,
+    logits: Vec<u32>,
+    greedy: Vec<u32>,
+    last: Vec<u32>,
+}
+
+fn cases() -> Vec<Case> {
+    let text = std::fs::read_to_string(root().join("e2e/fixtures/logits.json")).unwrap();
+    let fixture: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let floats = |value: &serde_json::Value| -> Vec<u32> {
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(value.as_str().unwrap())
+            .unwrap();
+        bytes
+            .chunks_exact(4)
+            .map(|four| u32::from_le_bytes(four.try_into().unwrap()))
+            .collect()
+    };
+    let cases = fixture["cases"].as_array().unwrap().iter();
+    cases
+        .map(|case| Case {
+            model: case["model"].as_str().unwrap().to_owned(),
+            prompt: serde_json::from_value(case["prompt"].clone()).unwrap(),
+            logits: floats(&case["logits"]),
+            greedy: serde_json::from_value(case["greedy"].clone()).unwrap(),
+            last: floats(&case["last"]),
+        })
+        .collect()
+}
+
+/// The reference's bits were made by the CPU back end.
+fn on_cpu() -> bool {
+    Backend::current().unwrap() == Backend::Cpu
+}
+
+#[test]
+fn logits_are_the_reference_s_to_the_bit() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in cases() {
+        let model = load(&case.model);
+        let mut cache = model.new_cache();
+        let logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
+        assert!(
+            bits(&logits) == case.logits,
+            "{} after {} tokens",
+            case.model,
+            case.prompt.len()
+        );
+
+        let mut logits = logits;
+        let mut greedy = Vec::new();
+        for step in 0..case.greedy.len() {
+            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item();
+            greedy.push(token);
+            if step + 1 < case.greedy.len() {
+                logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
+            }
+        }
+        assert_eq!(greedy, case.greedy, "{}", case.model);
+        assert!(bits(&logits) == case.last, "{} after cached decoding", case.model);
+    }
+}
+
+#[test]
+fn prefill_in_chunks_gives_the_same_bits() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in cases() {
+        let model = load(&case.model);
+        for chunk in [1, 3, 7] {
+            let mut cache = model.new_cache();
+            let (last, first) = case.prompt.split_last().unwrap();
+            for part in first.chunks(chunk) {
+                model.prefill(&tokens(part), &mut cache).unwrap();
+            }
+            let logits = model.forward(&tokens(&[*last]), &mut cache).unwrap();
+            assert!(
+                bits(&logits) == case.logits,
+                "{} in chunks of {chunk}",
+                case.model
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_grows_many_times_loses_nothing() {
+    let _mlx = mlx::exclusive();
+    let model = load("e2e/fixtures/models/llama3");
+    let ids: Vec<u32> = (0..500).map(|index| 3 + index % 250).collect();
+    let mut whole = model.new_cache();
+    let expected = model.forward(&tokens(&ids), &mut whole).unwrap();
+    let mut grown = model.new_cache();
+    model.prefill(&tokens(&ids[..250]), &mut grown).unwrap();
+    let mut logits = None;
+    for id in &ids[250..] {
+        logits = Some(model.forward(&tokens(&[*id]), &mut grown).unwrap());
+    }
+    assert_eq!(grown.offset(), 500);
+    assert!(bits(&logits.unwrap()) == bits(&expected));
+}
