@@ -31,8 +31,8 @@ mod tests {
             true,
             &[
                 "jsonpath",
-                "selector",
                 "schema",
+                "selector",
                 "patch",
                 "table",
                 "roofline",

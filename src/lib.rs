@@ -27,6 +27,13 @@ mod roofline;
 #[cfg(feature = "mlx")]
 mod text;
 
+// Core: pure and synchronous.
+mod jsonpath;
+mod patch;
+mod schema;
+mod selector;
+mod table;
+
 // Adapters: one outside thing each.
 #[cfg(feature = "mlx")]
 mod mlx;

@@ -1,0 +1,41 @@
+//! Which schemas a CustomResourceDefinition may have: the checks a real server makes on create.
+//!
+//! Works on the raw JSON, because a refused schema has no compiled form. Cold path: clarity first.
+
+mod cel;
+mod defaults;
+mod keywords;
+mod structural;
+
+use serde_json::Value;
+
+use super::{FieldError, node::Node};
+
+/// Checks a version's `openAPIV3Schema`; `at` is the field it stands in.
+pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    if has_status && !kind.is_empty() && kind != "object" {
+        let detail = r#"only "object" is allowed as the type at the root of the schema if the status subresource is enabled"#;
+        errors.push(FieldError::invalid_text(format!("{at}.type"), kind, detail));
+    }
+    if schema.get("nullable") == Some(&Value::Bool(true)) {
+        errors.push(FieldError::forbidden(
+            format!("{at}.nullable"),
+            "nullable cannot be true at the root",
+        ));
+    }
+    // Rules and defaults are only judged once the schema around them is sound.
+    let mut sound = false;
+    if !keywords::has_unsupported(schema) {
+        let mut structure = structural::check(at, schema);
+        if structure.is_empty() {
+            structure = defaults::check(at, schema);
+            sound = structure.is_empty();
+        }
+        errors.extend(structure);
+    }
+    let node = sound.then(|| Node::compile(schema));
+    errors.extend(keywords::check(at, schema, node.as_ref()));
+    errors
+}

@@ -1,0 +1,405 @@
+//! `x-kubernetes-validations`: CEL rules, compiled once and evaluated per object.
+//!
+//! Parsing, evaluation and the Kubernetes function library are the `cel` and `kube-cel` crates'. What
+//! is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which rules run,
+//! what ratcheting forgives, and the texts of the causes.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kube_cel::{
+    KubeCelExt as _,
+    cel::{
+        Context, ExecutionError, IdedExpr, Value as Cel,
+        objects::{Key, Map as CelMap, OptionalValue},
+        parser::Parser,
+    },
+};
+use serde_json::{Number, Value};
+
+use super::{
+    CauseReason, FieldError, correlate, field_path,
+    format::{self, Format},
+    node::{Additional, Node, Types},
+    path::Path,
+};
+
+/// Longest text a `messageExpression` may produce.
+const MESSAGE_BYTES_MAX: usize = 5 << 10;
+
+/// One rule of a node.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) source: String,
+    message: Option<String>,
+    field_path: Option<String>,
+    reason: Option<CauseReason>,
+    optional_old_self: bool,
+    pub(super) uses_old_self: bool,
+    /// `Err` when a stored rule no longer compiles; the rule then refuses every object.
+    program: Result<IdedExpr, String>,
+    message_program: Option<IdedExpr>,
+}
+
+/// Parses an expression with the syntax Kubernetes enables.
+pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
+    Parser::default().enable_optional_syntax(true).parse(source)
+}
+
+impl Rule {
+    pub(super) fn compile_all(rules: Option<&Value>) -> Vec<Rule> {
+        rules
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(Rule::compile)
+            .collect()
+    }
+
+    fn compile(rule: &Value) -> Rule {
+        let text = |key: &str| rule.get(key).and_then(Value::as_str).map(str::to_owned);
+        let source = text("rule").unwrap_or_default();
+        let program = parse(&source).map_err(|err| err.to_string());
+        let message_program = text("messageExpression")
+            .filter(|source| !source.is_empty())
+            .and_then(|source| parse(&source).ok());
+        Rule {
+            uses_old_self: program
+                .as_ref()
+                .is_ok_and(|program| program.references().has_variable("oldSelf")),
+            program,
+            message_program,
+            message: text("message").filter(|message| !message.is_empty()),
+            field_path: text("fieldPath").filter(|path| !path.is_empty()),
+            reason: text("reason").and_then(|reason| match reason.as_str() {
+                "FieldValueRequired" => Some(CauseReason::Required),
+                "FieldValueForbidden" => Some(CauseReason::Forbidden),
+                "FieldValueDuplicate" => Some(CauseReason::Duplicate),
+                "FieldValueInvalid" => Some(CauseReason::Invalid),
+                _ => None,
+            }),
+            optional_old_self: rule
+                .get("optionalOldSelf")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
+            source,
+        }
+    }
+
+    /// The words that stand for the rule in messages about its evaluation.
+    fn name(&self) -> &str {
+        self.message.as_deref().unwrap_or(&self.source).trim()
+    }
+}
+
+thread_local! {
+    /// The function library; building it takes longer than most rules.
+    static LIBRARY: Context<'static> = Context::default().with_all();
+}
+
+/// Which old values a node's errors may be forgiven for. See the ratcheting rules of Kubernetes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ratchet<'a> {
+    /// This node's new and old value, where they correlate.
+    current: Option<(&'a Value, &'a Value)>,
+    /// The nearest ancestor's that do.
+    parent: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Ratchet<'a> {
+    pub(super) fn update(new: &'a Value, old: Option<&'a Value>) -> Self {
+        Self {
+            current: old.map(|old| (new, old)),
+            parent: None,
+        }
+    }
+
+    fn forgives(&self) -> bool {
+        self.current.or(self.parent).is_some_and(|(new, old)| new == old)
+    }
+
+    fn key(self, name: &str) -> Self {
+        match self.current {
+            None => self,
+            // Type metadata is not ratcheted: both versions are read as the same type.
+            Some(_) if self.parent.is_none() && (name == "apiVersion" || name == "kind") => Self::default(),
+            Some((new, old)) => Self {
+                current: new.get(name).zip(old.get(name)),
+                parent: self.current,
+            },
+        }
+    }
+
+    fn item(self, new: &'a Value, old: Option<&'a Value>) -> Self {
+        match self.current {
+            None => self,
+            Some(_) => Self {
+                current: old.map(|old| (new, old)),
+                parent: self.current,
+            },
+        }
+    }
+}
+
+/// Runs the rules of a node and of everything below it.
+pub(super) fn validate<'a>(
+    node: &'a Node,
+    value: &'a Value,
+    old: Option<&'a Value>,
+    ratchet: Ratchet<'a>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    if !node.contents.rules || value.is_null() {
+        return;
+    }
+    if !node.rules.is_empty() {
+        let old = old.filter(|old| !old.is_null());
+        LIBRARY.with(|library| run_rules(library, node, value, old, ratchet, path, errors));
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let old = old.and_then(|old| old.get(name));
+                let ratchet = ratchet.key(name);
+                match (node.properties.get(name), &node.additional) {
+                    (Some(child), _) => validate(child, field, old, ratchet, &path.child(name), errors),
+                    (None, Additional::Schema(child)) => {
+                        validate(child, field, old, ratchet, &path.key(name), errors);
+                    }
+                    (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(child) = node.items.as_deref() else {
+                return;
+            };
+            let correlation = correlate::Items::new(node, old);
+            for (index, item) in items.iter().enumerate() {
+                let old = correlation.find(item);
+                validate(
+                    child,
+                    item,
+                    old,
+                    ratchet.item(item, old),
+                    &path.index(index),
+                    errors,
+                );
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn run_rules(
+    library: &Context<'static>,
+    node: &Node,
+    value: &Value,
+    old: Option<&Value>,
+    ratchet: Ratchet<'_>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let this = to_cel(value, Some(node));
+    let transition = node.rules.iter().any(|rule| rule.uses_old_self);
+    let old = old.filter(|_| transition).map(|old| to_cel(old, Some(node)));
+    for rule in &node.rules {
+        if rule.uses_old_self && old.is_none() && !rule.optional_old_self {
+            continue;
+        }
+        let program = match &rule.program {
+            Ok(program) => program,
+            Err(err) => {
+                let detail = format!("rule compile error: {err}");
+                errors.push(FieldError::invalid_text(
+                    path.field(),
+                    &node.types.text(),
+                    &detail,
+                ));
+                continue;
+            }
+        };
+        let mut scope = library.new_inner_scope();
+        scope.add_variable_from_value("self", this.clone());
+        if rule.optional_old_self {
+            let old = old.clone().map_or_else(OptionalValue::none, OptionalValue::of);
+            scope.add_variable_from_value("oldSelf", Cel::Opaque(Arc::new(old)));
+        } else if let Some(old) = &old {
+            scope.add_variable_from_value("oldSelf", old.clone());
+        }
+        match Cel::resolve(program, &scope) {
+            Ok(Cel::Bool(true)) => {}
+            Ok(Cel::Bool(false)) => {
+                if rule.uses_old_self || !ratchet.forgives() {
+                    errors.push(failure(rule, node, value, path, &scope));
+                }
+            }
+            Ok(_) => {
+                let detail = format!("no such overload evaluating rule: {}", rule.name());
+                errors.push(FieldError::invalid_text(
+                    path.field(),
+                    &node.types.text(),
+                    &detail,
+                ));
+            }
+            Err(err) => {
+                let detail = evaluation_detail(&err, rule);
+                errors.push(FieldError::invalid_text(
+                    path.field(),
+                    &node.types.text(),
+                    &detail,
+                ));
+            }
+        }
+    }
+}
+
+fn failure(rule: &Rule, node: &Node, value: &Value, path: &Path<'_>, scope: &Context<'_>) -> FieldError {
+    let mut field = path.field();
+    if let Some(rule_path) = &rule.field_path {
+        let normal = field_path::resolve(node, rule_path).unwrap_or_else(|_| rule_path.clone());
+        field = match path {
+            Path::Root => normal,
+            _ => format!("{field}.{normal}"),
+        };
+    }
+    let detail = dynamic_message(rule, scope).unwrap_or_else(|| match &rule.message {
+        Some(message) => message.trim().to_owned(),
+        None => format!("failed rule: {}", rule.source.trim()),
+    });
+    let omitted = node.types == Types::OBJECT || node.types == Types::ARRAY;
+    match rule.reason {
+        Some(CauseReason::Forbidden) => FieldError::forbidden(field, &detail),
+        Some(CauseReason::Required) => FieldError::required(field, &detail),
+        Some(CauseReason::Duplicate) if omitted => FieldError::duplicate_omitted(field),
+        Some(CauseReason::Duplicate) => FieldError::duplicate(field, value),
+        _ if omitted => FieldError::invalid_omitted(field, &detail),
+        _ => FieldError::invalid(field, value, &detail),
+    }
+}
+
+/// What `messageExpression` says, if it says something fit to show.
+fn dynamic_message(rule: &Rule, scope: &Context<'_>) -> Option<String> {
+    let Ok(Cel::String(text)) = Cel::resolve(rule.message_program.as_ref()?, scope) else {
+        return None;
+    };
+    let text = text.trim();
+    let fit = !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n');
+    fit.then(|| text.to_owned())
+}
+
+fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
+    let name = rule.name();
+    let words = match err {
+        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
+        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
+        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
+        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
+        ExecutionError::IndexOutOfBounds(Cel::Int(index)) => format!("index out of bounds: {index}"),
+        ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::NoSuchOverload
+        | ExecutionError::ValuesNotComparable(..)
+        | ExecutionError::UnsupportedUnaryOperator(..)
+        | ExecutionError::UnsupportedBinaryOperator(..)
+        | ExecutionError::UnexpectedType { .. }
+        | ExecutionError::NotSupportedAsMethod { .. }
+        | ExecutionError::UnsupportedTargetType { .. } => {
+            return format!(
+                "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+            );
+        }
+        other => other.to_string(),
+    };
+    format!("{words} evaluating rule: {name}")
+}
+
+/// A JSON value as CEL sees it, typed by its schema.
+fn to_cel(value: &Value, node: Option<&Node>) -> Cel {
+    match value {
+        Value::Null => Cel::Null,
+        Value::Bool(flag) => Cel::Bool(*flag),
+        Value::Number(number) => number_to_cel(number, node.map(|node| node.types)),
+        Value::String(text) => text_to_cel(text, node.and_then(|node| node.format)),
+        Value::Array(items) => {
+            let child = node.and_then(|node| node.items.as_deref());
+            Cel::List(Arc::new(items.iter().map(|item| to_cel(item, child)).collect()))
+        }
+        Value::Object(fields) => {
+            let is_map =
+                node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
+            let mut map = HashMap::with_capacity(fields.len());
+            for (name, field) in fields {
+                let key = if is_map { name.clone() } else { escape(name) };
+                let child = node.and_then(|node| node.field(name));
+                map.insert(Key::String(Arc::new(key)), to_cel(field, child));
+            }
+            Cel::Map(CelMap { map: Arc::new(map) })
+        }
+    }
+}
+
+fn number_to_cel(number: &Number, types: Option<Types>) -> Cel {
+    let float = || Cel::Float(number.as_f64().unwrap_or_default());
+    match (types, number.as_i64()) {
+        (Some(Types::NUMBER), _) => float(),
+        (_, Some(integer)) => Cel::Int(integer),
+        (Some(Types::INTEGER), None) => Cel::Int(number.as_f64().unwrap_or_default() as i64),
+        (_, None) => float(),
+    }
+}
+
+fn text_to_cel(text: &str, format: Option<Format>) -> Cel {
+    let typed = match format {
+        Some(Format::DateTime) => chrono::DateTime::parse_from_rfc3339(text)
+            .ok()
+            .map(Cel::Timestamp),
+        Some(Format::Date) => chrono::DateTime::parse_from_rfc3339(&format!("{text}T00:00:00Z"))
+            .ok()
+            .map(Cel::Timestamp),
+        Some(Format::Duration) => {
+            format::parse_duration(text).map(|nanos| Cel::Duration(chrono::Duration::nanoseconds(nanos)))
+        }
+        Some(Format::Byte) => format::decode_base64(text).map(|bytes| Cel::Bytes(Arc::new(bytes))),
+        Some(_) | None => None,
+    };
+    typed.unwrap_or_else(|| Cel::String(Arc::new(text.to_owned())))
+}
+
+/// Words that cannot be field names in CEL.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// The CEL identifier of a field: reserved words and special characters are spelled out.
+pub(super) fn escape(name: &str) -> String {
+    if RESERVED.contains(&name) {
+        return format!("__{name}__");
+    }
+    if !name.contains(['.', '-', '/']) && !name.contains("__") {
+        return name.to_owned();
+    }
+    name.replace("__", "__underscores__")
+        .replace('.', "__dot__")
+        .replace('-', "__dash__")
+        .replace('/', "__slash__")
+}

@@ -1,0 +1,296 @@
+//! The compiled form of one node of an `openAPIV3Schema`.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+use serde_json::{Map, Number, Value};
+
+use super::{cel::Rule, format::Format, pattern};
+
+/// JSON types as a set; a schema node allows none (anything goes), one, or two (int-or-string).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Types(u8);
+
+impl Types {
+    pub(super) const OBJECT: Types = Types(1);
+    pub(super) const ARRAY: Types = Types(2);
+    pub(super) const STRING: Types = Types(4);
+    pub(super) const INTEGER: Types = Types(8);
+    pub(super) const NUMBER: Types = Types(16);
+    pub(super) const BOOLEAN: Types = Types(32);
+    const INTEGER_OR_STRING: Types = Types(Self::INTEGER.0 | Self::STRING.0);
+
+    fn named(name: &str) -> Types {
+        match name {
+            "object" => Self::OBJECT,
+            "array" => Self::ARRAY,
+            "string" => Self::STRING,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER,
+            "boolean" => Self::BOOLEAN,
+            _ => Types(0),
+        }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn intersects(self, other: Types) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The names joined as the validator joins them in its texts.
+    pub(super) fn text(self) -> String {
+        const NAMES: [(Types, &str); 6] = [
+            (Types::OBJECT, "object"),
+            (Types::ARRAY, "array"),
+            (Types::INTEGER, "integer"),
+            (Types::STRING, "string"),
+            (Types::NUMBER, "number"),
+            (Types::BOOLEAN, "boolean"),
+        ];
+        let names: Vec<&str> = NAMES
+            .iter()
+            .filter(|(each, _)| self.intersects(*each))
+            .map(|(_, name)| *name)
+            .collect();
+        names.join(",")
+    }
+}
+
+/// What a node says about fields it does not name.
+#[derive(Debug, Default)]
+pub(super) enum Additional {
+    /// Not said: unknown fields are pruned.
+    #[default]
+    Unset,
+    /// `additionalProperties: true`.
+    Any,
+    /// `additionalProperties: false`.
+    Forbidden,
+    Schema(Box<Node>),
+}
+
+/// How items of a list are told apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    /// Items are objects identified by these fields.
+    Map(Vec<String>),
+}
+
+/// What exists in a node or below it, so that a walk skips subtrees that cannot concern it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Contents {
+    pub(super) defaults: bool,
+    pub(super) unique_lists: bool,
+    pub(super) rules: bool,
+    pub(super) embedded: bool,
+}
+
+impl Contents {
+    fn merge(&mut self, other: Contents) {
+        self.defaults |= other.defaults;
+        self.unique_lists |= other.unique_lists;
+        self.rules |= other.rules;
+        self.embedded |= other.embedded;
+    }
+}
+
+/// Checks on values, beyond their type.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    pub(super) maximum: Option<Number>,
+    pub(super) exclusive_maximum: bool,
+    pub(super) minimum: Option<Number>,
+    pub(super) exclusive_minimum: bool,
+    pub(super) multiple_of: Option<Number>,
+    pub(super) max_length: Option<u64>,
+    pub(super) min_length: Option<u64>,
+    pub(super) pattern: Option<(String, Regex)>,
+    pub(super) max_items: Option<u64>,
+    pub(super) min_items: Option<u64>,
+    pub(super) unique_items: bool,
+    pub(super) max_properties: Option<u64>,
+    pub(super) min_properties: Option<u64>,
+    pub(super) required: Vec<String>,
+    pub(super) allowed: Vec<Value>,
+    pub(super) all_of: Vec<Node>,
+    pub(super) any_of: Vec<Node>,
+    pub(super) one_of: Vec<Node>,
+    pub(super) not: Option<Box<Node>>,
+}
+
+/// One compiled schema node.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    pub(super) types: Types,
+    pub(super) format: Option<Format>,
+    pub(super) nullable: bool,
+    pub(super) preserve_unknown: bool,
+    pub(super) embedded: bool,
+    pub(super) int_or_string: bool,
+    pub(super) default: Option<Value>,
+    pub(super) properties: BTreeMap<String, Node>,
+    pub(super) additional: Additional,
+    pub(super) items: Option<Box<Node>>,
+    pub(super) list_type: ListType,
+    pub(super) checks: Checks,
+    pub(super) rules: Vec<Rule>,
+    pub(super) contents: Contents,
+}
+
+impl Node {
+    /// Compiles a schema that passed the acceptance checks; what those refuse is ignored here.
+    pub(super) fn compile(schema: &Value) -> Node {
+        let Some(schema) = schema.as_object() else {
+            return Node::default();
+        };
+        let flag = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or_default();
+        let text = |key: &str| schema.get(key).and_then(Value::as_str);
+        let int_or_string = flag("x-kubernetes-int-or-string");
+        let types = if int_or_string {
+            Types::INTEGER_OR_STRING
+        } else {
+            text("type").map(Types::named).unwrap_or_default()
+        };
+        let properties: BTreeMap<String, Node> = members(schema, "properties")
+            .map(|(name, property)| (name.clone(), Node::compile(property)))
+            .collect();
+        let additional = match schema.get("additionalProperties") {
+            None => Additional::Unset,
+            Some(Value::Bool(false)) => Additional::Forbidden,
+            Some(Value::Object(inner)) => {
+                Additional::Schema(Box::new(Node::compile(&Value::Object(inner.clone()))))
+            }
+            Some(_) => Additional::Any,
+        };
+        let items = schema.get("items").map(|items| Box::new(Node::compile(items)));
+        let list_type = match text("x-kubernetes-list-type") {
+            Some("set") => ListType::Set,
+            Some("map") => ListType::Map(texts(schema, "x-kubernetes-list-map-keys")),
+            Some(_) | None => ListType::Atomic,
+        };
+        let rules = Rule::compile_all(schema.get("x-kubernetes-validations"));
+        let mut node = Node {
+            types,
+            format: text("format").and_then(|name| Format::recognise(types, name)),
+            nullable: flag("nullable"),
+            preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
+            embedded: flag("x-kubernetes-embedded-resource"),
+            int_or_string,
+            default: schema
+                .get("default")
+                .filter(|default| !default.is_null())
+                .cloned(),
+            properties,
+            additional,
+            items,
+            list_type,
+            checks: Checks::compile(schema),
+            rules,
+            contents: Contents::default(),
+        };
+        node.contents = node.survey();
+        node
+    }
+
+    fn survey(&self) -> Contents {
+        let mut contents = Contents {
+            defaults: self.default.is_some(),
+            unique_lists: self.list_type != ListType::Atomic,
+            rules: !self.rules.is_empty(),
+            embedded: self.embedded,
+        };
+        for child in self
+            .properties
+            .values()
+            .chain(self.items.as_deref())
+            .chain(self.additional_schema())
+        {
+            contents.merge(child.contents);
+        }
+        contents
+    }
+
+    /// The schema of `additionalProperties`, where it is one.
+    pub(super) fn additional_schema(&self) -> Option<&Node> {
+        match &self.additional {
+            Additional::Schema(node) => Some(node),
+            Additional::Unset | Additional::Any | Additional::Forbidden => None,
+        }
+    }
+
+    /// The node that governs a field: its property, else what `additionalProperties` says.
+    pub(super) fn field(&self, name: &str) -> Option<&Node> {
+        self.properties.get(name).or_else(|| self.additional_schema())
+    }
+}
+
+impl Checks {
+    fn compile(schema: &Map<String, Value>) -> Checks {
+        let flag = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or_default();
+        let count = |key: &str| schema.get(key).and_then(Value::as_u64);
+        let number = |key: &str| schema.get(key).and_then(Value::as_number).cloned();
+        let nodes = |key: &str| -> Vec<Node> {
+            schema
+                .get(key)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .map(Node::compile)
+                .collect()
+        };
+        let pattern = schema
+            .get("pattern")
+            .and_then(Value::as_str)
+            .filter(|pattern| !pattern.is_empty());
+        Checks {
+            maximum: number("maximum"),
+            exclusive_maximum: flag("exclusiveMaximum"),
+            minimum: number("minimum"),
+            exclusive_minimum: flag("exclusiveMinimum"),
+            multiple_of: number("multipleOf"),
+            max_length: count("maxLength"),
+            min_length: count("minLength"),
+            pattern: pattern.and_then(|text| Some((text.to_owned(), pattern::compile(text).ok()?))),
+            max_items: count("maxItems"),
+            min_items: count("minItems"),
+            unique_items: flag("uniqueItems"),
+            max_properties: count("maxProperties"),
+            min_properties: count("minProperties"),
+            required: texts(schema, "required"),
+            allowed: schema
+                .get("enum")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
+            all_of: nodes("allOf"),
+            any_of: nodes("anyOf"),
+            one_of: nodes("oneOf"),
+            not: schema.get("not").map(|not| Box::new(Node::compile(not))),
+        }
+    }
+}
+
+/// The members of an object-valued keyword.
+pub(super) fn members<'a>(
+    schema: &'a Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    schema.get(key).and_then(Value::as_object).into_iter().flatten()
+}
+
+/// The strings of an array-valued keyword.
+pub(super) fn texts(schema: &Map<String, Value>, key: &str) -> Vec<String> {
+    let items = schema.get(key).and_then(Value::as_array);
+    items
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
+}

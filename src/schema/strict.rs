@@ -1,0 +1,146 @@
+//! JSON read once more closely than `serde_json` does: duplicate keys are found and named.
+
+use std::fmt;
+
+use serde::{
+    Deserializer as _,
+    de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value};
+
+/// A parsed document and the paths of keys that stand in it twice (the last one wins), as strict
+/// decoding names them: `duplicate field "spec.replicas"`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct StrictJson {
+    pub(crate) value: Value,
+    pub(crate) duplicates: Vec<String>,
+}
+
+/// Parses a body. The error is `serde_json`'s.
+pub(crate) fn parse(bytes: &[u8]) -> Result<StrictJson, serde_json::Error> {
+    let mut duplicates = Vec::new();
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = deserializer.deserialize_any(Read {
+        path: String::new(),
+        duplicates: &mut duplicates,
+    })?;
+    deserializer.end()?;
+    Ok(StrictJson { value, duplicates })
+}
+
+struct Read<'a> {
+    path: String,
+    duplicates: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Read<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Read<'_> {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any valid JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        loop {
+            let path = format!("{}[{}]", self.path, items.len());
+            match access.next_element_seed(Read {
+                path,
+                duplicates: &mut *self.duplicates,
+            })? {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = access.next_key::<String>()? {
+            let path = super::path::join(&self.path, &name);
+            if fields.contains_key(&name) && !self.duplicates.contains(&path) {
+                if self.duplicates.len() == DUPLICATES_MAX {
+                    return Err(A::Error::custom("too many duplicate fields"));
+                }
+                self.duplicates.push(path.clone());
+            }
+            let field = access.next_value_seed(Read {
+                path,
+                duplicates: &mut *self.duplicates,
+            })?;
+            fields.insert(name, field);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+/// Most duplicate fields that are listed before a body is refused outright.
+const DUPLICATES_MAX: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn duplicates_are_named_and_the_last_wins() {
+        let read = parse(br#"{"spec":{"a":1,"a":2,"l":[{"x":1,"x":1}]},"spec2":null}"#).unwrap();
+        assert_eq!(
+            read.value,
+            json!({"spec": {"a": 2, "l": [{"x": 1}]}, "spec2": null})
+        );
+        assert_eq!(read.duplicates, ["spec.a", "spec.l[0].x"]);
+    }
+
+    #[test]
+    fn trailing_text_is_an_error() {
+        assert!(parse(b"{} x").is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn reads_what_serde_json_reads(text in r#"[\[\]{}",:0-9a-e.\-]{0,40}"#) {
+            let plain = serde_json::from_str::<Value>(&text).ok();
+            let strict = parse(text.as_bytes()).ok().map(|read| read.value);
+            proptest::prop_assert_eq!(plain, strict);
+        }
+    }
+}
