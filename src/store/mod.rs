@@ -10,6 +10,7 @@
 mod disk;
 mod error;
 mod medium;
+mod metrics;
 mod open;
 mod record;
 mod revision;
@@ -30,6 +31,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use error::{CommitError, Compacted, ListError, OpenStoreError, StorageFailure};
+pub(crate) use metrics::StoreMetrics;
 pub(crate) use record::{Event, EventKind, Record};
 pub(crate) use revision::{Key, Revision};
 pub(crate) use state::{HistoryLimits, ListOptions, Listing};
@@ -47,6 +49,7 @@ pub(crate) struct StoreConfig {
     pub(crate) path: PathBuf,
     pub(crate) history: HistoryLimits,
     pub(crate) watch: WatchLimits,
+    pub(crate) metrics: StoreMetrics,
 }
 
 impl StoreConfig {
@@ -55,6 +58,7 @@ impl StoreConfig {
             path: path.into(),
             history: HistoryLimits::default(),
             watch: WatchLimits::default(),
+            metrics: StoreMetrics::unregistered(),
         }
     }
 }
@@ -109,7 +113,7 @@ impl Store {
     }
 
     fn open_on(medium: Box<dyn Medium>, config: &StoreConfig, clock: Clock) -> Result<Self, OpenStoreError> {
-        let mut writer = open::writer(medium, config.history, clock)?;
+        let mut writer = open::writer(medium, config, clock)?;
         let (shared, durable_rx) = (writer.shared(), writer.durable());
         let (commands_tx, mut commands_rx) = mpsc::channel(QUEUE_WRITES_MAX);
         thread::Builder::new()

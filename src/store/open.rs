@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redb::Database;
 
-use super::Revision;
 use super::disk::{self, LoadError};
 use super::error::OpenStoreError;
 use super::medium::{Medium, OpenError};
-use super::state::{HistoryLimits, State};
+use super::state::State;
 use super::writer::Writer;
+use super::{Revision, StoreConfig};
 use crate::clock::Clock;
 
 pub(super) fn writer(
     medium: Box<dyn Medium>,
-    history: HistoryLimits,
+    config: &StoreConfig,
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
     // The database library may stumble over damage it does not expect; a panic is damage too.
@@ -24,7 +24,7 @@ pub(super) fn writer(
     let (database, state) = opened
         .unwrap_or_else(|_| Err(Refusal::Corrupt("it cannot be read".to_owned())))
         .map_err(|refusal| refusal.at(&*medium))?;
-    Ok(Writer::new(medium, database, state, history, clock))
+    Ok(Writer::new(medium, database, state, config, clock))
 }
 
 fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State), Refusal> {

@@ -29,7 +29,9 @@ struct Inner {
     cut_at: Option<u64>,
     syncs: u64,
     full: bool,
-    failing_syncs: u64,
+    /// Until a sync fails.
+    healthy_syncs: Option<u64>,
+    error_after_sync: bool,
     sync_failed: bool,
 }
 
@@ -86,8 +88,14 @@ impl PowerCutDisk {
         self.lock().full = full;
     }
 
-    pub(super) fn fail_syncs(&self, count: u64) {
-        self.lock().failing_syncs = count;
+    /// Lets one sync fail after `healthy_syncs` more that do not.
+    pub(super) fn fail_a_sync_after(&self, healthy_syncs: u64) {
+        self.lock().healthy_syncs = Some(healthy_syncs);
+    }
+
+    /// Lets the next sync succeed and an error be reported all the same.
+    pub(super) fn report_error_after_sync(&self) {
+        self.lock().error_after_sync = true;
     }
 
     /// What is found when power is back: of what was not synced, the sectors `survives` picks.
@@ -238,12 +246,15 @@ impl StorageBackend for Backend {
         let mut inner = self.disk.lock();
         inner.change()?;
         inner.syncs += 1;
-        if inner.failing_syncs > 0 {
-            inner.failing_syncs -= 1;
-            inner.sync_failed = true;
-            inner.file(self.file).unsynced.clear();
-            return Err(io::Error::other("input/output error"));
-        }
+        inner.healthy_syncs = match inner.healthy_syncs {
+            Some(0) => {
+                inner.sync_failed = true;
+                inner.file(self.file).unsynced.clear();
+                inner.healthy_syncs = None;
+                return Err(io::Error::other("input/output error"));
+            }
+            left => left.map(|left| left - 1),
+        };
         let file = inner.file(self.file);
         for change in std::mem::take(&mut file.unsynced) {
             match change {
@@ -251,7 +262,10 @@ impl StorageBackend for Backend {
                 Change::Write { offset, data } => write_at(&mut file.durable, offset, &data),
             }
         }
-        Ok(())
+        match std::mem::take(&mut inner.error_after_sync) {
+            true => Err(io::Error::other("interrupted")),
+            false => Ok(()),
+        }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {

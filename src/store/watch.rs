@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use tokio::sync::Notify;
 
-use super::{Event, Revision, Shared};
+use super::{Event, Revision, Shared, StoreMetrics};
 
 /// What one watcher may lag behind. A burst is a namespace deletion or a rollout, some thousand
 /// events; who is further behind is stuck.
@@ -49,25 +49,20 @@ struct Queue {
 }
 
 impl Watchers {
-    pub(super) fn len(&self) -> usize {
-        self.open
-            .iter()
-            .filter(|mailbox| mailbox.strong_count() > 0)
-            .count()
-    }
-
-    /// Hands each watcher its share of new events. Returns how many were closed for lagging.
-    pub(super) fn dispatch(&mut self, events: &[Arc<Event>]) -> usize {
-        let mut overflowed = 0;
+    /// Hands each watcher its share of new events; closes those that lag too far behind.
+    pub(super) fn dispatch(&mut self, events: &[Arc<Event>], metrics: &StoreMetrics) {
         self.open.retain(|mailbox| {
             let Some(mailbox) = mailbox.upgrade() else {
                 return false;
             };
             let kept = mailbox.accept(events);
-            overflowed += usize::from(!kept);
+            if !kept {
+                metrics.watchers_lagged.inc();
+                tracing::debug!(prefix = %mailbox.prefix, "closed a watcher that lags too far behind");
+            }
             kept
         });
-        overflowed
+        metrics.watchers.set(self.open.len() as i64);
     }
 
     pub(super) fn close(&mut self) {

@@ -16,7 +16,9 @@ use super::error::{CommitError, StorageFailure};
 use super::medium::Medium;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
-use super::{Change, Event, EventKind, Expect, Key, Record, Revision, Shared, Write, disk};
+use super::{
+    Change, Event, EventKind, Expect, Key, Record, Revision, Shared, StoreConfig, StoreMetrics, Write, disk,
+};
 use crate::clock::Clock;
 
 /// Writes that may wait for the writer; further callers wait to enter.
@@ -45,6 +47,7 @@ pub(super) struct Writer {
     suspect: bool,
     garbage: VecDeque<Garbage>,
     history: HistoryLimits,
+    metrics: StoreMetrics,
     clock: Clock,
     durable_tx: watch::Sender<Revision>,
 }
@@ -72,9 +75,12 @@ impl Writer {
         medium: Box<dyn Medium>,
         database: Database,
         mut state: State,
-        history: HistoryLimits,
+        config: &StoreConfig,
         clock: Clock,
     ) -> Self {
+        let StoreConfig {
+            history, ref metrics, ..
+        } = *config;
         let mut garbage = VecDeque::new();
         state.trim(&history, clock.instant(), &mut garbage);
         let durable_tx = watch::Sender::new(state.revision());
@@ -90,6 +96,7 @@ impl Writer {
             suspect: false,
             garbage,
             history,
+            metrics: metrics.clone(),
             clock,
             durable_tx,
         }
@@ -168,10 +175,20 @@ impl Writer {
 
     fn commit(&mut self, batch: Batch) {
         let Batch { events, replies, .. } = batch;
+        let conflicts = replies
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Err(CommitError::Conflict { .. })));
+        self.metrics.conflicts.inc_by(conflicts.count() as u64);
         let failure = if events.is_empty() {
             None
         } else {
-            self.make_durable(&events).err().map(Arc::new)
+            let start = self.clock.instant();
+            let failure = self.make_durable(&events).err().map(Arc::new);
+            self.metrics.batch_writes.observe(events.len() as f64);
+            self.metrics
+                .commit_seconds
+                .observe((self.clock.instant() - start).as_secs_f64());
+            failure
         };
         if failure.is_none() {
             self.publish(&events);
@@ -205,6 +222,7 @@ impl Writer {
     /// Notes that the file must be opened anew, or replaced, before the next write.
     fn failed(&mut self, action: &'static str, source: impl Into<DiskError>) -> StorageFailure {
         let source = source.into();
+        self.metrics.failures.inc();
         let closed = catch_unwind(AssertUnwindSafe(|| drop(self.database.take())));
         self.suspect |= closed.is_err() || self.medium.sync_failed() || source.is::<Panicked>();
         let path = self.medium.path().to_owned();
@@ -271,10 +289,12 @@ impl Writer {
                 shared.state.apply(Arc::clone(event), now);
             }
             shared.state.trim(&self.history, now, &mut self.garbage);
-            let overflowed = shared.watchers.dispatch(events);
-            if overflowed > 0 {
-                tracing::debug!(overflowed, "closed watchers that lag too far behind");
-            }
+            shared.watchers.dispatch(events, &self.metrics);
+            self.metrics.records.set(shared.state.len() as i64);
+            self.metrics.history_events.set(shared.state.history_len() as i64);
+            self.metrics
+                .history_bytes
+                .set(shared.state.history_bytes() as i64);
         }
         self.durable_tx.send_replace(newest);
     }
@@ -285,7 +305,10 @@ impl Writer {
         }
         let Some(database) = &self.database else { return };
         match unless_it_panics(|| disk::compact(database, &self.garbage)) {
-            Ok(()) => self.garbage.clear(),
+            Ok(()) => {
+                self.metrics.compacted_rows.inc_by(self.garbage.len() as u64);
+                self.garbage.clear();
+            }
             // Nothing is lost: the rows stay listed, and the next batch brings the file back.
             Err(err) => drop(self.failed("compacting store file", err)),
         }

@@ -305,7 +305,7 @@ fn history_is_kept_by_age_and_bounded_by_count_and_bytes() {
     let config = StoreConfig { history, ..config() };
     let writer = open::writer(
         Box::new(PowerCutDisk::new()),
-        config.history,
+        &config,
         Clock::Manual(manual.clone()),
     )
     .unwrap();
@@ -345,12 +345,7 @@ fn compaction_keeps_the_file_small_and_the_present_whole() {
     let config = StoreConfig { history, ..config() };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
-    let writer = open::writer(
-        Box::new(FileMedium::lock(&path).unwrap()),
-        config.history,
-        Clock::System,
-    )
-    .unwrap();
+    let writer = open::writer(Box::new(FileMedium::lock(&path).unwrap()), &config, Clock::System).unwrap();
     let mut store = Manual { writer };
     store.one(put("/k/old", Expect::Absent, "untouched")).unwrap();
     for write in 0..600 {
@@ -370,12 +365,7 @@ fn compaction_keeps_the_file_small_and_the_present_whole() {
         "six megabytes were written, {size} bytes are kept"
     );
     let store = Manual {
-        writer: open::writer(
-            Box::new(FileMedium::lock(&path).unwrap()),
-            config.history,
-            Clock::System,
-        )
-        .unwrap(),
+        writer: open::writer(Box::new(FileMedium::lock(&path).unwrap()), &config, Clock::System).unwrap(),
     };
     assert_eq!((store.list("/"), store.revision()), (listed, revision));
     assert!(store.compacted().0 >= 500, "a compacted revision stays compacted");
@@ -427,4 +417,41 @@ fn a_key_orders_by_namespace_then_name() {
     }
     let keys: Vec<_> = store.list("/r/").into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["/r/a/a", "/r/a/b", "/r/b/a"]);
+}
+
+#[test]
+fn what_happens_is_counted() {
+    let registry = crate::metrics::Registry::new();
+    let metrics = StoreMetrics::register(&registry).unwrap();
+    let history = HistoryLimits {
+        events_max: 2,
+        garbage_rows_max: 1,
+        ..HistoryLimits::default()
+    };
+    let config = StoreConfig {
+        history,
+        metrics,
+        ..config()
+    };
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &config).unwrap();
+    let _watcher = store.watch("/", Revision(1)).unwrap();
+    store.batch((0..5).map(|write| put("/k/a", Expect::Any, format!("{write}"))));
+    store.one(put("/k/a", Expect::Absent, "conflict")).unwrap_err();
+    disk.set_full(true);
+    store.one(put("/k/b", Expect::Absent, "lost")).unwrap_err();
+    let text = crate::metrics::render(&registry);
+    for line in [
+        "rooflet_store_batch_writes_sum 6",
+        "rooflet_store_commit_seconds_count 2",
+        "rooflet_store_conflicts_total 1",
+        "rooflet_store_failures_total 1",
+        "rooflet_store_compacted_rows_total 2",
+        "rooflet_store_records 1",
+        "rooflet_store_history_events 2",
+        "rooflet_store_watchers 1",
+        "rooflet_store_watchers_lagged_total 0",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "{line} is not in:\n{text}");
+    }
 }

@@ -3,6 +3,7 @@
 mod edges;
 mod failures;
 mod model;
+mod throughput;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ struct Manual {
 
 impl Manual {
     fn open(disk: &PowerCutDisk, config: &StoreConfig) -> Result<Self, OpenStoreError> {
-        open::writer(Box::new(disk.clone()), config.history, Clock::System).map(|writer| Self { writer })
+        open::writer(Box::new(disk.clone()), config, Clock::System).map(|writer| Self { writer })
     }
 
     /// Commits all writes as one batch.
