@@ -38,6 +38,7 @@ mod table;
 #[cfg(feature = "mlx")]
 mod mlx;
 mod model_dir;
+mod client;
 mod pki;
 mod proxy;
 mod store;

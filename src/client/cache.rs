@@ -1,0 +1,409 @@
+//! A local copy of one kind, kept fresh by a watch that survives restarts of the server.
+//!
+//! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a replica twice. So what
+//! the server answered to our writes lies over the copy until the watch has passed it.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as channel;
+use tracing::{debug, info, warn};
+
+use super::{ApiError, Backoff};
+use crate::error::Chain;
+use crate::task::Tasks;
+
+/// A kind that can be watched.
+pub(crate) trait CachedKind:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+
+impl<K> CachedKind for K where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+
+/// Wakes whoever decides by what caches hold. Many changes before the next look are one.
+#[derive(Debug, Clone)]
+pub(crate) struct Changes {
+    changed_tx: Arc<channel::Sender<u64>>,
+}
+
+impl Changes {
+    pub(crate) fn new() -> Self {
+        Self {
+            changed_tx: Arc::new(channel::Sender::new(0)),
+        }
+    }
+
+    pub(crate) fn mark(&self) {
+        self.changed_tx
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// `changed()` of the receiver resolves after every [`Changes::mark`] from now on.
+    pub(crate) fn subscribe(&self) -> channel::Receiver<u64> {
+        self.changed_tx.subscribe()
+    }
+}
+
+/// A local copy of the objects of one kind. Clones are the same copy.
+pub(crate) struct Cache<K: CachedKind> {
+    store: Store<K>,
+    written: Arc<Mutex<Written<K>>>,
+    changes: Changes,
+}
+
+impl<K: CachedKind> Clone for Cache<K> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            written: self.written.clone(),
+            changes: self.changes.clone(),
+        }
+    }
+}
+
+impl<K: CachedKind> Cache<K> {
+    fn new(changes: Changes) -> (Self, Writer<K>) {
+        let writer = Writer::default();
+        let cache = Self {
+            store: writer.as_reader(),
+            written: Arc::default(),
+            changes,
+        };
+        (cache, writer)
+    }
+
+    /// Waits until the first list is in. Never, if the watch was stopped before.
+    pub(crate) async fn synced(&self) {
+        if self.store.wait_until_ready().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether the first list is in.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    /// All objects, ordered by namespace and name.
+    pub(crate) fn list(&self) -> Vec<Arc<K>> {
+        let written = self.lock();
+        let mut objects = written.over(self.store.state());
+        drop(written);
+        objects.sort_by(|a, b| {
+            (&a.meta().namespace, &a.meta().name).cmp(&(&b.meta().namespace, &b.meta().name))
+        });
+        objects
+    }
+
+    /// One object.
+    pub(crate) fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
+        let mut key = ObjectRef::new(name);
+        if let Some(namespace) = namespace {
+            key = key.within(namespace);
+        }
+        let cached = self.store.get(&key);
+        let is_it = |object: &K| {
+            object.meta().name.as_deref() == Some(name) && object.meta().namespace.as_deref() == namespace
+        };
+        self.lock()
+            .over(cached.into_iter().collect())
+            .into_iter()
+            .find(|object| is_it(object))
+    }
+
+    /// What the server answered to a create, an update, a patch or a delete that waits for finalizers.
+    pub(crate) fn wrote(&self, object: K) {
+        self.lock().put(object);
+        self.changes.mark();
+    }
+
+    /// The server has deleted the object at once.
+    pub(crate) fn deleted(&self, object: &K) {
+        if let Some(uid) = object.uid() {
+            let is_cached = self
+                .store
+                .find(|cached| cached.uid().as_deref() == Some(uid.as_str()))
+                .is_some();
+            self.lock().remove(uid, is_cached);
+            self.changes.mark();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Written<K>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe(&self, writer: &mut Writer<K>, event: &watcher::Event<K>) {
+        // Under the lock, so that no reader sees the copy without what lies over it.
+        let mut written = self.lock();
+        writer.apply_watcher_event(event);
+        written.observe(event);
+    }
+}
+
+/// What we wrote and the watch has not shown yet, by uid.
+struct Written<K> {
+    objects: HashMap<String, Write<K>>,
+    /// The newest resourceVersion the watch has shown.
+    seen: u64,
+    /// Counts lists, so that a fresh list clears what was written before it began.
+    epoch: u64,
+    synced: bool,
+}
+
+struct Write<K> {
+    /// `None`: the object is gone.
+    object: Option<Arc<K>>,
+    epoch: u64,
+}
+
+impl<K> Default for Written<K> {
+    fn default() -> Self {
+        Self {
+            objects: HashMap::new(),
+            seen: 0,
+            epoch: 0,
+            synced: false,
+        }
+    }
+}
+
+/// resourceVersions of one kind count up (KEP-5504); zero, which is older than all, for one that is not a number.
+fn version<K: Resource>(object: &K) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0)
+}
+
+impl<K: CachedKind> Written<K> {
+    fn put(&mut self, object: K) {
+        let Some(uid) = object.uid() else { return };
+        // The watch may have been faster than the answer.
+        if version(&object) > self.seen {
+            let epoch = self.epoch;
+            let object = Some(Arc::new(object));
+            self.objects.insert(uid, Write { object, epoch });
+        }
+    }
+
+    fn remove(&mut self, uid: String, is_cached: bool) {
+        let epoch = self.epoch;
+        if is_cached {
+            self.objects.insert(uid, Write { object: None, epoch });
+        } else {
+            self.objects.remove(&uid);
+        }
+    }
+
+    fn observe(&mut self, event: &watcher::Event<K>) {
+        match event {
+            watcher::Event::Init => self.epoch += 1,
+            watcher::Event::InitApply(object) => self.seen = self.seen.max(version(object)),
+            watcher::Event::InitDone => {
+                self.synced = true;
+                let epoch = self.epoch;
+                self.objects.retain(|_, write| write.epoch >= epoch);
+                self.forget_seen();
+            }
+            watcher::Event::Apply(object) => {
+                self.seen = self.seen.max(version(object));
+                self.forget_seen();
+            }
+            watcher::Event::Delete(object) => {
+                self.seen = self.seen.max(version(object));
+                if let Some(uid) = object.uid() {
+                    self.objects.remove(&uid);
+                }
+                self.forget_seen();
+            }
+        }
+    }
+
+    fn forget_seen(&mut self) {
+        let seen = self.seen;
+        self.objects.retain(|_, write| {
+            write
+                .object
+                .as_ref()
+                .is_none_or(|object| version(object.as_ref()) > seen)
+        });
+    }
+
+    fn over(&self, cached: Vec<Arc<K>>) -> Vec<Arc<K>> {
+        if self.objects.is_empty() {
+            return cached;
+        }
+        let mut objects: Vec<_> = cached
+            .into_iter()
+            .filter(|object| object.uid().is_none_or(|uid| !self.objects.contains_key(&uid)))
+            .collect();
+        objects.extend(self.objects.values().filter_map(|write| write.object.clone()));
+        objects
+    }
+}
+
+/// Starts a watch that keeps a [`Cache`] and marks `changes` on every change.
+pub(crate) fn watch<K: CachedKind>(
+    tasks: &Tasks,
+    api: Api<K>,
+    config: watcher::Config,
+    changes: &Changes,
+) -> Cache<K> {
+    let (cache, mut writer) = Cache::new(changes.clone());
+    let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
+    let kind = K::kind(&()).into_owned();
+    tasks.spawn_detached(async move {
+        let events = watcher(api, config).backoff(Backoff::default());
+        let mut events = std::pin::pin!(events);
+        let mut failing = false;
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                event = events.next() => event,
+            };
+            match event {
+                // The stream of a watcher never ends.
+                None => return,
+                Some(Ok(event)) => {
+                    if failing && matches!(event, watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
+                        failing = false;
+                        info!(kind, "watching again");
+                    }
+                    kept.observe(&mut writer, &event);
+                    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+                        changes.mark();
+                    }
+                }
+                Some(Err(err)) => {
+                    let err = ApiError::from(&err);
+                    if failing {
+                        debug!(kind, error = %Chain(&err), "watch still fails");
+                    } else {
+                        failing = true;
+                        warn!(kind, error = %Chain(&err), "watch failed; keeping what is known and trying again");
+                    }
+                }
+            }
+        }
+    });
+    cache
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use watcher::Event;
+
+    fn object(name: &str, version: u64) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.namespace = Some("default".to_owned());
+        object.metadata.uid = Some(format!("uid-{name}"));
+        object.metadata.resource_version = Some(version.to_string());
+        object
+    }
+
+    struct Scene {
+        cache: Cache<ConfigMap>,
+        writer: Writer<ConfigMap>,
+    }
+
+    impl Scene {
+        fn new(listed: &[(&str, u64)]) -> Self {
+            let (cache, writer) = Cache::new(Changes::new());
+            let mut scene = Self { cache, writer };
+            scene.relist(listed);
+            scene
+        }
+
+        fn see(&mut self, event: Event<ConfigMap>) {
+            self.cache.observe(&mut self.writer, &event);
+        }
+
+        fn relist(&mut self, listed: &[(&str, u64)]) {
+            self.see(Event::Init);
+            for (name, version) in listed {
+                self.see(Event::InitApply(object(name, *version)));
+            }
+            self.see(Event::InitDone);
+        }
+
+        fn check(&self, expect: &str) {
+            let objects = self.cache.list();
+            let got: Vec<_> = objects
+                .iter()
+                .map(|object| format!("{}@{}", object.name_any(), version(object.as_ref())))
+                .collect();
+            assert_eq!(got.join(" "), expect);
+            for object in objects {
+                let one = self.cache.get(Some("default"), &object.name_any());
+                assert_eq!(
+                    one.map(|one| version(one.as_ref())),
+                    Some(version(object.as_ref()))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_there_before_the_watch_shows_it() {
+        let mut scene = Scene::new(&[("b", 3)]);
+        scene.cache.wrote(object("a", 4));
+        scene.cache.wrote(object("b", 5));
+        scene.check("a@4 b@5");
+        scene.see(Event::Apply(object("a", 4)));
+        scene.check("a@4 b@5");
+        scene.see(Event::Apply(object("b", 5)));
+        scene.see(Event::Apply(object("b", 9)));
+        scene.check("a@4 b@9");
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_its_watch_event_changes_nothing() {
+        let mut scene = Scene::new(&[]);
+        scene.see(Event::Apply(object("a", 4)));
+        scene.see(Event::Delete(object("a", 5)));
+        scene.cache.wrote(object("a", 4));
+        scene.check("");
+    }
+
+    #[test]
+    fn what_was_deleted_is_gone_before_the_watch_says_so() {
+        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
+        scene.cache.deleted(&object("a", 1));
+        scene.check("b@2");
+        scene.see(Event::Apply(object("b", 3)));
+        scene.check("b@3");
+        scene.see(Event::Delete(object("a", 4)));
+        scene.see(Event::Apply(object("a", 6)));
+        scene.check("a@6 b@3");
+    }
+
+    #[test]
+    fn a_fresh_list_outdoes_what_was_written_before_it() {
+        let mut scene = Scene::new(&[]);
+        scene.cache.wrote(object("a", 4));
+        scene.check("a@4");
+        scene.relist(&[]);
+        scene.check("");
+        scene.see(Event::Init);
+        scene.cache.wrote(object("b", 7));
+        scene.see(Event::InitDone);
+        scene.check("b@7");
+    }
+}

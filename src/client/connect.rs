@@ -1,0 +1,189 @@
+//! From a kubeconfig to a client, with errors that say what to do.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use super::ApiError;
+
+/// How long the API server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long [`check`] waits for its answer.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the kubeconfig is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KubeconfigSource {
+    /// This file, and nothing else.
+    File(Utf8PathBuf),
+    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`, else the service account of the pod we run in.
+    Environment,
+}
+
+/// Why there is no client, or none that works.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("kubeconfig `{}` does not exist; name another one with --kubeconfig, or start the server that writes it", .0.display())]
+    Missing(PathBuf),
+    #[error("reading kubeconfig `{}`", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("kubeconfig `{path}` cannot be used: {what}")]
+    Invalid { path: String, what: String },
+    #[error("there is neither a kubeconfig (set KUBECONFIG or --kubeconfig) nor a service account: {0}")]
+    NotConfigured(String),
+    #[error("setting up the client for {url}: {what}")]
+    Setup { url: String, what: String },
+    #[error("the API server that the kubeconfig names cannot be used")]
+    Unusable(#[source] ApiError),
+}
+
+/// A client as the kubeconfig says. Does not touch the network: see [`check`].
+pub(crate) async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
+    let mut config = match source {
+        KubeconfigSource::File(path) => from_file(path).await?,
+        KubeconfigSource::Environment => match Kubeconfig::read() {
+            Ok(kubeconfig) => from_kubeconfig(kubeconfig, "from the environment").await?,
+            Err(why) => {
+                Config::incluster().map_err(|_| ConnectError::NotConfigured(single_line(&why.to_string())))?
+            }
+        },
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    let url = config.cluster_url.to_string();
+    Client::try_from(config).map_err(|err| ConnectError::Setup {
+        url,
+        what: single_line(&err.to_string()),
+    })
+}
+
+/// Asks the server for its version: whether it is there, is who the kubeconfig says and takes our credentials.
+pub(crate) async fn check(client: &Client) -> Result<(), ConnectError> {
+    let request = http::Request::get("/api").body(Vec::new());
+    let request = request.expect("a constant request is valid");
+    let outcome = match tokio::time::timeout(CHECK_TIMEOUT, client.request_text(request)).await {
+        Ok(outcome) => outcome.map(drop).map_err(ApiError::from),
+        Err(_) => Err(ApiError::Unreachable(format!(
+            "no answer within {} s",
+            CHECK_TIMEOUT.as_secs()
+        ))),
+    };
+    outcome.map_err(ConnectError::Unusable)
+}
+
+async fn from_file(path: &Utf8PathBuf) -> Result<Config, ConnectError> {
+    match tokio::fs::metadata(path).await {
+        Ok(_) => {}
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            return Err(ConnectError::Missing(path.clone().into()));
+        }
+        Err(err) => {
+            let path = path.clone().into();
+            return Err(ConnectError::Read { path, err });
+        }
+    }
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|err| {
+        if let kube::config::KubeconfigError::ReadConfig(err, path) = err {
+            ConnectError::Read { path, err }
+        } else {
+            invalid(path.as_str(), &err)
+        }
+    })?;
+    from_kubeconfig(kubeconfig, path.as_str()).await
+}
+
+async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, ConnectError> {
+    if kubeconfig.contexts.is_empty() {
+        return Err(ConnectError::Invalid {
+            path: path.to_owned(),
+            what: "it has no `contexts`; is it a kubeconfig?".to_owned(),
+        });
+    }
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|err| invalid(path, &err))
+}
+
+fn invalid(path: &str, err: &kube::config::KubeconfigError) -> ConnectError {
+    ConnectError::Invalid {
+        path: path.to_owned(),
+        what: single_line(&err.to_string()),
+    }
+}
+
+fn single_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Chain;
+
+    async fn check_file(content: &str, expect: &str) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = Utf8PathBuf::from_path_buf(directory.path().join("kubeconfig")).expect("UTF-8");
+        std::fs::write(&path, content).expect("written");
+        let outcome = connect(&KubeconfigSource::File(path.clone())).await;
+        let said = outcome
+            .err()
+            .map_or("a client".to_owned(), |err| Chain(&err).to_string());
+        assert!(
+            said.contains(expect) && (expect == "a client" || said.contains(path.as_str())),
+            "{said}"
+        );
+    }
+
+    fn kubeconfig(server: &str, ca: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: '{server}'{ca}}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
+        )
+    }
+
+    #[tokio::test]
+    async fn an_unusable_kubeconfig_is_named_with_what_is_wrong() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        check_file(&kubeconfig("https://127.0.0.1:1", ""), "a client").await;
+        check_file("a: [1,\n", "cannot be used").await;
+        check_file("apiVersion: v1\nkind: Config\n", "no `contexts`").await;
+        check_file(
+            &kubeconfig("https://127.0.0.1:1", ", certificate-authority: /no/such/ca.pem"),
+            "/no/such/ca.pem",
+        )
+        .await;
+        check_file(
+            &kubeconfig("https://127.0.0.1:1", "").replace("current-context: c", "current-context: d"),
+            "context",
+        )
+        .await;
+        let missing = connect(&KubeconfigSource::File("/no/such/file".into())).await;
+        let said = missing.err().expect("missing").to_string();
+        assert!(
+            said.contains("/no/such/file") && said.contains("--kubeconfig"),
+            "{said}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_told_from_one_that_is_not_trusted() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
+        let url = format!("https://{}", listener.local_addr().expect("bound"));
+        drop(listener);
+        let mut config = Config::new(url.parse().expect("a URL"));
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        let client = Client::try_from(config).expect("a client");
+        let err = check(&client).await.expect_err("nobody listens");
+        assert!(Chain(&err).to_string().contains("is it running?"), "{err:?}");
+    }
+}

@@ -1,0 +1,21 @@
+//! The one client path to the Kubernetes API, ours or a real cluster's: nothing above this module can tell which.
+//!
+//! Owns how a kubeconfig becomes a client, local copies of kinds that a watch keeps fresh ([`Cache`]), how status is
+//! written ([`patch_status`]), how events are published ([`Recorder`]) and how one of several controllers leads
+//! ([`Elector`]).
+
+mod backoff;
+mod cache;
+mod connect;
+mod election;
+mod error;
+mod events;
+mod status;
+
+pub(crate) use backoff::Backoff;
+pub(crate) use cache::{Cache, CachedKind, Changes, watch};
+pub(crate) use connect::{ConnectError, KubeconfigSource, check, connect};
+pub(crate) use election::{Elector, Leadership};
+pub(crate) use error::ApiError;
+pub(crate) use events::{EventType, Recorder};
+pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};
