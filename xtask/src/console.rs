@@ -1,6 +1,7 @@
 //! Running other programs and saying what goes on.
 
 use std::{
+    env,
     ffi::OsStr,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -78,10 +79,20 @@ pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
 }
 
 /// The cargo that runs this task, in the repository root.
+///
+/// Cargo told this task about its own package through the environment. Passed on, that would make build
+/// scripts that watch those names (ring's) run anew after every direct `cargo build`, and the other way round.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    for (name, _) in env::vars_os().filter(|(name, _)| describes_package(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
     command
+}
+
+fn describes_package(variable: &str) -> bool {
+    variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
 fn display(command: &Command) -> String {
