@@ -35,10 +35,10 @@ mod selector;
 mod table;
 
 // Adapters: one outside thing each.
+mod client;
 #[cfg(feature = "mlx")]
 mod mlx;
 mod model_dir;
-mod client;
 mod pki;
 mod proxy;
 mod store;

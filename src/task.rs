@@ -127,7 +127,10 @@ mod tests {
     async fn a_failed_task_stops_the_set() {
         let tasks = Tasks::new();
         tasks.spawn("waits", |stop| {
-            Box::pin(async move { Ok::<_, String>(stop.cancelled().await) })
+            Box::pin(async move {
+                stop.cancelled().await;
+                Ok::<_, String>(())
+            })
         });
         tasks.spawn("fails", |_| Box::pin(async { Err("no disk") }));
         assert_eq!(
@@ -150,7 +153,10 @@ mod tests {
     async fn cancelling_ends_every_task() {
         let tasks = Tasks::new();
         tasks.spawn("waits", |stop| {
-            Box::pin(async move { Ok::<_, String>(stop.cancelled().await) })
+            Box::pin(async move {
+                stop.cancelled().await;
+                Ok::<_, String>(())
+            })
         });
         tasks.cancel();
         assert_eq!(tasks.join(Duration::from_secs(5)).await, Ok(()));
