@@ -36,6 +36,7 @@ mod table;
 
 // Adapters: one outside thing each.
 mod client;
+mod host;
 #[cfg(feature = "mlx")]
 mod mlx;
 mod model_dir;

@@ -1,0 +1,93 @@
+//! A machine made of values. Not only for tests: a simulated fleet runs the real agent on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Disk, Identity, Memory};
+use crate::api::v1alpha1::Chip;
+use crate::units::Bytes;
+
+/// Clones are the same machine: what is set on one shows on all.
+#[derive(Debug, Clone)]
+pub(crate) struct FakeHost {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    identity: Identity,
+    memory: Memory,
+    disk: Disk,
+}
+
+impl FakeHost {
+    /// A machine named `hostname` with `total` memory, all of it free.
+    pub(crate) fn new(hostname: &str, total: Bytes) -> Self {
+        let identity = Identity {
+            machine_id: Some(format!("fake-{hostname}")),
+            hostname: hostname.to_owned(),
+            chip: Chip {
+                name: "Simulated".to_owned(),
+                gpu_cores: Some(10),
+                cpu_cores: 10,
+                machine_model: None,
+                development: true,
+            },
+            operating_system: "simulated".to_owned(),
+            os_build: "0".to_owned(),
+            os: "linux",
+            architecture: "arm64",
+        };
+        let state = State {
+            identity,
+            memory: Memory {
+                total,
+                available: total,
+                working_set: Some(total),
+            },
+            disk: Disk {
+                total: Bytes::gib(512),
+                free: Bytes::gib(256),
+            },
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    pub(crate) fn set_available(&self, available: Bytes) {
+        self.with(|state| state.memory.available = available);
+    }
+
+    pub(crate) fn set_disk_free(&self, free: Bytes) {
+        self.with(|state| state.disk.free = free);
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.with(|state| state.identity.clone())
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        self.with(|state| state.memory)
+    }
+
+    pub(super) fn disk(&self) -> Disk {
+        self.with(|state| state.disk)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_are_the_same_machine() {
+        let fake = FakeHost::new("mini-1", Bytes::gib(16));
+        fake.clone().set_available(Bytes::gib(3));
+        assert_eq!(fake.memory().available, Bytes::gib(3));
+        assert_eq!(fake.memory().total, Bytes::gib(16));
+    }
+}

@@ -1,0 +1,150 @@
+//! macOS: sysctl, the I/O registry and Metal.
+#![allow(
+    unsafe_code,
+    reason = "the I/O registry and Metal have C interfaces; STYLE.md allows it here"
+)]
+
+use std::ffi::{CStr, c_char, c_void};
+
+use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
+use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
+use core_foundation::number::CFNumber;
+use core_foundation::string::{CFString, CFStringRef};
+use sysctl::{Ctl, CtlValue, Sysctl};
+
+use crate::api::v1alpha1::Chip;
+use crate::units::Bytes;
+
+/// The hardware UUID.
+pub(super) fn machine_id() -> Option<String> {
+    registry_property(c"IOPlatformExpertDevice", "IOPlatformUUID")?
+        .downcast::<CFString>()
+        .map(|uuid| uuid.to_string())
+}
+
+pub(super) fn chip() -> Chip {
+    let name = text("machdep.cpu.brand_string").unwrap_or_else(|| "Apple processor".to_owned());
+    let virtual_machine = number("kern.hv_vmm_present").is_some_and(|present| present != 0);
+    let rosetta = number("sysctl.proc_translated").is_some_and(|translated| translated != 0);
+    Chip {
+        gpu_cores: registry_property(c"AGXAccelerator", "gpu-core-count")
+            .and_then(|property| property.downcast::<CFNumber>())
+            .and_then(|count| u32::try_from(count.to_i64()?).ok()),
+        cpu_cores: number("hw.physicalcpu")
+            .and_then(|cores| u32::try_from(cores).ok())
+            .unwrap_or(1),
+        machine_model: text("hw.model"),
+        development: virtual_machine || rosetta || !super::is_apple_silicon(&name),
+        name,
+    }
+}
+
+pub(super) fn operating_system() -> String {
+    format!("macOS {}", text("kern.osproductversion").unwrap_or_default())
+        .trim_end()
+        .to_owned()
+}
+
+pub(super) fn os_build() -> String {
+    text("kern.osversion").unwrap_or_default()
+}
+
+/// `iogpu.wired_limit_mb` where an administrator set it, else what Metal recommends.
+pub(super) fn working_set() -> Option<Bytes> {
+    number("iogpu.wired_limit_mb")
+        .filter(|mib| *mib > 0)
+        .map(Bytes::mib)
+        .or_else(recommended_working_set)
+}
+
+fn text(name: &str) -> Option<String> {
+    Ctl::new(name)
+        .ok()?
+        .value_string()
+        .ok()
+        .map(|text| text.trim().to_owned())
+        .filter(|text| !text.is_empty())
+}
+
+fn number(name: &str) -> Option<u64> {
+    match Ctl::new(name).ok()?.value().ok()? {
+        CtlValue::Int(number) => u64::try_from(number).ok(),
+        CtlValue::S32(number) => u64::try_from(number).ok(),
+        CtlValue::S64(number) => u64::try_from(number).ok(),
+        CtlValue::Long(number) => u64::try_from(number).ok(),
+        CtlValue::Uint(number) => Some(u64::from(number)),
+        CtlValue::U32(number) => Some(u64::from(number)),
+        CtlValue::U64(number) => Some(number),
+        CtlValue::Ulong(number) => Some(number),
+        _ => None,
+    }
+}
+
+/// `io_object_t`: a Mach port name.
+type IoObject = u32;
+
+#[link(name = "IOKit", kind = "framework")]
+unsafe extern "C" {
+    fn IOServiceMatching(name: *const c_char) -> CFMutableDictionaryRef;
+    fn IOServiceGetMatchingService(main_port: u32, matching: CFDictionaryRef) -> IoObject;
+    fn IORegistryEntryCreateCFProperty(
+        entry: IoObject,
+        key: CFStringRef,
+        allocator: *const c_void,
+        options: u32,
+    ) -> CFTypeRef;
+    fn IOObjectRelease(object: IoObject) -> i32;
+}
+
+/// A property of the first service of a class.
+fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
+    let key = CFString::new(property);
+    // SAFETY: `class` is a C string; the result is null or a dictionary that IOServiceGetMatchingService releases.
+    let matching = unsafe { IOServiceMatching(class.as_ptr()) };
+    if matching.is_null() {
+        return None;
+    }
+    // SAFETY: `matching` is a valid dictionary whose reference this call consumes; port 0 is the default main port.
+    let service = unsafe { IOServiceGetMatchingService(0, matching as CFDictionaryRef) };
+    if service == 0 {
+        return None;
+    }
+    // SAFETY: `service` is a live object, `key` lives through the call; the result is null or owned by the caller.
+    let value = unsafe {
+        IORegistryEntryCreateCFProperty(service, key.as_concrete_TypeRef(), kCFAllocatorDefault.cast(), 0)
+    };
+    // SAFETY: `service` came from IOServiceGetMatchingService and is released exactly once.
+    unsafe { IOObjectRelease(service) };
+    // SAFETY: a non-null result follows the create rule: it is ours to release, which CFType does on drop.
+    (!value.is_null()).then(|| unsafe { CFType::wrap_under_create_rule(value) })
+}
+
+// Without CoreGraphics in the process Metal has no default device for a command-line program.
+#[link(name = "CoreGraphics", kind = "framework")]
+#[link(name = "Metal", kind = "framework")]
+#[link(name = "objc")]
+unsafe extern "C" {
+    fn MTLCreateSystemDefaultDevice() -> *mut c_void;
+    fn sel_registerName(name: *const c_char) -> *const c_void;
+    fn objc_msgSend();
+    fn objc_release(object: *mut c_void);
+}
+
+/// `MTLDevice.recommendedMaxWorkingSetSize`.
+fn recommended_working_set() -> Option<Bytes> {
+    // SAFETY: takes no arguments; returns null or a device with a reference that is ours.
+    let device = unsafe { MTLCreateSystemDefaultDevice() };
+    if device.is_null() {
+        return None;
+    }
+    // SAFETY: the method takes no arguments and returns a 64-bit integer, so this is the function type that
+    // objc_msgSend must be called with; the selector's name is a C string.
+    let bytes = unsafe {
+        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> u64 =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        get(device, sel_registerName(c"recommendedMaxWorkingSetSize".as_ptr()))
+    };
+    // SAFETY: `device` is ours and is released exactly once.
+    unsafe { objc_release(device) };
+    (bytes > 0).then_some(Bytes(bytes))
+}

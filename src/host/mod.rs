@@ -1,0 +1,192 @@
+//! The machine the agent runs on: who it is, what memory and disk it has. Read-only.
+//!
+//! [`Host::Native`] asks the operating system; [`Host::Fake`] is a machine made of values, for simulation and tests.
+
+mod fake;
+#[cfg(not(target_os = "macos"))]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
+
+use std::io;
+
+use camino::Utf8Path;
+use nix::sys::statvfs::statvfs;
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+#[cfg(not(target_os = "macos"))]
+use linux as native;
+#[cfg(target_os = "macos")]
+use macos as native;
+
+pub(crate) use fake::FakeHost;
+
+use crate::api::v1alpha1::Chip;
+use crate::units::Bytes;
+
+/// Where facts about the machine come from.
+#[derive(Debug, Clone)]
+pub(crate) enum Host {
+    /// This machine.
+    Native,
+    /// A machine that is what it is told to be.
+    Fake(FakeHost),
+}
+
+/// What stays the same while the machine is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The same across restarts and reinstalls; `None` where the machine has none (many containers).
+    pub(crate) machine_id: Option<String>,
+    pub(crate) hostname: String,
+    pub(crate) chip: Chip,
+    /// Name and version for people, such as `macOS 26.4.1`.
+    pub(crate) operating_system: String,
+    pub(crate) os_build: String,
+    /// As the label `kubernetes.io/os` has it: `darwin` or `linux`.
+    pub(crate) os: &'static str,
+    /// As the label `kubernetes.io/arch` has it: `arm64` or `amd64`.
+    pub(crate) architecture: &'static str,
+}
+
+/// Main memory at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) total: Bytes,
+    /// What a new program could have without others being swapped out.
+    pub(crate) available: Bytes,
+    /// The most the GPU should hold at a time, where it says so.
+    pub(crate) working_set: Option<Bytes>,
+}
+
+/// A file system at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) total: Bytes,
+    pub(crate) free: Bytes,
+}
+
+impl Host {
+    pub(crate) fn identity(&self) -> Identity {
+        match self {
+            Self::Native => Identity {
+                machine_id: native::machine_id(),
+                hostname: System::host_name().unwrap_or_else(|| "localhost".to_owned()),
+                chip: native::chip(),
+                operating_system: native::operating_system(),
+                os_build: native::os_build(),
+                os: if cfg!(target_os = "macos") {
+                    "darwin"
+                } else {
+                    std::env::consts::OS
+                },
+                architecture: kubernetes_architecture(std::env::consts::ARCH),
+            },
+            Self::Fake(fake) => fake.identity(),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::Native => native_memory(),
+            Self::Fake(fake) => fake.memory(),
+        }
+    }
+
+    /// The file system that holds `path`.
+    pub(crate) fn disk(&self, path: &Utf8Path) -> io::Result<Disk> {
+        match self {
+            Self::Native => {
+                let stat = statvfs(path.as_std_path())?;
+                // The C types of these differ in width between systems.
+                #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+                let (unit, blocks, free) = (
+                    stat.fragment_size() as u64,
+                    u64::from(stat.blocks()),
+                    u64::from(stat.blocks_available()),
+                );
+                Ok(Disk {
+                    total: Bytes(unit) * blocks,
+                    free: Bytes(unit) * free,
+                })
+            }
+            Self::Fake(fake) => Ok(fake.disk()),
+        }
+    }
+}
+
+fn native_memory() -> Memory {
+    let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(kind);
+    let (mut total, mut available) = (system.total_memory(), system.available_memory());
+    // In a container the limit is not the machine's memory but the group's.
+    if let Some(limits) = system.cgroup_limits().filter(|limits| limits.total_memory > 0) {
+        total = total.min(limits.total_memory);
+        available = available.min(limits.free_memory);
+    }
+    Memory {
+        total: Bytes(total),
+        available: Bytes(available),
+        working_set: native::working_set(),
+    }
+}
+
+/// Kubernetes uses Go's names of architectures.
+fn kubernetes_architecture(rust: &'static str) -> &'static str {
+    match rust {
+        "aarch64" => "arm64",
+        "x86_64" => "amd64",
+        other => other,
+    }
+}
+
+/// Whether a brand string is that of a real Apple Silicon chip; virtual machines and Rosetta show others, such as
+/// `Apple processor`, `Apple M1 (Virtual)` and `VirtualApple @ 2.50GHz`.
+fn is_apple_silicon(brand: &str) -> bool {
+    let Some(rest) = brand.strip_prefix("Apple ") else {
+        return false;
+    };
+    let model = rest.split(' ').next().unwrap_or_default();
+    let numbered =
+        model.len() > 1 && model.starts_with(['M', 'A']) && model[1..].chars().all(|c| c.is_ascii_digit());
+    numbered && !rest.contains("Virtual")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bare_apple_silicon_counts_as_a_chip() {
+        for real in ["Apple M1", "Apple M4 Pro", "Apple M3 Ultra", "Apple A18 Pro"] {
+            assert!(is_apple_silicon(real), "{real}");
+        }
+        for other in [
+            "Apple processor",
+            "Apple M1 (Virtual)",
+            "VirtualApple @ 2.50GHz",
+            "Intel(R) Core(TM) i9",
+            "Apple M",
+            "",
+        ] {
+            assert!(!is_apple_silicon(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_name_memory_and_a_disk() {
+        let host = Host::Native;
+        let identity = host.identity();
+        assert!(!identity.hostname.is_empty() && !identity.operating_system.is_empty());
+        assert!(!identity.chip.name.is_empty() && identity.chip.cpu_cores > 0);
+        assert_eq!(identity, host.identity(), "identity is stable");
+        let memory = host.memory();
+        assert!(
+            memory.available > Bytes::ZERO && memory.available <= memory.total,
+            "{memory:?}"
+        );
+        let disk = host.disk(Utf8Path::new("/")).unwrap();
+        assert!(disk.free <= disk.total && disk.total > Bytes::ZERO);
+        assert!(host.disk(Utf8Path::new("/does/not/exist")).is_err());
+    }
+}
