@@ -41,6 +41,7 @@ mod host;
 mod mlx;
 mod model_dir;
 mod pki;
+mod process;
 mod proxy;
 mod store;
 

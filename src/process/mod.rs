@@ -1,0 +1,13 @@
+//! Child processes that outlive their parent if they must: started in a group of their own, recognised again after
+//! the parent's restart, stopped with SIGTERM and, as the last step, SIGKILL to the whole group. And their logs.
+//!
+//! Knows nothing of models: the agent decides what runs and when it stops.
+
+mod identity;
+pub(crate) mod logs;
+mod spawn;
+mod supervise;
+
+pub(crate) use identity::ProcessId;
+pub(crate) use spawn::{Command, SpawnError, spawn};
+pub(crate) use supervise::{Exit, Process, StopError, find_by_argument};

@@ -1,0 +1,74 @@
+//! Starting a child in a process group of its own, its output going straight into its log.
+
+use std::fs::File;
+use std::io;
+use std::process::Stdio;
+
+use camino::Utf8PathBuf;
+
+use super::identity::ProcessId;
+use super::logs::Log;
+use super::supervise::Process;
+use crate::task::Tasks;
+
+/// What to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) program: Utf8PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// Where standard output and error go, appended.
+    pub(crate) log: Log,
+}
+
+/// Why a child did not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpawnError {
+    #[error("opening the log `{path}`")]
+    Log {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("starting `{program}`")]
+    Start {
+        program: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+}
+
+impl SpawnError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Log { .. } => "LogUnwritable",
+            Self::Start { .. } => "StartFailed",
+        }
+    }
+}
+
+/// Starts a child. It keeps running when this process dies: its output does not pass through us, and no signal to our
+/// group reaches it. `tasks` only runs the waiting.
+pub(crate) fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
+    let log_failed = |err| SpawnError::Log {
+        path: command.log.path().to_owned(),
+        err,
+    };
+    let output: File = command.log.open_append().map_err(log_failed)?;
+    let errors = output.try_clone().map_err(log_failed)?;
+    let failed = |err| SpawnError::Start {
+        program: command.program.clone(),
+        err,
+    };
+    let child = tokio::process::Command::new(&command.program)
+        .args(&command.arguments)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .process_group(0)
+        .kill_on_drop(false)
+        .spawn()
+        .map_err(failed)?;
+    // `None` only if it has ended already, and then the wait below says how.
+    let id = child.id().and_then(ProcessId::of);
+    Ok(Process::of_child(tasks, child, id))
+}
