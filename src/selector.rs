@@ -176,10 +176,11 @@ impl Token {
     }
 
     /// Keywords are ordinary words wherever a key or value is expected.
-    fn as_value(self) -> Token {
-        match self {
-            Token::In | Token::NotIn => Token::Word(self.text()),
-            other => other,
+    fn into_value(self) -> Token {
+        if matches!(self, Token::In | Token::NotIn) {
+            Token::Word(self.text())
+        } else {
+            self
         }
     }
 }
@@ -233,7 +234,7 @@ impl Parser {
             .get(self.position)
             .cloned()
             .unwrap_or(Token::End)
-            .as_value()
+            .into_value()
     }
 
     fn take(&mut self) -> Token {
@@ -245,38 +246,33 @@ impl Parser {
     fn selector(&mut self) -> Result<Vec<Requirement>, String> {
         let mut requirements = Vec::new();
         loop {
-            match self.peek() {
-                Token::Word(_) | Token::Not => {
-                    let requirement = self
-                        .requirement()
-                        .map_err(|err| format!("unable to parse requirement: {err}"))?;
-                    requirements.push(requirement);
-                    match self.take() {
-                        Token::End => return Ok(requirements),
-                        Token::Comma => {
-                            let next = self.peek();
-                            if !matches!(next, Token::Word(_) | Token::Not) {
-                                return Err(format!(
-                                    "found '{}', expected: identifier after ','",
-                                    next.text()
-                                ));
-                            }
-                        }
-                        other => {
-                            return Err(format!(
-                                "found '{}', expected: ',' or 'end of string'",
-                                other.text()
-                            ));
-                        }
-                    }
-                }
-                Token::End => return Ok(requirements),
-                other => {
-                    return Err(format!(
-                        "found '{}', expected: !, identifier, or 'end of string'",
-                        other.text()
-                    ));
-                }
+            let next = self.peek();
+            if next == Token::End {
+                return Ok(requirements);
+            }
+            if !matches!(next, Token::Word(_) | Token::Not) {
+                return Err(format!(
+                    "found '{}', expected: !, identifier, or 'end of string'",
+                    next.text()
+                ));
+            }
+            let requirement = self
+                .requirement()
+                .map_err(|err| format!("unable to parse requirement: {err}"))?;
+            requirements.push(requirement);
+            let separator = self.take();
+            if separator == Token::End {
+                return Ok(requirements);
+            }
+            if separator != Token::Comma {
+                return Err(format!(
+                    "found '{}', expected: ',' or 'end of string'",
+                    separator.text()
+                ));
+            }
+            let next = self.peek();
+            if !matches!(next, Token::Word(_) | Token::Not) {
+                return Err(format!("found '{}', expected: identifier after ','", next.text()));
             }
         }
     }
@@ -342,49 +338,47 @@ impl Parser {
             return Err(format!("found '{}' expected: '('", open.text()));
         }
         let first = self.peek();
-        match first {
-            Token::Word(_) | Token::Comma => {
-                let values = self.identifiers()?;
-                if self.take() == Token::Close {
-                    Ok(values)
-                } else {
-                    Err(format!("found '{}', expected: ')'", first.text()))
-                }
-            }
-            Token::Close => {
-                self.take();
-                Ok(BTreeSet::from([String::new()]))
-            }
-            other => Err(format!(
+        if first == Token::Close {
+            self.take();
+            return Ok(BTreeSet::from([String::new()]));
+        }
+        if !matches!(first, Token::Word(_) | Token::Comma) {
+            return Err(format!(
                 "found '{}', expected: ',', ')' or identifier",
-                other.text()
-            )),
+                first.text()
+            ));
+        }
+        let values = self.identifiers()?;
+        if self.take() == Token::Close {
+            Ok(values)
+        } else {
+            Err(format!("found '{}', expected: ')'", first.text()))
         }
     }
 
     fn identifiers(&mut self) -> Result<BTreeSet<String>, String> {
         let mut values = BTreeSet::new();
         loop {
-            match self.take() {
-                Token::Word(word) => {
-                    values.insert(word);
-                    match self.peek() {
-                        Token::Comma => {}
-                        Token::Close => return Ok(values),
-                        other => return Err(format!("found '{}', expected: ',' or ')'", other.text())),
-                    }
+            let token = self.take();
+            let next = self.peek();
+            if let Token::Word(word) = token {
+                values.insert(word);
+                if next == Token::Close {
+                    return Ok(values);
                 }
-                Token::Comma => {
-                    // `(,a)`, `(a,)` and `(a,,b)` each hold an empty value.
-                    let next = self.peek();
-                    if values.is_empty() || matches!(next, Token::Close | Token::Comma) {
-                        values.insert(String::new());
-                    }
-                    if next == Token::Close {
-                        return Ok(values);
-                    }
+                if next != Token::Comma {
+                    return Err(format!("found '{}', expected: ',' or ')'", next.text()));
                 }
-                other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
+            } else if token == Token::Comma {
+                // `(,a)`, `(a,)` and `(a,,b)` each hold an empty value.
+                if values.is_empty() || matches!(next, Token::Close | Token::Comma) {
+                    values.insert(String::new());
+                }
+                if next == Token::Close {
+                    return Ok(values);
+                }
+            } else {
+                return Err(format!("found '{}', expected: ',', or identifier", token.text()));
             }
         }
     }
@@ -393,9 +387,11 @@ impl Parser {
         if matches!(self.peek(), Token::End | Token::Comma) {
             return Ok(BTreeSet::from([String::new()]));
         }
-        match self.take() {
-            Token::Word(word) => Ok(BTreeSet::from([word])),
-            other => Err(format!("found '{}', expected: identifier", other.text())),
+        let token = self.take();
+        if let Token::Word(word) = token {
+            Ok(BTreeSet::from([word]))
+        } else {
+            Err(format!("found '{}', expected: identifier", token.text()))
         }
     }
 }

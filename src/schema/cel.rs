@@ -258,9 +258,10 @@ fn failure(rule: &Rule, node: &Node, value: &Value, path: &Path<'_>, scope: &Con
     let mut field = path.field();
     if let Some(rule_path) = &rule.field_path {
         let normal = field_path::resolve(node, rule_path).unwrap_or_else(|_| rule_path.clone());
-        field = match path {
-            Path::Root => normal,
-            _ => format!("{field}.{normal}"),
+        field = if matches!(path, Path::Root) {
+            normal
+        } else {
+            format!("{field}.{normal}")
         };
     }
     let detail = dynamic_message(rule, scope).unwrap_or_else(|| match &rule.message {
@@ -297,20 +298,27 @@ fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
         ExecutionError::Overflow(..) => "integer overflow".to_owned(),
         ExecutionError::IndexOutOfBounds(Cel::Int(index)) => format!("index out of bounds: {index}"),
         ExecutionError::FunctionError { message, .. } => message.clone(),
-        ExecutionError::NoSuchOverload
-        | ExecutionError::ValuesNotComparable(..)
-        | ExecutionError::UnsupportedUnaryOperator(..)
-        | ExecutionError::UnsupportedBinaryOperator(..)
-        | ExecutionError::UnexpectedType { .. }
-        | ExecutionError::NotSupportedAsMethod { .. }
-        | ExecutionError::UnsupportedTargetType { .. } => {
+        _ if is_overload_error(err) => {
             return format!(
                 "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
             );
         }
-        other => other.to_string(),
+        _ => err.to_string(),
     };
     format!("{words} evaluating rule: {name}")
+}
+
+fn is_overload_error(err: &ExecutionError) -> bool {
+    matches!(
+        err,
+        ExecutionError::NoSuchOverload
+            | ExecutionError::ValuesNotComparable(..)
+            | ExecutionError::UnsupportedUnaryOperator(..)
+            | ExecutionError::UnsupportedBinaryOperator(..)
+            | ExecutionError::UnexpectedType { .. }
+            | ExecutionError::NotSupportedAsMethod { .. }
+            | ExecutionError::UnsupportedTargetType { .. }
+    )
 }
 
 /// A JSON value as CEL sees it, typed by its schema.

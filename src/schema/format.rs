@@ -45,6 +45,13 @@ pub(super) enum Format {
     Uuid5,
 }
 
+const NUMBER_FORMATS: [(&str, Format); 4] = [
+    ("int32", Format::Int32),
+    ("int64", Format::Int64),
+    ("float", Format::Float),
+    ("double", Format::Double),
+];
+
 const TEXT_FORMATS: [(&str, Format); 26] = [
     ("bsonobjectid", Format::BsonObjectId),
     ("byte", Format::Byte),
@@ -100,16 +107,11 @@ impl Format {
     }
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-            Self::Float => "float",
-            Self::Double => "double",
-            text => TEXT_FORMATS
-                .iter()
-                .find(|(_, format)| *format == text)
-                .map_or("", |(name, _)| name),
-        }
+        let named = NUMBER_FORMATS
+            .iter()
+            .chain(&TEXT_FORMATS)
+            .find(|(_, format)| *format == self);
+        named.map_or("", |(name, _)| name)
     }
 
     /// Whether a text has this format. Number formats say nothing about texts.
@@ -303,7 +305,7 @@ fn luhn(digits: &str) -> bool {
             }
         })
         .sum();
-    sum % 10 == 0
+    sum.is_multiple_of(10)
 }
 
 fn isbn_characters(text: &str) -> Vec<u8> {

@@ -5,6 +5,7 @@
 //! time.
 
 mod accept;
+pub(crate) mod builtin;
 mod cel;
 mod correlate;
 mod defaulting;
@@ -13,9 +14,11 @@ mod field_path;
 mod format;
 pub(crate) mod gotext;
 mod list_type;
+pub(crate) mod metadata;
 pub(crate) mod names;
 mod node;
 mod number;
+pub(crate) mod openapi;
 pub(crate) mod path;
 mod pattern;
 mod pruning;

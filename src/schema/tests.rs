@@ -336,27 +336,6 @@ fn rules_are_compiled_when_the_crd_is_created() {
     check("self.n >", "compilation failed: ERROR: <input>:1:");
 }
 
-#[test]
-fn compiled_rules_and_checks_stay_fast() {
-    let schema = schema();
-    let mut object = json!({"spec": {"image": "a:b", "replicas": 3, "tags": ["a", "b"], "labels": {}}});
-    for index in 0..30 {
-        object["spec"]["labels"][format!("label-{index}")] = json!("a value of some length");
-    }
-    schema.apply_defaults(&mut object);
-    assert!(schema.validate(&object, None).is_empty());
-    let started = std::time::Instant::now();
-    for _ in 0..100 {
-        std::hint::black_box(schema.validate(std::hint::black_box(&object), None));
-    }
-    // Far above the aim (50 µs optimised) so that a slow, unoptimised run still tells a recompilation.
-    assert!(
-        started.elapsed() < std::time::Duration::from_secs(2),
-        "{:?} for 100",
-        started.elapsed()
-    );
-}
-
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

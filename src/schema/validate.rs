@@ -403,10 +403,8 @@ fn check_object(
         outcome.fault(path, kind, &format!("should have at most {max} properties"));
     }
     // Type metadata is not ratcheted: both versions are read as the same type.
-    let old_field = |name: &str| match path {
-        Path::Root if name == "apiVersion" || name == "kind" => None,
-        _ => old.and_then(|old| old.get(name)),
-    };
+    let is_type = |name: &str| matches!(path, Path::Root) && (name == "apiVersion" || name == "kind");
+    let old_field = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
     for (name, field) in fields {
         match (node.properties.get(name), &node.additional) {
             (Some(_), _) | (None, Additional::Unset | Additional::Any) => {}
