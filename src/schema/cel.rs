@@ -291,19 +291,24 @@ fn dynamic_message(rule: &Rule, scope: &Context<'_>) -> Option<String> {
 
 fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
     let name = rule.name();
-    let words = match err {
-        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
-        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
-        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
-        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
-        ExecutionError::IndexOutOfBounds(Cel::Int(index)) => format!("index out of bounds: {index}"),
-        ExecutionError::FunctionError { message, .. } => message.clone(),
-        _ if is_overload_error(err) => {
-            return format!(
-                "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
-            );
-        }
-        _ => err.to_string(),
+    let words = if let ExecutionError::NoSuchKey(key) = err {
+        format!("no such key: {key}")
+    } else if let ExecutionError::FunctionError { message, .. } = err {
+        message.clone()
+    } else if let ExecutionError::IndexOutOfBounds(Cel::Int(index)) = err {
+        format!("index out of bounds: {index}")
+    } else if matches!(err, ExecutionError::DivisionByZero(_)) {
+        "division by zero".to_owned()
+    } else if matches!(err, ExecutionError::RemainderByZero(_)) {
+        "modulus by zero".to_owned()
+    } else if matches!(err, ExecutionError::Overflow(..)) {
+        "integer overflow".to_owned()
+    } else if is_overload_error(err) {
+        return format!(
+            "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+        );
+    } else {
+        err.to_string()
     };
     format!("{words} evaluating rule: {name}")
 }
