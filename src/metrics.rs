@@ -1,8 +1,8 @@
 //! The metrics crate stays behind this module. Each service owns a struct of its metrics and registers it.
 
 pub(crate) use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    Result,
+    Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, Result,
 };
 
 /// Content type of the text exposition format.

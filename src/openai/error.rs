@@ -22,12 +22,15 @@ pub(crate) struct ApiError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorType {
-    InvalidRequestError,
-    RateLimitError,
-    ServerError,
-    ServiceUnavailableError,
+    #[serde(rename = "invalid_request_error")]
+    InvalidRequest,
+    #[serde(rename = "rate_limit_error")]
+    RateLimit,
+    #[serde(rename = "server_error")]
+    Server,
+    #[serde(rename = "service_unavailable_error")]
+    ServiceUnavailable,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,12 +68,7 @@ impl ApiError {
     fn invalid(code: ErrorCode, param: &str, message: String) -> Self {
         Self {
             param: Some(param.to_owned()),
-            ..Self::new(
-                StatusCode::BAD_REQUEST,
-                ErrorType::InvalidRequestError,
-                code,
-                message,
-            )
+            ..Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, code, message)
         }
     }
 
@@ -103,7 +101,7 @@ impl ApiError {
     pub(crate) fn invalid_json(problem: &str) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
-            ErrorType::InvalidRequestError,
+            ErrorType::InvalidRequest,
             ErrorCode::InvalidJson,
             format!("We could not parse the JSON body of your request: {problem}"),
         )
@@ -126,7 +124,7 @@ impl ApiError {
             param: Some("model".to_owned()),
             ..Self::new(
                 StatusCode::NOT_FOUND,
-                ErrorType::InvalidRequestError,
+                ErrorType::InvalidRequest,
                 ErrorCode::ModelNotFound,
                 format!("The model `{model}` does not exist or you do not have access to it."),
             )
@@ -136,7 +134,7 @@ impl ApiError {
     pub(crate) fn unknown_url(method: &str, path: &str) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
-            ErrorType::InvalidRequestError,
+            ErrorType::InvalidRequest,
             ErrorCode::UnknownUrl,
             format!("Unknown request URL: {method} {path}. Please check the URL for typos."),
         )
@@ -145,7 +143,7 @@ impl ApiError {
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            ErrorType::InvalidRequestError,
+            ErrorType::InvalidRequest,
             ErrorCode::MethodNotAllowed,
             format!("Not allowed to {method} on {path}."),
         )
@@ -154,7 +152,7 @@ impl ApiError {
     pub(crate) fn request_too_large(limit_bytes: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorType::InvalidRequestError,
+            ErrorType::InvalidRequest,
             ErrorCode::RequestTooLarge,
             format!("The request body is larger than {limit_bytes} bytes."),
         )
@@ -166,7 +164,7 @@ impl ApiError {
             retry_after_seconds: Some(retry_after_seconds.max(1)),
             ..Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
-                ErrorType::RateLimitError,
+                ErrorType::RateLimit,
                 ErrorCode::RateLimitExceeded,
                 message.into(),
             )
@@ -179,7 +177,7 @@ impl ApiError {
             retry_after_seconds: Some(DEFAULT_RETRY_AFTER_SECONDS),
             ..Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                ErrorType::ServiceUnavailableError,
+                ErrorType::ServiceUnavailable,
                 code,
                 message.into(),
             )
@@ -197,7 +195,7 @@ impl ApiError {
     pub(crate) fn server_error(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
-            ErrorType::ServerError,
+            ErrorType::Server,
             ErrorCode::ServerError,
             message.into(),
         )

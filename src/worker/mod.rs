@@ -1,3 +1,321 @@
-//! A worker: one model behind an OpenAI-compatible HTTP server.
+//! A worker: one model behind an OpenAI-compatible HTTP server, in a process of its own.
+//!
+//! Inputs: a model directory and an address. Tasks: the engine's thread and the HTTP server. It ends when it is told
+//! to, after the requests under way, or when the engine does.
 
-pub(crate) mod models;
+mod completions;
+mod engine;
+mod metrics;
+mod models;
+mod prompt;
+mod sampler;
+mod sequence;
+mod server;
+mod state;
+mod stream;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use camino::Utf8PathBuf;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use self::engine::{Engine, EngineConfig, EngineError};
+use self::metrics::WorkerMetrics;
+use self::prompt::{PromptError, Prompter};
+use self::server::App;
+use crate::clock::Clock;
+use crate::error::{Chain, ExitStatus};
+use crate::metrics::Registry;
+use crate::model_dir::{InspectModelError, ModelDir};
+use crate::wire::{TerminationMessage, WorkerPhase};
+
+/// Context where none is asked for, as far as the model has so much.
+const DEFAULT_CONTEXT_TOKENS: u64 = 32_768;
+
+/// Where a worker listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Tcp(SocketAddr),
+    /// Only this user can connect.
+    Unix(Utf8PathBuf),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerConfig {
+    pub(crate) model: Utf8PathBuf,
+    pub(crate) listen: Listen,
+    /// The `model` of requests.
+    pub(crate) name: String,
+    /// Longest prompt plus completion; `None` = the model's, at most 32768.
+    pub(crate) context_tokens: Option<u64>,
+    /// Requests computed at the same time; at least 1.
+    pub(crate) max_concurrency: usize,
+    /// How long requests under way may take after a stop.
+    pub(crate) grace: Duration,
+    pub(crate) clock: Clock,
+}
+
+/// Why a worker could not start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkerError {
+    #[error("this model cannot be served")]
+    Model {
+        #[source]
+        err: InspectModelError,
+    },
+    #[error("this model cannot be served")]
+    Prompt {
+        #[source]
+        err: PromptError,
+    },
+    #[error("a context of {asked} tokens was asked for, this model has at most {available}")]
+    ContextTooLong { asked: u64, available: u64 },
+    #[error("listening on `{address}`")]
+    Listen {
+        address: String,
+        #[source]
+        err: io::Error,
+    },
+    #[error("the engine ended")]
+    Engine {
+        #[source]
+        err: EngineError,
+    },
+    #[error("serving HTTP")]
+    Serve {
+        #[source]
+        err: io::Error,
+    },
+    #[error("registering metrics")]
+    Metrics {
+        #[source]
+        err: crate::metrics::Error,
+    },
+}
+
+impl WorkerError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Model { err } => err.reason(),
+            Self::Prompt { err } => err.reason(),
+            Self::ContextTooLong { .. } => "ContextTooLong",
+            Self::Listen { .. } => "ListenFailed",
+            Self::Engine {
+                err: EngineError::Load { err },
+            } => err.reason(),
+            Self::Engine {
+                err: EngineError::Panicked(_),
+            } => "EnginePanicked",
+            Self::Engine {
+                err: EngineError::Warm(_) | EngineError::Device(_) | EngineError::Spawn { .. },
+            } => "EngineFailed",
+            Self::Serve { .. } | Self::Metrics { .. } => "WorkerFailed",
+        }
+    }
+
+    /// The process's exit code: `Config` where a restart cannot help.
+    pub(crate) fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Model {
+                err: InspectModelError::Read { .. },
+            } => ExitStatus::Failure,
+            Self::Model { .. } | Self::Prompt { .. } | Self::ContextTooLong { .. } => ExitStatus::Config,
+            Self::Listen { .. } => ExitStatus::Unavailable,
+            Self::Engine { .. } | Self::Serve { .. } | Self::Metrics { .. } => ExitStatus::Failure,
+        }
+    }
+
+    /// What the agent reads when the process is gone.
+    pub(crate) fn termination_message(&self) -> TerminationMessage {
+        TerminationMessage {
+            reason: self.reason().to_owned(),
+            message: Chain(self).to_string(),
+        }
+    }
+}
+
+/// Serves until `stop`, then until the requests under way are done or the grace period is over.
+pub(crate) async fn run(config: WorkerConfig, stop: CancellationToken) -> Result<(), WorkerError> {
+    Worker::start(config).await?.serve(stop).await
+}
+
+/// A worker that listens and loads.
+struct Worker {
+    listener: Listener,
+    app: Arc<App>,
+    engine_ended: oneshot::Receiver<Result<(), EngineError>>,
+    grace: Duration,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Removes the socket's file when the worker ends.
+struct SocketFile(Utf8PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+impl Worker {
+    /// Checks the model, binds, and starts to load: an unusable model or address is known before weights are read.
+    async fn start(config: WorkerConfig) -> Result<Self, WorkerError> {
+        let model = ModelDir::inspect(&config.model).map_err(|err| WorkerError::Model { err })?;
+        let context_tokens = context_tokens(config.context_tokens, model.shape.config.max_context_tokens)?;
+        let prompter = Prompter::load(
+            &model.path,
+            &model.shape.config,
+            usize::try_from(context_tokens).unwrap_or(usize::MAX),
+        )
+        .map_err(|err| WorkerError::Prompt { err })?;
+        let prompter = Arc::new(prompter);
+        let listener = Listener::bind(&config.listen).await?;
+
+        let registry = Registry::new();
+        let metrics = WorkerMetrics::register(&registry).map_err(|err| WorkerError::Metrics { err })?;
+        let (engine, engine_ended) = Engine::spawn(EngineConfig {
+            model,
+            context_tokens,
+            prompter: Arc::clone(&prompter),
+            max_concurrency: config.max_concurrency.max(1),
+            clock: config.clock.clone(),
+            metrics: metrics.clone(),
+        })
+        .map_err(|err| WorkerError::Engine { err })?;
+        let started = config.clock.now().as_second();
+        let app = App {
+            name: config.name,
+            context_tokens,
+            prompter,
+            engine,
+            clock: config.clock,
+            metrics,
+            registry,
+            started,
+        };
+        tracing::info!(model = %app.name, address = %listener.address(), "listening");
+        Ok(Self {
+            listener,
+            app: Arc::new(app),
+            engine_ended,
+            grace: config.grace,
+        })
+    }
+
+    async fn serve(self, stop: CancellationToken) -> Result<(), WorkerError> {
+        let Self {
+            listener,
+            app,
+            mut engine_ended,
+            grace,
+        } = self;
+        let router = server::router(Arc::clone(&app));
+        let closing = CancellationToken::new();
+        let mut serving = std::pin::pin!(listener.serve(router, closing.clone()));
+        let mut phase = app.engine.state().watch_phase();
+
+        let ended = |outcome: Result<Result<(), EngineError>, oneshot::error::RecvError>| {
+            let err = match outcome {
+                Ok(Err(err)) => err,
+                Ok(Ok(())) | Err(_) => EngineError::Panicked("it ended unasked".to_owned()),
+            };
+            Err(WorkerError::Engine { err })
+        };
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                outcome = &mut engine_ended => return ended(outcome),
+                outcome = &mut serving => return outcome.map_err(|err| WorkerError::Serve { err }),
+                Ok(()) = phase.changed() => {
+                    if *phase.borrow_and_update() == WorkerPhase::Ready {
+                        tracing::info!(model = %app.name, "ready");
+                    }
+                }
+            }
+        }
+        closing.cancel();
+        let deadline = tokio::time::sleep(grace);
+        tokio::select! {
+            outcome = serving => outcome.map_err(|err| WorkerError::Serve { err })?,
+            outcome = engine_ended => return ended(outcome),
+            () = deadline => {
+                tracing::warn!(grace_seconds = grace.as_secs(), "requests were cut off: the grace period is over");
+                app.engine.abort();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn context_tokens(asked: Option<u64>, available: u64) -> Result<u64, WorkerError> {
+    match asked {
+        None => Ok(available.min(DEFAULT_CONTEXT_TOKENS)),
+        Some(asked) if asked <= available => Ok(asked),
+        Some(asked) => Err(WorkerError::ContextTooLong { asked, available }),
+    }
+}
+
+impl Listener {
+    async fn bind(listen: &Listen) -> Result<Self, WorkerError> {
+        match listen {
+            Listen::Tcp(address) => {
+                TcpListener::bind(address)
+                    .await
+                    .map(Self::Tcp)
+                    .map_err(|err| WorkerError::Listen {
+                        address: address.to_string(),
+                        err,
+                    })
+            }
+            Listen::Unix(path) => bind_unix(path).await.map_err(|err| WorkerError::Listen {
+                address: path.to_string(),
+                err,
+            }),
+        }
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|err| err.to_string(), |a| a.to_string()),
+            Self::Unix(_, SocketFile(path)) => path.to_string(),
+        }
+    }
+
+    async fn serve(self, router: Router, closing: CancellationToken) -> io::Result<()> {
+        let closed = closing.cancelled_owned();
+        match self {
+            Self::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(closed).await,
+            Self::Unix(listener, _file) => axum::serve(listener, router).with_graceful_shutdown(closed).await,
+        }
+    }
+}
+
+/// A file that a dead worker left behind is replaced; one that somebody listens on is not.
+async fn bind_unix(path: &Utf8PathBuf) -> io::Result<Listener> {
+    if path.exists() {
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(io::Error::from(io::ErrorKind::AddrInUse));
+        }
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile(path.clone());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(Listener::Unix(listener, file))
+}
+
+#[cfg(test)]
+mod tests;

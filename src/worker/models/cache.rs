@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::{Ellipsis, TryIndexMutOp, TryIndexOp};
-use mlx_rs::ops::{concatenate_axis, zeros_dtype};
+use mlx_rs::ops::{concatenate, zeros_dtype};
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = 256;
@@ -90,7 +90,7 @@ fn empty(new: &Array) -> Result<Array> {
 fn grown(old: Array, offset: i32, new: &Array) -> Result<Array> {
     let more = empty(new)?;
     if offset == old.dim(2) {
-        return concatenate_axis(&[old, more], 2);
+        return concatenate(&[old, more], 2);
     }
-    concatenate_axis(&[old.try_index((Ellipsis, ..offset, ..))?, more], 2)
+    concatenate(&[old.try_index((Ellipsis, ..offset, ..))?, more], 2)
 }

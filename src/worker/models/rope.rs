@@ -97,7 +97,7 @@ fn llama3_table(
     let wavelengths = scalar(2.0 * std::f32::consts::PI).multiply(&frequencies)?;
 
     let is_long = wavelengths.gt(&low_wavelength)?;
-    let stretched = ops::r#where(&is_long, frequencies.multiply(scalar(factor))?, &frequencies)?;
+    let stretched = ops::select(&is_long, frequencies.multiply(scalar(factor))?, &frequencies)?;
     let is_medium = wavelengths
         .gt(&high_wavelength)?
         .logical_and(wavelengths.lt(&low_wavelength)?)?;
@@ -113,5 +113,5 @@ fn llama3_table(
             .divide(scalar(factor))?
             .add(&smooth)?,
     )?;
-    ops::r#where(&is_medium, blended, stretched)
+    ops::select(&is_medium, blended, stretched)
 }

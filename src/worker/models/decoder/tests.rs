@@ -89,7 +89,7 @@ fn logits_are_the_reference_s_to_the_bit() {
         let mut logits = logits;
         let mut greedy = Vec::new();
         for step in 0..case.greedy.len() {
-            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item();
+            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
             greedy.push(token);
             if step + 1 < case.greedy.len() {
                 logits = model.forward(&tokens(&[token]), &mut cache).unwrap();

@@ -1,0 +1,185 @@
+//! `/v1/chat/completions` and `/v1/completions`: from a body to the engine and back, whole or as a stream.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use uuid::Uuid;
+
+use super::engine::{Completion, SubmitError};
+use super::prompt::ValidRequest;
+use super::sequence::{Done, Event};
+use super::server::{App, MAX_BODY_BYTES};
+use super::stream::{self, Chunks};
+use crate::openai::ApiError;
+use crate::openai::error::ErrorCode;
+use crate::openai::request::{ChatRequest, Options, TextRequest};
+use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
+
+/// Said when the engine's thread ends while a request is under way.
+pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
+
+/// Longer bodies are tokenized on a thread of their own, so that they do not hold up other connections.
+const MAX_INLINE_BYTES: usize = 16 << 10;
+
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let body = accept(body)?;
+    let ChatRequest {
+        model,
+        messages,
+        options,
+    } = ChatRequest::parse(&body)?;
+    app.check_model(&model)?;
+    app.check_ready()?;
+    let kept = options.clone();
+    let validate = move |app: &App| {
+        app.prompter
+            .chat(&messages, &kept, &now(app))
+            .map(|request| vec![request])
+    };
+    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let completions = submit(&app, requests)?;
+    if options.stream {
+        return Ok(respond_streaming(&app, Chunks::Chat, &options, completions));
+    }
+    let (mut texts, usage) = collect(completions).await?;
+    let (text, done) = texts.pop().expect("one completion was submitted");
+    let envelope = envelope(&app, "chatcmpl", "chat.completion");
+    Ok(Json(ChatCompletion::new(&envelope, text, done.reason, usage)).into_response())
+}
+
+pub(crate) async fn text(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let body = accept(body)?;
+    let TextRequest {
+        model,
+        prompts,
+        options,
+    } = TextRequest::parse(&body)?;
+    app.check_model(&model)?;
+    app.check_ready()?;
+    let kept = options.clone();
+    let validate = move |app: &App| {
+        prompts
+            .iter()
+            .map(|prompt| app.prompter.text(prompt, &kept))
+            .collect()
+    };
+    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let completions = submit(&app, requests)?;
+    if options.stream {
+        return Ok(respond_streaming(&app, Chunks::Text, &options, completions));
+    }
+    let (texts, usage) = collect(completions).await?;
+    let choice = |(index, (text, done)): (usize, (String, Done))| TextChoice {
+        index,
+        text,
+        logprobs: (),
+        finish_reason: Some(done.reason),
+    };
+    let envelope = envelope(&app, "cmpl", "text_completion");
+    let choices = texts.into_iter().enumerate().map(choice).collect();
+    Ok(Json(TextCompletion {
+        envelope: &envelope,
+        choices,
+        usage,
+    })
+    .into_response())
+}
+
+fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+    body.map_err(|rejection| {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            ApiError::request_too_large(MAX_BODY_BYTES)
+        } else {
+            ApiError::invalid_json("the body ended early.")
+        }
+    })
+}
+
+fn now(app: &App) -> jiff::Zoned {
+    app.clock.now().to_zoned(jiff::tz::TimeZone::system())
+}
+
+async fn off_thread_if<T: Send + 'static>(
+    long: bool,
+    app: &Arc<App>,
+    work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if !long {
+        return work(app);
+    }
+    let app = Arc::clone(app);
+    tokio::task::spawn_blocking(move || work(&app))
+        .await
+        .unwrap_or_else(|_| Err(ApiError::server_error("The server failed on this request.")))
+}
+
+/// All or none: what was submitted before a refusal is cancelled by being dropped.
+fn submit(app: &App, requests: Vec<ValidRequest>) -> Result<Vec<Completion>, ApiError> {
+    requests
+        .into_iter()
+        .map(|request| {
+            app.engine.submit(request).map_err(|err| match err {
+                SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
+                    format!("The model `{}` is busy and its queue is full.", app.name),
+                    retry_after_seconds,
+                ),
+                SubmitError::Stopped => ApiError::unavailable(ErrorCode::ModelUnavailable, ENGINE_ENDED),
+            })
+        })
+        .collect()
+}
+
+fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
+    Envelope {
+        id: format!("{id_prefix}-{}", Uuid::new_v4().simple()),
+        object,
+        created: app.clock.now().as_second(),
+        model: app.name.clone(),
+        system_fingerprint: {
+            let engine = app.engine.state().engine();
+            format!("{}-{}-{}", engine.name, engine.version, engine.device)
+        },
+    }
+}
+
+/// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
+async fn collect(completions: Vec<Completion>) -> Result<(Vec<(String, Done)>, Usage), ApiError> {
+    let prompt_tokens = completions
+        .iter()
+        .map(|completion| completion.prompt_tokens)
+        .sum();
+    let mut texts = Vec::with_capacity(completions.len());
+    for mut completion in completions {
+        let mut text = String::new();
+        let done = loop {
+            match completion.events.recv().await {
+                Some(Event::Text(more)) => text.push_str(&more),
+                Some(Event::Done(done)) => break done,
+                Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
+                None => return Err(ApiError::server_error(ENGINE_ENDED)),
+            }
+        };
+        texts.push((text, done));
+    }
+    let completion_tokens = texts.iter().map(|(_, done)| done.completion_tokens).sum();
+    Ok((texts, Usage::new(prompt_tokens, completion_tokens)))
+}
+
+fn respond_streaming(app: &App, chunks: Chunks, options: &Options, completions: Vec<Completion>) -> Response {
+    let envelope = match chunks {
+        Chunks::Chat => envelope(app, "chatcmpl", "chat.completion.chunk"),
+        Chunks::Text => envelope(app, "cmpl", "text_completion"),
+    };
+    stream::response(chunks, envelope, options.include_usage, completions)
+}

@@ -1,0 +1,438 @@
+//! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it jobs through a bounded
+//! queue and read each job's events from a channel of its own.
+//!
+//! The thread's loop, once per step: drop what was cancelled, admit what waits, one decode step for every sequence
+//! that decodes, then one chunk of one prompt. A failure of one request ends that request only; a panic ends the
+//! thread, and with it the process, which the agent starts afresh.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::metrics::{Outcome, WorkerMetrics};
+use super::models::Decoder;
+use super::prompt::{Prompter, ValidRequest};
+use super::sequence::{Done, Event, Job, Sequence, StepError, token_row};
+use super::state::{EngineState, Sample};
+use crate::clock::Clock;
+use crate::mlx::device::{self, Backend};
+use crate::mlx::load::{LoadError, Weights};
+use crate::model_dir::ModelDir;
+use crate::openai::response::FinishReason;
+use crate::wire::{ModelInfo, WorkerPhase};
+
+/// Requests that may wait beyond those that run. More would wait longer than their clients do.
+pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
+
+/// Tokens of a prompt per step while others decode: what one of them waits for at most.
+const SHARED_CHUNK_TOKENS: usize = 512;
+/// Tokens of a prompt per step while nothing decodes. Cancellation is noticed between chunks.
+const PREFILL_CHUNK_TOKENS: usize = 2048;
+
+/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
+/// several times the model's size.
+const STEPS_PER_CACHE_CLEARING: u64 = 512;
+/// Steps between two readings of the allocator's counters.
+const STEPS_PER_MEMORY_READING: u64 = 64;
+
+/// MLX walks graphs by recursion.
+const STACK_BYTES: usize = 32 << 20;
+
+/// Longest time a client is told to stay away.
+const MAX_RETRY_AFTER_SECONDS: u32 = 60;
+
+/// How the engine's thread ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    #[error("the weights cannot be loaded")]
+    Load {
+        #[source]
+        err: LoadError,
+    },
+    #[error("the engine failed while warming up: {0}")]
+    Warm(StepError),
+    #[error("the engine's device cannot be used: {0}")]
+    Device(mlx_rs::error::Exception),
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+    #[error("the engine's thread cannot be started")]
+    Spawn {
+        #[source]
+        err: std::io::Error,
+    },
+}
+
+/// What the engine is to run.
+#[derive(Debug)]
+pub(crate) struct EngineConfig {
+    pub(crate) model: ModelDir,
+    pub(crate) context_tokens: u64,
+    pub(crate) prompter: Arc<Prompter>,
+    pub(crate) max_concurrency: usize,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: WorkerMetrics,
+}
+
+/// Hands requests to the engine's thread. The thread ends when this is dropped and its work is done.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    jobs: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
+    total_places: usize,
+    max_concurrency: usize,
+    abort: Arc<AtomicBool>,
+    state: Arc<EngineState>,
+    clock: Clock,
+    metrics: WorkerMetrics,
+}
+
+/// A submitted request. Dropping it cancels the request and frees its place.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) events: mpsc::Receiver<Event>,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SubmitError {
+    Full { retry_after_seconds: u32 },
+    Stopped,
+}
+
+impl Engine {
+    /// Starts the thread, which begins to load the model. The receiver hears how the thread ended.
+    pub(crate) fn spawn(
+        config: EngineConfig,
+    ) -> Result<(Self, oneshot::Receiver<Result<(), EngineError>>), EngineError> {
+        let total_places = config.max_concurrency + MAX_QUEUED_REQUESTS;
+        // Places are freed when a client goes, jobs a step later: hence the room for twice as many.
+        let (jobs_tx, jobs_rx) = mpsc::channel(total_places * 2);
+        let (ended_tx, ended_rx) = oneshot::channel();
+        let state = Arc::new(EngineState::new(config.clock.clone()));
+        let abort = Arc::new(AtomicBool::new(false));
+        let engine = Self {
+            jobs: jobs_tx,
+            places: Arc::new(Semaphore::new(total_places)),
+            total_places,
+            max_concurrency: config.max_concurrency,
+            abort: Arc::clone(&abort),
+            state: Arc::clone(&state),
+            clock: config.clock.clone(),
+            metrics: config.metrics.clone(),
+        };
+        let thread = EngineThread {
+            config,
+            state,
+            abort,
+            jobs: jobs_rx,
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+        };
+        std::thread::Builder::new()
+            .name("engine".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| thread.run()))
+                    .unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
+                // Nobody listens any more when the whole process is ending.
+                drop(ended_tx.send(outcome));
+            })
+            .map_err(|err| EngineError::Spawn { err })?;
+        Ok((engine, ended_rx))
+    }
+
+    pub(crate) fn submit(&self, request: ValidRequest) -> Result<Completion, SubmitError> {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return Err(self.full());
+        };
+        let (events_tx, events_rx) = mpsc::channel(Job::event_capacity(&request));
+        let prompt_tokens = request.prompt.len();
+        let job = Job {
+            request,
+            events: events_tx,
+            submitted: self.clock.instant(),
+        };
+        match self.jobs.try_send(job) {
+            Ok(()) => Ok(Completion {
+                events: events_rx,
+                prompt_tokens,
+                place,
+            }),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(self.full()),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(SubmitError::Stopped),
+        }
+    }
+
+    fn full(&self) -> SubmitError {
+        self.metrics.ended(Outcome::Rejected);
+        // When all that is ahead has run, a place is surely free; a rough figure is better than none.
+        let rounds = (self.total_places / self.max_concurrency).max(1) as f64;
+        let seconds = self
+            .state
+            .typical_duration()
+            .unwrap_or(Duration::from_secs(1))
+            .as_secs_f64()
+            * rounds;
+        let retry_after_seconds = (seconds.ceil() as u32).clamp(1, MAX_RETRY_AFTER_SECONDS);
+        SubmitError::Full { retry_after_seconds }
+    }
+
+    pub(crate) fn state(&self) -> &EngineState {
+        &self.state
+    }
+
+    /// Whether the thread is there to take jobs.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.jobs.is_closed()
+    }
+
+    /// Makes the thread drop what it is doing and end: the grace period is over.
+    pub(crate) fn abort(&self) {
+        self.abort.store(true, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free_places(&self) -> usize {
+        self.places.available_permits()
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or(panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
+}
+
+struct EngineThread {
+    config: EngineConfig,
+    state: Arc<EngineState>,
+    abort: Arc<AtomicBool>,
+    jobs: mpsc::Receiver<Job>,
+    waiting: VecDeque<Job>,
+    active: Vec<Sequence>,
+}
+
+impl EngineThread {
+    fn run(mut self) -> Result<(), EngineError> {
+        let backend = Backend::current().map_err(EngineError::Device)?;
+        let engine = device::engine_info().map_err(EngineError::Device)?;
+        self.state.set_info(engine, self.model_info(backend));
+        let model = self.load(backend)?;
+        self.state.set_phase(WorkerPhase::Warming);
+        warm(&model).map_err(EngineError::Warm)?;
+        self.state.set_memory(device::memory());
+        self.state.set_phase(WorkerPhase::Ready);
+        let mut steps = 0_u64;
+        while self.receive() {
+            self.state.set_progress();
+            self.drop_cancelled();
+            self.admit(&model);
+            self.state.set_load(self.active.len(), self.waiting.len());
+            self.decode(&model);
+            self.prefill(&model);
+            steps += 1;
+            self.housekeep(steps);
+        }
+        Ok(())
+    }
+
+    /// Sizes are those in memory, which depend on the back end.
+    fn model_info(&self, backend: Backend) -> ModelInfo {
+        let shape = &self.config.model.shape;
+        let element = backend.compute_type(shape.element);
+        ModelInfo {
+            architecture: shape.config.architecture.to_string(),
+            parameters: shape.parameters,
+            weights_bytes: shape.resident_bytes(element),
+            kv_bytes_per_token: shape.config.kv_bytes_per_token(element),
+            context_tokens: self.config.context_tokens,
+        }
+    }
+
+    fn load(&self, backend: Backend) -> Result<Decoder, EngineError> {
+        let ModelDir {
+            shape, weight_files, ..
+        } = &self.config.model;
+        let load = || {
+            let mut weights = Weights::open(weight_files, backend.compute_type(shape.element))?;
+            Decoder::load(shape, &mut weights)
+        };
+        load().map_err(|err| EngineError::Load { err })
+    }
+
+    /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
+    fn receive(&mut self) -> bool {
+        if self.active.is_empty() && self.waiting.is_empty() {
+            self.rest();
+            match self.jobs.blocking_recv() {
+                Some(job) => self.waiting.push_back(job),
+                None => return false,
+            }
+        }
+        while let Ok(job) = self.jobs.try_recv() {
+            self.waiting.push_back(job);
+        }
+        !self.abort.load(Ordering::Relaxed)
+    }
+
+    fn rest(&self) {
+        // What the last requests used is of no use to the next ones, whose sizes differ.
+        drop(mlx_rs::memory::clear_cache());
+        self.state.set_memory(device::memory());
+        self.state.set_load(0, 0);
+        self.state.set_idle();
+    }
+
+    fn drop_cancelled(&mut self) {
+        let metrics = &self.config.metrics;
+        self.waiting.retain(|job| {
+            let keep = !job.events.is_closed();
+            if !keep {
+                metrics.ended(Outcome::Cancelled);
+            }
+            keep
+        });
+        self.active.retain(|sequence| {
+            let keep = !sequence.is_cancelled();
+            if !keep {
+                metrics.ended(Outcome::Cancelled);
+                metrics.tokens(sequence.prompt_tokens(), sequence.completion_tokens());
+            }
+            keep
+        });
+    }
+
+    fn admit(&mut self, model: &Decoder) {
+        while self.active.len() < self.config.max_concurrency
+            && let Some(job) = self.waiting.pop_front()
+        {
+            self.active
+                .push(Sequence::new(job, model, self.config.prompter.tokenizer()));
+        }
+    }
+
+    /// One step for every sequence that decodes. All are launched before the first is read.
+    fn decode(&mut self, model: &Decoder) {
+        let tokenizer = self.config.prompter.tokenizer();
+        let clock = &self.config.clock;
+        let launched: Vec<Result<(), StepError>> = self.active.iter_mut().map(|s| s.launch(model)).collect();
+        let mut outcomes = launched.into_iter();
+        let mut ended = Vec::new();
+        self.active.retain_mut(|sequence| {
+            let launched = outcomes.next().expect("one outcome per sequence");
+            let outcome = launched.and_then(|()| sequence.read(tokenizer, || clock.instant()));
+            match outcome {
+                Ok(None) => true,
+                Ok(Some(done)) => {
+                    ended.push(Ended::new(sequence, Ok(done)));
+                    false
+                }
+                Err(err) => {
+                    ended.push(Ended::new(sequence, Err(err)));
+                    false
+                }
+            }
+        });
+        ended.into_iter().for_each(|ended| self.record(&ended));
+    }
+
+    /// One chunk of the oldest prompt that is not in its cache yet.
+    fn prefill(&mut self, model: &Decoder) {
+        let shared = self.active.iter().any(|sequence| !sequence.is_prefilling());
+        let chunk_tokens = if shared {
+            SHARED_CHUNK_TOKENS
+        } else {
+            PREFILL_CHUNK_TOKENS
+        };
+        let Some(index) = self.active.iter().position(Sequence::is_prefilling) else {
+            return;
+        };
+        if let Err(err) = self.active[index].prefill(model, chunk_tokens) {
+            let sequence = self.active.remove(index);
+            self.record(&Ended::new(&sequence, Err(err)));
+        }
+    }
+
+    fn record(&self, ended: &Ended) {
+        let metrics = &self.config.metrics;
+        metrics.tokens(ended.prompt_tokens, ended.completion_tokens);
+        let done = match &ended.outcome {
+            Ok(done) => done,
+            Err(message) => {
+                tracing::error!(error = %message, "a request failed");
+                metrics.ended(Outcome::Failed);
+                self.state.add_failed();
+                return;
+            }
+        };
+        metrics.ended(match done.reason {
+            FinishReason::Stop => Outcome::Stop,
+            FinishReason::Length => Outcome::Length,
+        });
+        let now = self.config.clock.instant();
+        let first_token = ended.timing.first_token.unwrap_or(now);
+        let time_to_first_token = first_token.duration_since(ended.timing.submitted);
+        let duration = now.duration_since(ended.timing.submitted);
+        let decoding = now.duration_since(first_token);
+        let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        let between = (later_tokens > 0).then(|| decoding / later_tokens);
+        metrics.first_token(time_to_first_token);
+        metrics.finished(duration, between);
+        let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
+        self.state.add_completed(Sample {
+            time_to_first_token,
+            duration,
+            decode_tokens_per_second: between.and_then(rate),
+        });
+    }
+
+    fn housekeep(&self, steps: u64) {
+        if steps.is_multiple_of(STEPS_PER_CACHE_CLEARING) {
+            drop(mlx_rs::memory::clear_cache());
+        }
+        if steps.is_multiple_of(STEPS_PER_MEMORY_READING) {
+            self.state.set_memory(device::memory());
+        }
+    }
+}
+
+/// A sequence that is over, as far as it is recorded.
+struct Ended {
+    timing: super::sequence::Timing,
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    outcome: Result<Done, String>,
+}
+
+impl Ended {
+    fn new(sequence: &Sequence, outcome: Result<Done, StepError>) -> Self {
+        let outcome = outcome.map_err(|err| {
+            let message = err.to_string();
+            sequence.fail(message.clone());
+            message
+        });
+        Self {
+            timing: sequence.timing(),
+            prompt_tokens: sequence.prompt_tokens(),
+            completion_tokens: sequence.completion_tokens(),
+            outcome,
+        }
+    }
+}
+
+/// One prompt and one decode step, so that kernels are loaded before the first request.
+fn warm(model: &Decoder) -> Result<(), StepError> {
+    let mut cache = model.new_cache();
+    for tokens in [&[0_u32, 0][..], &[0]] {
+        model.forward(&token_row(tokens), &mut cache)?.eval()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! What a worker counts. Labels are fixed words, never anything from a request.
+
+use std::time::Duration;
+
+use crate::metrics::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, LATENCY_SECONDS, Opts,
+    Registry, Result,
+};
+use crate::wire::EngineMemory;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Stop,
+    Length,
+    Cancelled,
+    Failed,
+    /// Refused because the queue was full.
+    Rejected,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerMetrics {
+    requests: IntCounterVec,
+    prompt_tokens: IntCounter,
+    completion_tokens: IntCounter,
+    running: IntGauge,
+    queued: IntGauge,
+    time_to_first_token: Histogram,
+    inter_token: Histogram,
+    duration: Histogram,
+    memory: IntGaugeVec,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn register(registry: &Registry) -> Result<Self> {
+        let counter = |name: &str, help: &str| -> Result<IntCounter> {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let gauge = |name: &str, help: &str| -> Result<IntGauge> {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let histogram = |name: &str, help: &str| -> Result<Histogram> {
+            let options = HistogramOpts::new(name, help).buckets(LATENCY_SECONDS.to_vec());
+            let histogram = Histogram::with_opts(options)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok(histogram)
+        };
+        let requests = IntCounterVec::new(
+            Opts::new("rooflet_worker_requests_total", "Completions by how they ended."),
+            &["outcome"],
+        )?;
+        registry.register(Box::new(requests.clone()))?;
+        let memory = IntGaugeVec::new(
+            Opts::new("rooflet_worker_memory_bytes", "Memory of the engine's allocator."),
+            &["kind"],
+        )?;
+        registry.register(Box::new(memory.clone()))?;
+        Ok(Self {
+            requests,
+            memory,
+            prompt_tokens: counter(
+                "rooflet_worker_prompt_tokens_total",
+                "Tokens of prompts that were computed.",
+            )?,
+            completion_tokens: counter(
+                "rooflet_worker_completion_tokens_total",
+                "Tokens that were generated.",
+            )?,
+            running: gauge("rooflet_worker_running_requests", "Completions being computed.")?,
+            queued: gauge(
+                "rooflet_worker_queued_requests",
+                "Completions waiting for the engine.",
+            )?,
+            time_to_first_token: histogram(
+                "rooflet_worker_time_to_first_token_seconds",
+                "From a request's arrival to its first token.",
+            )?,
+            inter_token: histogram(
+                "rooflet_worker_inter_token_latency_seconds",
+                "Mean time between two tokens of one request.",
+            )?,
+            duration: histogram(
+                "rooflet_worker_request_duration_seconds",
+                "From a request's arrival to its end.",
+            )?,
+        })
+    }
+
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        self.requests.with_label_values(&[outcome.as_str()]).inc();
+    }
+
+    pub(crate) fn tokens(&self, prompt: usize, completion: usize) {
+        self.prompt_tokens.inc_by(prompt as u64);
+        self.completion_tokens.inc_by(completion as u64);
+    }
+
+    pub(crate) fn first_token(&self, after: Duration) {
+        self.time_to_first_token.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
+        self.duration.observe(duration.as_secs_f64());
+        if let Some(between) = between_tokens {
+            self.inter_token.observe(between.as_secs_f64());
+        }
+    }
+
+    /// Sets the gauges; called when they are about to be shown.
+    pub(crate) fn show(&self, running: u64, queued: u64, memory: EngineMemory) {
+        let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.running.set(count(running));
+        self.queued.set(count(queued));
+        for (kind, bytes) in [
+            ("active", memory.active_bytes),
+            ("peak", memory.peak_bytes),
+            ("cache", memory.cache_bytes),
+        ] {
+            self.memory.with_label_values(&[kind]).set(count(bytes));
+        }
+    }
+}

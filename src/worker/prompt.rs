@@ -1,0 +1,344 @@
+//! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
+//! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
+
+use camino::Utf8Path;
+use jiff::Zoned;
+use serde_json::Value;
+
+use crate::model_dir::{InspectModelError, read_bounded, read_optional};
+use crate::openai::ApiError;
+use crate::openai::request::{Options, Prompt};
+use crate::roofline::model::ModelConfig;
+use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
+use crate::text::tokenizer::{Tokenizer, TokenizerError};
+use crate::worker::sampler::Sampling;
+
+/// The largest published ones are about 35 MB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// OpenAI's default for `/v1/completions`. A chat may use what is left of the context.
+const DEFAULT_COMPLETION_TOKENS: usize = 16;
+
+/// A request that the engine can run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ValidRequest {
+    /// Not empty, shorter than the context, each below the model's vocabulary size.
+    pub(crate) prompt: Vec<u32>,
+    /// At least 1; prompt plus this fits the context.
+    pub(crate) max_tokens: usize,
+    pub(crate) stop: Vec<String>,
+    pub(crate) sampling: Sampling,
+}
+
+/// Why the text side of a model directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PromptError {
+    #[error("model directory")]
+    Read {
+        #[source]
+        err: InspectModelError,
+    },
+    #[error("model directory: {file}: not valid JSON")]
+    InvalidJson {
+        file: &'static str,
+        #[source]
+        err: serde_json::Error,
+    },
+    #[error("model directory")]
+    Tokenizer {
+        #[source]
+        err: TokenizerError,
+    },
+    #[error("model directory")]
+    Template {
+        #[source]
+        err: TemplateError,
+    },
+}
+
+impl PromptError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Read { err } => err.reason(),
+            Self::InvalidJson { .. } => "InvalidModelFile",
+            Self::Tokenizer { err } => err.reason(),
+            Self::Template { err } => err.reason(),
+        }
+    }
+}
+
+/// Sampling where the request does not say, from `generation_config.json`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct SamplingDefaults {
+    temperature: f32,
+    top_p: f32,
+    top_k: u32,
+}
+
+impl SamplingDefaults {
+    fn new(generation_config: Option<&Value>) -> Self {
+        let field = |name: &str| generation_config.and_then(|config| config.get(name));
+        let number = |name: &str| field(name).and_then(Value::as_f64).map(|number| number as f32);
+        let greedy = field("do_sample").is_some_and(|sample| sample == false);
+        Self {
+            temperature: if greedy {
+                0.0
+            } else {
+                number("temperature").unwrap_or(1.0)
+            },
+            top_p: number("top_p").unwrap_or(1.0),
+            top_k: field("top_k")
+                .and_then(Value::as_u64)
+                .and_then(|k| u32::try_from(k).ok())
+                .unwrap_or(0),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Prompter {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    defaults: SamplingDefaults,
+    vocab_size: u32,
+    context_tokens: usize,
+}
+
+impl Prompter {
+    /// Reads the directory's text files.
+    pub(crate) fn load(
+        dir: &Utf8Path,
+        config: &ModelConfig,
+        context_tokens: usize,
+    ) -> Result<Self, PromptError> {
+        let tokenizer_json = read_bounded(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)
+            .map_err(|err| PromptError::Read { err })?;
+        let tokenizer_config = read_json(dir, "tokenizer_config.json")?;
+        let generation_config = read_json(dir, "generation_config.json")?;
+        let tokenizer = Tokenizer::new(
+            tokenizer_json.as_bytes(),
+            tokenizer_config.as_ref(),
+            generation_config.as_ref(),
+            &config.eos_token_ids,
+        )
+        .map_err(|err| PromptError::Tokenizer { err })?;
+        tokenizer
+            .check_fits(config.vocab_size)
+            .map_err(|err| PromptError::Tokenizer { err })?;
+        Ok(Self {
+            tokenizer,
+            template: load_template(dir, tokenizer_config.as_ref())?,
+            defaults: SamplingDefaults::new(generation_config.as_ref()),
+            vocab_size: config.vocab_size,
+            context_tokens,
+        })
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub(crate) fn chat(
+        &self,
+        messages: &[Value],
+        options: &Options,
+        now: &Zoned,
+    ) -> Result<ValidRequest, ApiError> {
+        let template = self.template.as_ref().ok_or_else(|| {
+            ApiError::unsupported(
+                "messages",
+                "This model has no chat template; use /v1/completions.",
+            )
+        })?;
+        let text = template
+            .render(RenderInput {
+                messages,
+                add_generation_prompt: true,
+                bos_token: self.tokenizer.bos_token(),
+                eos_token: self.tokenizer.eos_token(),
+                now,
+            })
+            .map_err(|err| {
+                ApiError::invalid_value(
+                    "messages",
+                    format!("The model's chat template refuses these messages: {err}"),
+                )
+            })?;
+        let prompt = self
+            .tokenizer
+            .encode_chat(&text)
+            .map_err(|err| ApiError::invalid_value("messages", err.to_string()))?;
+        self.limited("messages", prompt, options, self.context_tokens)
+    }
+
+    pub(crate) fn text(&self, prompt: &Prompt, options: &Options) -> Result<ValidRequest, ApiError> {
+        let prompt = match prompt {
+            Prompt::Text(text) => self
+                .tokenizer
+                .encode_prompt(text)
+                .map_err(|err| ApiError::invalid_value("prompt", err.to_string()))?,
+            Prompt::Tokens(tokens) => tokens.clone(),
+        };
+        self.limited("prompt", prompt, options, DEFAULT_COMPLETION_TOKENS)
+    }
+
+    fn limited(
+        &self,
+        param: &str,
+        prompt: Vec<u32>,
+        options: &Options,
+        default_tokens: usize,
+    ) -> Result<ValidRequest, ApiError> {
+        if prompt.is_empty() {
+            return Err(ApiError::invalid_value(
+                param,
+                format!("'{param}' must not be empty."),
+            ));
+        }
+        if let Some(unknown) = prompt.iter().find(|token| **token >= self.vocab_size) {
+            return Err(ApiError::invalid_value(
+                param,
+                format!(
+                    "'{param}' holds token {unknown}, but the model's vocabulary ends at {}.",
+                    self.vocab_size - 1
+                ),
+            ));
+        }
+        if prompt.len() >= self.context_tokens {
+            return Err(ApiError::context_length_exceeded(
+                param,
+                prompt.len(),
+                self.context_tokens,
+            ));
+        }
+        let room = self.context_tokens - prompt.len();
+        Ok(ValidRequest {
+            max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
+            prompt,
+            stop: options.stop.clone(),
+            sampling: Sampling {
+                temperature: options.temperature.unwrap_or(self.defaults.temperature),
+                top_p: options.top_p.unwrap_or(self.defaults.top_p),
+                top_k: options.top_k.unwrap_or(self.defaults.top_k),
+                seed: options.seed.unwrap_or_else(rand::random),
+            },
+        })
+    }
+}
+
+fn read_json(dir: &Utf8Path, file: &'static str) -> Result<Option<Value>, PromptError> {
+    let text = read_optional(dir, file, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })?;
+    text.map(|text| serde_json::from_str(&text).map_err(|err| PromptError::InvalidJson { file, err }))
+        .transpose()
+}
+
+/// A file of its own goes before `tokenizer_config.json`, as in the reference.
+fn load_template(
+    dir: &Utf8Path,
+    tokenizer_config: Option<&Value>,
+) -> Result<Option<ChatTemplate>, PromptError> {
+    const OWN: &str = "chat_template.jinja";
+    const OLD: &str = "chat_template.json";
+    const SHARED: &str = "tokenizer_config.json";
+    let invalid = |err| PromptError::Template { err };
+    let own = read_optional(dir, OWN, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })?;
+    let old = || match read_json(dir, OLD)? {
+        Some(config) => Ok(source_in(OLD, &config)
+            .map_err(invalid)?
+            .map(|source| (OLD, source))),
+        None => Ok(None),
+    };
+    let shared = || match tokenizer_config {
+        Some(config) => Ok(source_in(SHARED, config)
+            .map_err(invalid)?
+            .map(|source| (SHARED, source))),
+        None => Ok(None),
+    };
+    let found = match own {
+        Some(source) => Some((OWN, source)),
+        None => match shared()? {
+            Some(found) => Some(found),
+            None => old()?,
+        },
+    };
+    found
+        .map(|(file, source)| ChatTemplate::compile(file, &source).map_err(invalid))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::Utf8PathBuf;
+    use serde_json::json;
+
+    use super::*;
+    use crate::openai::error::ErrorCode;
+
+    fn prompter(context_tokens: usize) -> Prompter {
+        let dir = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
+        let config = ModelConfig::parse(&std::fs::read_to_string(dir.join("config.json")).unwrap()).unwrap();
+        Prompter::load(&dir, &config, context_tokens).unwrap()
+    }
+
+    fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
+        let messages = [json!({"role": "user", "content": "What is rooflet?"})];
+        prompter.chat(&messages, options, &Zoned::default())
+    }
+
+    #[test]
+    fn a_completion_ends_at_the_context_s_end() {
+        // The prompt has 12 tokens.
+        let options = |max_tokens| Options {
+            max_tokens,
+            ..Options::default()
+        };
+        assert_eq!(chat(&prompter(100), &options(None)).unwrap().max_tokens, 88);
+        assert_eq!(chat(&prompter(100), &options(Some(7))).unwrap().max_tokens, 7);
+        assert_eq!(chat(&prompter(100), &options(Some(500))).unwrap().max_tokens, 88);
+        assert_eq!(chat(&prompter(13), &options(Some(5))).unwrap().max_tokens, 1);
+        let err = chat(&prompter(12), &options(Some(5))).unwrap_err();
+        assert_eq!(
+            (err.status.as_u16(), err.code, err.param.as_deref()),
+            (400, Some(ErrorCode::ContextLengthExceeded), Some("messages"))
+        );
+    }
+
+    #[test]
+    fn prompts_of_tokens_are_checked() {
+        let text = |prompt| prompter(100).text(&prompt, &Options::default());
+        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
+        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
+        for prompt in [
+            Prompt::Tokens(vec![]),
+            Prompt::Text(String::new()),
+            Prompt::Tokens(vec![1024]),
+        ] {
+            assert_eq!(
+                text(prompt.clone()).unwrap_err().param.as_deref(),
+                Some("prompt"),
+                "{prompt:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn sampling_defaults_come_from_the_model() {
+        let defaults = |config: Value| SamplingDefaults::new(Some(&config));
+        let expect = |temperature, top_p, top_k| SamplingDefaults {
+            temperature,
+            top_p,
+            top_k,
+        };
+        assert_eq!(SamplingDefaults::new(None), expect(1.0, 1.0, 0));
+        assert_eq!(
+            defaults(json!({"temperature": 0.6, "top_p": 0.95, "top_k": 20})),
+            expect(0.6, 0.95, 20)
+        );
+        assert_eq!(
+            defaults(json!({"do_sample": false, "temperature": 0.6})),
+            expect(0.0, 1.0, 0)
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! The worker's HTTP server: routes, and what is not a completion.
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::completions;
+use super::engine::Engine;
+use super::metrics::WorkerMetrics;
+use super::prompt::Prompter;
+use crate::clock::Clock;
+use crate::metrics::{self, Registry};
+use crate::openai::ApiError;
+use crate::openai::response::{Model, ModelList};
+use crate::wire::{WorkerPhase, WorkerStatus};
+
+/// A context of a million tokens is about 4 MB of text.
+pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) name: String,
+    pub(crate) context_tokens: u64,
+    pub(crate) prompter: Arc<Prompter>,
+    pub(crate) engine: Engine,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: WorkerMetrics,
+    pub(crate) registry: Registry,
+    /// Unix time in seconds.
+    pub(crate) started: i64,
+}
+
+impl App {
+    pub(crate) fn check_model(&self, asked: &str) -> Result<(), ApiError> {
+        if asked == self.name {
+            Ok(())
+        } else {
+            Err(ApiError::model_not_found(asked))
+        }
+    }
+
+    pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
+        match self.engine.state().phase() {
+            WorkerPhase::Ready => Ok(()),
+            WorkerPhase::Loading | WorkerPhase::Warming => Err(ApiError::model_loading(&self.name)),
+        }
+    }
+
+    fn model_card(&self) -> Model {
+        let context = usize::try_from(self.context_tokens).ok();
+        Model::new(self.name.clone(), self.started, context)
+    }
+}
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(completions::chat))
+        .route("/v1/completions", post(completions::text))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*model}", get(model))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/status", get(status))
+        .route("/metrics", get(show_metrics))
+        .fallback(unknown_url)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(CatchPanicLayer::custom(
+            |_panic: Box<dyn std::any::Any + Send>| {
+                ApiError::server_error("The server failed on this request.").into_response()
+            },
+        ))
+        .with_state(app)
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<ModelList> {
+    Json(ModelList::new(vec![app.model_card()]))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(asked): Path<String>) -> Result<Json<Model>, ApiError> {
+    app.check_model(&asked)?;
+    Ok(Json(app.model_card()))
+}
+
+/// Alive: the engine's thread is there and makes progress while it has work.
+async fn health(State(app): State<Arc<App>>) -> Response {
+    if !app.engine.is_running() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();
+    }
+    if app.engine.state().is_stalled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine makes no progress\n").into_response();
+    }
+    "ok\n".into_response()
+}
+
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if !app.engine.is_running() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();
+    }
+    match app.engine.state().phase() {
+        WorkerPhase::Ready => "ok\n".into_response(),
+        WorkerPhase::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading\n").into_response(),
+        WorkerPhase::Warming => (StatusCode::SERVICE_UNAVAILABLE, "warming\n").into_response(),
+    }
+}
+
+async fn status(State(app): State<Arc<App>>) -> Json<WorkerStatus> {
+    let state = app.engine.state();
+    Json(WorkerStatus {
+        phase: state.phase(),
+        engine: state.engine(),
+        model: state.model(),
+        memory: state.memory(),
+        requests: state.requests(),
+        measured: state.measured(),
+    })
+}
+
+async fn show_metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let state = app.engine.state();
+    let requests = state.requests();
+    app.metrics
+        .show(requests.running, requests.queued, state.memory());
+    (
+        [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
+        metrics::render(&app.registry),
+    )
+}
+
+async fn unknown_url(request: Request) -> ApiError {
+    ApiError::unknown_url(request.method().as_str(), request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}

@@ -1,0 +1,218 @@
+//! What the engine's thread tells the rest of the worker: phase, progress, counts, speeds. Written by one thread,
+//! read by many.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::wire::{EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase};
+
+/// Requests whose speeds are remembered.
+const RECENT_REQUESTS: usize = 64;
+
+/// An engine that has work and made no step for so long hangs: no prefill chunk takes as long.
+const STALL: Duration = Duration::from_secs(180);
+
+/// Of `progress_millis`: nothing to do.
+const IDLE: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct EngineState {
+    clock: Clock,
+    started: Instant,
+    phase: watch::Sender<WorkerPhase>,
+    info: OnceLock<(EngineInfo, ModelInfo)>,
+    /// When the engine last made a step, in milliseconds since `started`.
+    progress_millis: AtomicU64,
+    running: AtomicU64,
+    queued: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    memory: Mutex<EngineMemory>,
+    recent: Mutex<VecDeque<Sample>>,
+}
+
+/// Speeds of one finished request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) time_to_first_token: Duration,
+    pub(crate) duration: Duration,
+    /// `None` for a request of one token.
+    pub(crate) decode_tokens_per_second: Option<f64>,
+}
+
+/// The state is plain values: a panic elsewhere cannot leave it half-written.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EngineState {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            started: clock.instant(),
+            clock,
+            phase: watch::Sender::new(WorkerPhase::Loading),
+            info: OnceLock::new(),
+            progress_millis: AtomicU64::new(IDLE),
+            running: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            memory: Mutex::default(),
+            recent: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> WorkerPhase {
+        *self.phase.borrow()
+    }
+
+    pub(crate) fn watch_phase(&self) -> watch::Receiver<WorkerPhase> {
+        self.phase.subscribe()
+    }
+
+    pub(crate) fn set_phase(&self, phase: WorkerPhase) {
+        self.phase.send_replace(phase);
+    }
+
+    /// Called once, by the engine's thread, when it knows its device.
+    pub(crate) fn set_info(&self, engine: EngineInfo, model: ModelInfo) {
+        self.info.get_or_init(|| (engine, model));
+    }
+
+    pub(crate) fn engine(&self) -> EngineInfo {
+        let unknown = || "unknown".to_owned();
+        self.info
+            .get()
+            .map(|(engine, _)| engine.clone())
+            .unwrap_or_else(|| EngineInfo {
+                name: "mlx".to_owned(),
+                version: unknown(),
+                device: unknown(),
+            })
+    }
+
+    pub(crate) fn model(&self) -> Option<ModelInfo> {
+        self.info.get().map(|(_, model)| model.clone())
+    }
+
+    pub(crate) fn set_progress(&self) {
+        let millis = self.clock.instant().duration_since(self.started).as_millis();
+        self.progress_millis
+            .store(u64::try_from(millis).unwrap_or(IDLE - 1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_idle(&self) {
+        self.progress_millis.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Whether the engine hangs: it has work and makes no step.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let progress = self.progress_millis.load(Ordering::Relaxed);
+        let now = self.clock.instant().duration_since(self.started);
+        progress != IDLE && now.saturating_sub(Duration::from_millis(progress)) > STALL
+    }
+
+    pub(crate) fn set_load(&self, running: usize, queued: usize) {
+        self.running.store(running as u64, Ordering::Relaxed);
+        self.queued.store(queued as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_memory(&self, memory: EngineMemory) {
+        *lock(&self.memory) = memory;
+    }
+
+    pub(crate) fn memory(&self) -> EngineMemory {
+        *lock(&self.memory)
+    }
+
+    pub(crate) fn add_completed(&self, sample: Sample) {
+        self.completed.fetch_add(1, Ordering::Relaxed);
+        let mut recent = lock(&self.recent);
+        if recent.len() == RECENT_REQUESTS {
+            recent.pop_front();
+        }
+        recent.push_back(sample);
+    }
+
+    pub(crate) fn add_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn requests(&self) -> RequestCounts {
+        RequestCounts {
+            running: self.running.load(Ordering::Relaxed),
+            queued: self.queued.load(Ordering::Relaxed),
+            completed: self.completed.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn measured(&self) -> MeasuredSpeed {
+        let recent = lock(&self.recent);
+        MeasuredSpeed {
+            decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
+            time_to_first_token_seconds: median(recent.iter().map(|s| s.time_to_first_token.as_secs_f64())),
+            samples: recent.len() as u64,
+        }
+    }
+
+    /// Median duration of recent requests.
+    pub(crate) fn typical_duration(&self) -> Option<Duration> {
+        median(lock(&self.recent).iter().map(|s| s.duration.as_secs_f64())).map(Duration::from_secs_f64)
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
+    Some(f64::midpoint(sorted[low], sorted[high]))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn an_engine_with_work_and_no_step_is_stalled() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let state = EngineState::new(Clock::Manual(manual.clone()));
+        manual.advance(STALL * 2);
+        assert!(!state.is_stalled(), "an idle engine may rest for ever");
+        state.set_progress();
+        manual.advance(STALL);
+        assert!(!state.is_stalled());
+        manual.advance(Duration::from_millis(1));
+        assert!(state.is_stalled());
+        state.set_progress();
+        assert!(!state.is_stalled());
+    }
+
+    #[test]
+    fn speeds_are_medians_of_the_last_requests() {
+        let state = EngineState::new(Clock::System);
+        assert_eq!(state.measured(), MeasuredSpeed::default());
+        for index in 1..=100_u32 {
+            state.add_completed(Sample {
+                time_to_first_token: Duration::from_secs(u64::from(index)),
+                duration: Duration::from_secs(7),
+                decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
+            });
+        }
+        let measured = state.measured();
+        assert_eq!(measured.samples, 64);
+        // Of 37..=100.
+        assert_eq!(measured.time_to_first_token_seconds, Some(68.5));
+        assert_eq!(measured.decode_tokens_per_second, Some(99.5));
+        assert_eq!(state.typical_duration(), Some(Duration::from_secs(7)));
+        assert_eq!(state.requests().completed, 100);
+    }
+}

@@ -1,0 +1,235 @@
+//! Completions as server-sent events: `data: {json}` for each chunk, `data: [DONE]` at the end, comments while nothing
+//! else comes, so that no proxy takes a long prefill for a dead connection.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use futures::stream::{self, BoxStream, SelectAll, StreamExt};
+use http::{HeaderValue, header};
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::completions::ENGINE_ENDED;
+use super::engine::Completion;
+use super::sequence::{Done, Event};
+use crate::openai::ApiError;
+use crate::openai::response::{
+    ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, TextChoice, TextChunk, Usage,
+};
+
+/// Silence after which a comment is sent. Common proxies give up after 30 to 60 seconds.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Whose chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chunks {
+    Chat,
+    Text,
+}
+
+/// The response, whose body lives as long as the client reads it: dropped, it cancels its completions.
+pub(crate) fn response(
+    chunks: Chunks,
+    envelope: Envelope,
+    include_usage: bool,
+    completions: Vec<Completion>,
+) -> Response {
+    let writer = Writer::new(chunks, envelope, include_usage, completions);
+    let body = stream::unfold(writer, |mut writer| async move {
+        let frame = writer.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(frame), writer))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+struct Writer {
+    chunks: Chunks,
+    envelope: Envelope,
+    include_usage: bool,
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    events: SelectAll<BoxStream<'static, (usize, Event)>>,
+    /// Places in the queue, freed as each completion ends, however slow its reader is.
+    places: Vec<Option<OwnedSemaphorePermit>>,
+    open: usize,
+    frames: VecDeque<Bytes>,
+}
+
+impl Writer {
+    fn new(chunks: Chunks, envelope: Envelope, include_usage: bool, completions: Vec<Completion>) -> Self {
+        let prompt_tokens = completions
+            .iter()
+            .map(|completion| completion.prompt_tokens)
+            .sum();
+        let open = completions.len();
+        let mut events = SelectAll::new();
+        let mut places = Vec::new();
+        for (index, completion) in completions.into_iter().enumerate() {
+            let ended = stream::once(async { Event::Failed(ENGINE_ENDED.to_owned()) });
+            let numbered = ReceiverStream::new(completion.events)
+                .chain(ended)
+                .map(move |event| (index, event));
+            events.push(numbered.boxed());
+            places.push(Some(completion.place));
+        }
+        let mut writer = Self {
+            chunks,
+            envelope,
+            include_usage,
+            prompt_tokens,
+            completion_tokens: 0,
+            events,
+            places,
+            open,
+            frames: VecDeque::new(),
+        };
+        if chunks == Chunks::Chat {
+            let delta = Delta {
+                role: Some("assistant"),
+                content: Some(""),
+            };
+            let frame = writer.chat_frame(delta, None);
+            writer.frames.push_back(frame);
+        }
+        writer
+    }
+
+    /// The next frame, `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                return Some(frame);
+            }
+            if self.open == 0 {
+                return None;
+            }
+            match tokio::time::timeout(KEEP_ALIVE, self.events.next()).await {
+                Err(_elapsed) => return Some(Bytes::from_static(b": keepalive\n\n")),
+                Ok(Some((index, event))) => self.write(index, event),
+                Ok(None) => return None,
+            }
+        }
+    }
+
+    fn write(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Text(text) => {
+                let frame = match self.chunks {
+                    Chunks::Chat => self.chat_frame(
+                        Delta {
+                            content: Some(&text),
+                            ..Delta::default()
+                        },
+                        None,
+                    ),
+                    Chunks::Text => self.text_frame(index, text, None),
+                };
+                self.frames.push_back(frame);
+            }
+            Event::Done(done) => self.write_end(index, done),
+            // The engine's message of a completion that is over comes from the chain above: nothing to say.
+            Event::Failed(_) if self.places[index].is_none() => {}
+            Event::Failed(message) => {
+                self.frames
+                    .push_back(data(&ApiError::server_error(message).body()));
+                self.close_all();
+            }
+        }
+    }
+
+    fn write_end(
+        &mut self,
+        index: usize,
+        Done {
+            reason,
+            completion_tokens,
+        }: Done,
+    ) {
+        let frame = match self.chunks {
+            Chunks::Chat => self.chat_frame(Delta::default(), Some(reason)),
+            Chunks::Text => self.text_frame(index, String::new(), Some(reason)),
+        };
+        self.frames.push_back(frame);
+        self.completion_tokens += completion_tokens;
+        self.places[index] = None;
+        self.open -= 1;
+        if self.open > 0 {
+            return;
+        }
+        if self.include_usage {
+            let usage = Some(Some(Usage::new(self.prompt_tokens, self.completion_tokens)));
+            let frame = match self.chunks {
+                Chunks::Chat => data(&ChatChunk {
+                    envelope: &self.envelope,
+                    choices: Vec::new(),
+                    usage,
+                }),
+                Chunks::Text => data(&TextChunk {
+                    envelope: &self.envelope,
+                    choices: Vec::new(),
+                    usage,
+                }),
+            };
+            self.frames.push_back(frame);
+        }
+        self.frames.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.close_all();
+    }
+
+    /// Drops what is left, which cancels it.
+    fn close_all(&mut self) {
+        self.events.clear();
+        self.places.iter_mut().for_each(|place| *place = None);
+        self.open = 0;
+    }
+
+    /// Null in every chunk but the last, where the client asked for usage.
+    fn no_usage(&self) -> Option<Option<Usage>> {
+        self.include_usage.then_some(None)
+    }
+
+    fn chat_frame(&self, delta: Delta<'_>, finish_reason: Option<FinishReason>) -> Bytes {
+        let choice = ChatChunkChoice {
+            index: 0,
+            delta,
+            logprobs: (),
+            finish_reason,
+        };
+        data(&ChatChunk {
+            envelope: &self.envelope,
+            choices: vec![choice],
+            usage: self.no_usage(),
+        })
+    }
+
+    fn text_frame(&self, index: usize, text: String, finish_reason: Option<FinishReason>) -> Bytes {
+        let choice = TextChoice {
+            index,
+            text,
+            logprobs: (),
+            finish_reason,
+        };
+        data(&TextChunk {
+            envelope: &self.envelope,
+            choices: vec![choice],
+            usage: self.no_usage(),
+        })
+    }
+}
+
+fn data(value: &impl Serialize) -> Bytes {
+    let mut frame = b"data: ".to_vec();
+    serde_json::to_writer(&mut frame, value).expect("our own types have string keys and write to memory");
+    frame.extend_from_slice(b"\n\n");
+    Bytes::from(frame)
+}
