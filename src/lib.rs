@@ -30,6 +30,7 @@ mod text;
 // Core: pure and synchronous.
 mod jsonpath;
 mod patch;
+mod scheduler;
 mod schema;
 mod selector;
 mod table;
