@@ -8,6 +8,7 @@ mod accept;
 pub(crate) mod builtin;
 mod cel;
 mod correlate;
+pub(crate) mod crd;
 mod defaulting;
 mod error;
 mod field_path;

@@ -1,0 +1,122 @@
+//! Which CRDs are accepted, and in what words the others are refused.
+
+use super::*;
+
+fn gizmos() -> Value {
+    let mut crd = json!({
+        "metadata": {"name": "gizmos.shop.example.com"},
+        "spec": {
+            "group": "shop.example.com", "scope": "Namespaced",
+            "names": {"plural": "gizmos", "kind": "Gizmo", "shortNames": ["gz"]},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": {"color": {"type": "string"}, "n": {"type": "integer"}}}}}},
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}},
+                "selectableFields": [{"jsonPath": ".spec.color"}],
+                "additionalPrinterColumns": [{"name": "Color", "type": "string", "jsonPath": ".spec.color"}]}]
+        }
+    });
+    apply_defaults(&mut crd);
+    crd
+}
+
+fn refusals(pointer: &str, value: Value) -> Vec<String> {
+    let mut crd = gizmos();
+    *crd.pointer_mut(pointer).unwrap() = value;
+    validate(&crd, None).iter().map(FieldError::summary).collect()
+}
+
+#[test]
+fn a_sound_crd_is_accepted_and_defaulted() {
+    let crd = gizmos();
+    assert_eq!(validate(&crd, None), []);
+    assert_eq!(validate(&crd, Some(&crd)), []);
+    assert_eq!(crd["spec"]["names"]["listKind"], json!("GizmoList"));
+    assert_eq!(crd["spec"]["names"]["singular"], json!("gizmo"));
+    assert_eq!(crd["spec"]["conversion"], json!({"strategy": "None"}));
+}
+
+#[test]
+fn unsound_crds_are_refused() {
+    let check = |pointer: &str, value: Value, expect: &str| {
+        assert_eq!(refusals(pointer, value), [expect], "{pointer}");
+    };
+    check(
+        "/metadata/name",
+        json!("wrong.example.com"),
+        r#"metadata.name: Invalid value: "wrong.example.com": must be spec.names.plural+"."+spec.group"#,
+    );
+    check(
+        "/spec/scope",
+        json!("World"),
+        r#"spec.scope: Unsupported value: "World": supported values: "Cluster", "Namespaced""#,
+    );
+    check(
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/n",
+        json!({}),
+        "spec.validation.openAPIV3Schema.properties[spec].properties[n].type: Required value: must not be empty for specified object fields",
+    );
+    check(
+        "/spec/versions/0/selectableFields/0/jsonPath",
+        json!(".spec.bogus"),
+        r#"spec.selectableFields[0].jsonPath: Invalid value: ".spec.bogus": is an invalid path: does not refer to a valid field"#,
+    );
+    check(
+        "/spec/versions/0/additionalPrinterColumns/0/type",
+        json!("text"),
+        r#"spec.additionalPrinterColumns[0].type: Invalid value: "text": must be one of boolean,date,integer,number,string"#,
+    );
+    check(
+        "/spec/versions/0/subresources/scale/specReplicasPath",
+        json!(".status.n"),
+        r#"spec.subresources.scale.specReplicasPath: Invalid value: ".status.n": should be a json path under .spec"#,
+    );
+    check(
+        "/spec/conversion",
+        json!({"strategy": "Webhook"}),
+        r#"spec.conversion.strategy: Unsupported value: "Webhook": supported values: "None""#,
+    );
+    let storage = refusals("/spec/versions/0/storage", json!(false));
+    assert!(
+        storage[0].ends_with("must have exactly one version marked as storage version"),
+        "{storage:?}"
+    );
+}
+
+#[test]
+fn versions_that_differ_are_named_by_index() {
+    let mut crd = gizmos();
+    let mut second = crd["spec"]["versions"][0].clone();
+    second["name"] = json!("v2");
+    second["storage"] = json!(false);
+    second["schema"]["openAPIV3Schema"]["properties"]["spec"] = json!({});
+    crd["spec"]["versions"].as_array_mut().unwrap().push(second);
+    assert_eq!(
+        validate(&crd, None)[0].field,
+        "spec.versions[1].schema.openAPIV3Schema.properties[spec].type"
+    );
+}
+
+#[test]
+fn established_crds_keep_their_kind() {
+    let mut old = gizmos();
+    old["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
+    let mut new = old.clone();
+    new["spec"]["names"]["kind"] = json!("Gadget");
+    let errors: Vec<String> = validate(&new, Some(&old))
+        .iter()
+        .map(FieldError::summary)
+        .collect();
+    assert_eq!(
+        errors,
+        [r#"spec.names.kind: Invalid value: "Gadget": field is immutable"#]
+    );
+}
+
+#[test]
+fn unknown_formats_are_warned_about() {
+    let mut crd = gizmos();
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]["format"] =
+        json!("colour");
+    assert_eq!(format_warnings(&crd), [r#"unrecognized format "colour""#]);
+}

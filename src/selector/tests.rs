@@ -1,0 +1,97 @@
+//! Golden texts and matching rules of selectors.
+
+use super::*;
+use serde_json::json;
+
+fn matches(selector: &str, labels: Value) -> bool {
+    LabelSelector::parse(selector)
+        .unwrap()
+        .matches(&json!({"metadata": {"labels": labels}}))
+}
+
+#[test]
+fn label_selectors_match_as_kubernetes_does() {
+    let check = |selector: &str, yes: Value, no: Value| {
+        assert!(matches(selector, yes.clone()), "{selector} should match {yes}");
+        assert!(!matches(selector, no.clone()), "{selector} should not match {no}");
+    };
+    check("a=b", json!({"a": "b"}), json!({"a": "c"}));
+    check("a==b,c=d", json!({"a": "b", "c": "d"}), json!({"a": "b"}));
+    check("a!=b", json!({}), json!({"a": "b"}));
+    check("a in (x, y)", json!({"a": "y"}), json!({}));
+    check("a notin (x,y)", json!({}), json!({"a": "x"}));
+    check("a", json!({"a": ""}), json!({}));
+    check("!a", json!({}), json!({"a": ""}));
+    check("a=", json!({"a": ""}), json!({"a": "b"}));
+    check("a in ()", json!({"a": ""}), json!({"a": "b"}));
+    check("a>5", json!({"a": "6"}), json!({"a": "5"}));
+    check("in in (notin)", json!({"in": "notin"}), json!({"in": "x"}));
+    check("example.com/x=1", json!({"example.com/x": "1"}), json!({}));
+    assert!(matches("", json!({})));
+}
+
+#[test]
+fn label_selector_errors_are_worded_as_on_a_real_server() {
+    let check = |selector: &str, expect: &str| {
+        assert_eq!(
+            LabelSelector::parse(selector).unwrap_err().to_string(),
+            expect,
+            "{selector}"
+        );
+    };
+    check("a in x", "unable to parse requirement: found 'x' expected: '('");
+    check("a,,b", "found ',', expected: identifier after ','");
+    check("=a", "found '=', expected: !, identifier, or 'end of string'");
+    check(
+        "a b",
+        "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+    );
+    check("a=b c", "found 'c', expected: ',' or 'end of string'");
+    check("!=b", "found '!=', expected: !, identifier, or 'end of string'");
+    check(
+        "a=-b",
+        r#"unable to parse requirement: values[0][a]: Invalid value: "-b": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"#,
+    );
+    check(
+        "-a=b",
+        r#"unable to parse requirement: <nil>: Invalid value: "-a": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"#,
+    );
+}
+
+#[test]
+fn field_selectors_compare_texts() {
+    let object = json!({"metadata": {"name": "a,b"}, "spec": {"n": 3, "on": true}});
+    let check = |selector: &str, expect: bool| {
+        assert_eq!(
+            FieldSelector::parse(selector).unwrap().matches(&object),
+            expect,
+            "{selector}"
+        );
+    };
+    check(r"metadata.name=a\,b", true);
+    check("metadata.name!=a", true);
+    check("spec.n==3,spec.on=true", true);
+    check("spec.absent=", true);
+    check("spec.n!=3", false);
+    check("", true);
+    assert_eq!(
+        FieldSelector::parse("a=b,metadata.name").unwrap_err().to_string(),
+        "invalid selector: 'a=b,metadata.name'; can't understand 'metadata.name'"
+    );
+    assert_eq!(FieldSelector::parse("a!=b,c=d").unwrap().exact("c"), Some("d"));
+    assert_eq!(FieldSelector::parse("a!=b").unwrap().exact("a"), None);
+}
+
+proptest::proptest! {
+    #[test]
+    fn parsing_never_panics(text in "[ a=!,()<>inot\\\\-]{0,24}") {
+        let _ = LabelSelector::parse(&text);
+        let _ = FieldSelector::parse(&text);
+    }
+
+    #[test]
+    fn notin_is_the_opposite_of_in(label in proptest::option::of("[ab]{0,2}")) {
+        let labels = label.map_or_else(|| json!({}), |label| json!({"k": label}));
+        proptest::prop_assert_ne!(matches("k in (a,b,)", labels.clone()), matches("k notin (a,b,)", labels));
+    }
+}
