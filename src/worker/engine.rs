@@ -80,14 +80,22 @@ pub(crate) struct EngineConfig {
 /// Hands requests to the engine's thread. The thread ends when this is dropped and its work is done.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    jobs: mpsc::Sender<Job>,
+    commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
     total_places: usize,
     max_concurrency: usize,
-    abort: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     state: Arc<EngineState>,
     clock: Clock,
     metrics: WorkerMetrics,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Command {
+    Run(Job),
+    /// See whether to go on.
+    Wake,
 }
 
 /// A submitted request. Dropping it cancels the request and frees its place.
@@ -112,16 +120,16 @@ impl Engine {
     ) -> Result<(Self, oneshot::Receiver<Result<(), EngineError>>), EngineError> {
         let total_places = config.max_concurrency + MAX_QUEUED_REQUESTS;
         // Places are freed when a client goes, jobs a step later: hence the room for twice as many.
-        let (jobs_tx, jobs_rx) = mpsc::channel(total_places * 2);
+        let (commands_tx, commands_rx) = mpsc::channel(total_places * 2);
         let (ended_tx, ended_rx) = oneshot::channel();
         let state = Arc::new(EngineState::new(config.clock.clone()));
-        let abort = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let engine = Self {
-            jobs: jobs_tx,
+            commands: commands_tx,
             places: Arc::new(Semaphore::new(total_places)),
             total_places,
             max_concurrency: config.max_concurrency,
-            abort: Arc::clone(&abort),
+            stop: Arc::clone(&stop),
             state: Arc::clone(&state),
             clock: config.clock.clone(),
             metrics: config.metrics.clone(),
@@ -129,8 +137,8 @@ impl Engine {
         let thread = EngineThread {
             config,
             state,
-            abort,
-            jobs: jobs_rx,
+            stop,
+            commands: commands_rx,
             waiting: VecDeque::new(),
             active: Vec::new(),
         };
@@ -158,7 +166,7 @@ impl Engine {
             events: events_tx,
             submitted: self.clock.instant(),
         };
-        match self.jobs.try_send(job) {
+        match self.commands.try_send(Command::Run(job)) {
             Ok(()) => Ok(Completion {
                 events: events_rx,
                 prompt_tokens,
@@ -189,12 +197,14 @@ impl Engine {
 
     /// Whether the thread is there to take jobs.
     pub(crate) fn is_running(&self) -> bool {
-        !self.jobs.is_closed()
+        !self.commands.is_closed()
     }
 
-    /// Makes the thread drop what it is doing and end: the grace period is over.
-    pub(crate) fn abort(&self) {
-        self.abort.store(true, Ordering::Relaxed);
+    /// Makes the thread end after its current step, whatever is left to do.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A queue that is full belongs to a thread that is awake.
+        drop(self.commands.try_send(Command::Wake));
     }
 
     #[cfg(test)]
@@ -214,8 +224,8 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 struct EngineThread {
     config: EngineConfig,
     state: Arc<EngineState>,
-    abort: Arc<AtomicBool>,
-    jobs: mpsc::Receiver<Job>,
+    stop: Arc<AtomicBool>,
+    commands: mpsc::Receiver<Command>,
     waiting: VecDeque<Job>,
     active: Vec<Sequence>,
 }
@@ -272,15 +282,22 @@ impl EngineThread {
     fn receive(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.rest();
-            match self.jobs.blocking_recv() {
-                Some(job) => self.waiting.push_back(job),
+            match self.commands.blocking_recv() {
+                Some(command) => self.take(command),
                 None => return false,
             }
         }
-        while let Ok(job) = self.jobs.try_recv() {
-            self.waiting.push_back(job);
+        while let Ok(command) = self.commands.try_recv() {
+            self.take(command);
         }
-        !self.abort.load(Ordering::Relaxed)
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Run(job) => self.waiting.push_back(job),
+            Command::Wake => {}
+        }
     }
 
     fn rest(&self) {
@@ -324,24 +341,23 @@ impl EngineThread {
         let tokenizer = self.config.prompter.tokenizer();
         let clock = &self.config.clock;
         let launched: Vec<Result<(), StepError>> = self.active.iter_mut().map(|s| s.launch(model)).collect();
-        let mut outcomes = launched.into_iter();
-        let mut ended = Vec::new();
-        self.active.retain_mut(|sequence| {
-            let launched = outcomes.next().expect("one outcome per sequence");
-            let outcome = launched.and_then(|()| sequence.read(tokenizer, || clock.instant()));
-            match outcome {
-                Ok(None) => true,
-                Ok(Some(done)) => {
-                    ended.push(Ended::new(sequence, Ok(done)));
-                    false
+        let mut launched = launched.into_iter();
+        let mut outcomes = Vec::new();
+        let ended: Vec<Sequence> = self
+            .active
+            .extract_if(.., |sequence| {
+                let launched = launched.next().expect("one outcome per sequence");
+                match launched.and_then(|()| sequence.read(tokenizer, || clock.instant())) {
+                    Ok(None) => return false,
+                    Ok(Some(done)) => outcomes.push(Ok(done)),
+                    Err(err) => outcomes.push(Err(err)),
                 }
-                Err(err) => {
-                    ended.push(Ended::new(sequence, Err(err)));
-                    false
-                }
-            }
-        });
-        ended.into_iter().for_each(|ended| self.record(&ended));
+                true
+            })
+            .collect();
+        for (sequence, outcome) in ended.into_iter().zip(outcomes) {
+            self.end(&sequence, outcome);
+        }
     }
 
     /// One chunk of the oldest prompt that is not in its cache yet.
@@ -357,30 +373,41 @@ impl EngineThread {
         };
         if let Err(err) = self.active[index].prefill(model, chunk_tokens) {
             let sequence = self.active.remove(index);
-            self.record(&Ended::new(&sequence, Err(err)));
+            self.end(&sequence, Err(err));
         }
     }
 
-    fn record(&self, ended: &Ended) {
-        let metrics = &self.config.metrics;
-        metrics.tokens(ended.prompt_tokens, ended.completion_tokens);
-        let done = match &ended.outcome {
-            Ok(done) => done,
-            Err(message) => {
-                tracing::error!(error = %message, "a request failed");
-                metrics.ended(Outcome::Failed);
-                self.state.add_failed();
-                return;
+    /// Counts a sequence that is over, then tells its owner: who has the answer finds it in the counts.
+    fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
+        self.config
+            .metrics
+            .tokens(sequence.prompt_tokens(), sequence.completion_tokens());
+        self.state.set_load(self.active.len(), self.waiting.len());
+        match outcome {
+            Ok(done) => {
+                self.record(sequence, done);
+                sequence.send(Event::Done(done));
             }
-        };
+            Err(err) => {
+                tracing::error!(error = %err, "a request failed");
+                self.config.metrics.ended(Outcome::Failed);
+                self.state.add_failed();
+                sequence.send(Event::Failed(err.to_string()));
+            }
+        }
+    }
+
+    fn record(&self, sequence: &Sequence, done: Done) {
+        let metrics = &self.config.metrics;
+        let timing = sequence.timing();
         metrics.ended(match done.reason {
             FinishReason::Stop => Outcome::Stop,
             FinishReason::Length => Outcome::Length,
         });
         let now = self.config.clock.instant();
-        let first_token = ended.timing.first_token.unwrap_or(now);
-        let time_to_first_token = first_token.duration_since(ended.timing.submitted);
-        let duration = now.duration_since(ended.timing.submitted);
+        let first_token = timing.first_token.unwrap_or(now);
+        let time_to_first_token = first_token.duration_since(timing.submitted);
+        let duration = now.duration_since(timing.submitted);
         let decoding = now.duration_since(first_token);
         let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         let between = (later_tokens > 0).then(|| decoding / later_tokens);
@@ -400,30 +427,6 @@ impl EngineThread {
         }
         if steps.is_multiple_of(STEPS_PER_MEMORY_READING) {
             self.state.set_memory(device::memory());
-        }
-    }
-}
-
-/// A sequence that is over, as far as it is recorded.
-struct Ended {
-    timing: super::sequence::Timing,
-    prompt_tokens: usize,
-    completion_tokens: usize,
-    outcome: Result<Done, String>,
-}
-
-impl Ended {
-    fn new(sequence: &Sequence, outcome: Result<Done, StepError>) -> Self {
-        let outcome = outcome.map_err(|err| {
-            let message = err.to_string();
-            sequence.fail(message.clone());
-            message
-        });
-        Self {
-            timing: sequence.timing(),
-            prompt_tokens: sequence.prompt_tokens(),
-            completion_tokens: sequence.completion_tokens(),
-            outcome,
         }
     }
 }

@@ -39,6 +39,9 @@ use crate::wire::{TerminationMessage, WorkerPhase};
 /// Context where none is asked for, as far as the model has so much.
 const DEFAULT_CONTEXT_TOKENS: u64 = 32_768;
 
+/// How long the engine's current step may take at the end.
+const ENGINE_END: Duration = Duration::from_secs(10);
+
 /// Where a worker listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
@@ -245,14 +248,17 @@ impl Worker {
             }
         }
         closing.cancel();
-        let deadline = tokio::time::sleep(grace);
         tokio::select! {
-            outcome = serving => outcome.map_err(|err| WorkerError::Serve { err })?,
-            outcome = engine_ended => return ended(outcome),
-            () = deadline => {
+            outcome = &mut serving => outcome.map_err(|err| WorkerError::Serve { err })?,
+            outcome = &mut engine_ended => return ended(outcome),
+            () = tokio::time::sleep(grace) => {
                 tracing::warn!(grace_seconds = grace.as_secs(), "requests were cut off: the grace period is over");
-                app.engine.abort();
             }
+        }
+        // The process must not end while the thread is inside MLX, whose statics would be gone.
+        app.engine.stop();
+        if tokio::time::timeout(ENGINE_END, engine_ended).await.is_err() {
+            tracing::warn!("the engine did not end in time");
         }
         Ok(())
     }

@@ -181,7 +181,7 @@ impl Sequence {
         Ok(chosen)
     }
 
-    /// Reads the pending token and sends its text. `Some` when the request is done.
+    /// Reads the pending token and sends its text. `Some` when the request is done; saying so is the caller's.
     pub(crate) fn read(
         &mut self,
         tokenizer: &Tokenizer,
@@ -222,16 +222,10 @@ impl Sequence {
             }
             self.send_text(shown);
         }
-        let done = Done {
+        Ok(Done {
             reason,
             completion_tokens: self.produced,
-        };
-        self.send(Event::Done(done));
-        Ok(done)
-    }
-
-    pub(crate) fn fail(&self, message: String) {
-        self.send(Event::Failed(message));
+        })
     }
 
     fn send_text(&self, text: String) {
@@ -240,7 +234,7 @@ impl Sequence {
         }
     }
 
-    fn send(&self, event: Event) {
+    pub(crate) fn send(&self, event: Event) {
         // The channel has room for all events, so this fails only when nobody listens: `is_cancelled` tells.
         drop(self.events.try_send(event));
     }

@@ -604,6 +604,58 @@ fn a_full_queue_refuses_and_frees_its_places() {
     });
 }
 
+/// A prompt without tokens cannot pass the front door; past it, it is an error inside MLX.
+#[test]
+fn a_failed_request_harms_no_other() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let expected = worker.chat_text(json!({})).await;
+            let broken = prompt::ValidRequest {
+                prompt: Vec::new(),
+                max_tokens: 5,
+                stop: Vec::new(),
+                sampling: sampler::Sampling {
+                    temperature: 0.0,
+                    top_p: 1.0,
+                    top_k: 0,
+                    seed: 0,
+                },
+            };
+            let mut completion = worker.app.engine.submit(broken).unwrap();
+            let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
+            assert!(matches!(event, Some(sequence::Event::Failed(_))), "{event:?}");
+            assert_eq!(text, expected);
+            assert_eq!(worker.status().await.requests.failed, 1);
+            assert_eq!(worker.send("GET", "/health", "").await.status, 200);
+        })
+    });
+}
+
+#[test]
+fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
+    let config = WorkerConfig {
+        grace: Duration::ZERO,
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let body = json!({"model": "tiny", "prompt": "a", "max_tokens": 480, "temperature": 2, "seed": 1,
+                              "stream": true});
+            let head = format!(
+                "POST /v1/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
+                body.to_string().len()
+            );
+            let mut connection = TcpStream::connect(&worker.address).await.unwrap();
+            connection.write_all(head.as_bytes()).await.unwrap();
+            worker
+                .wait_until("the request runs", |status| status.requests.running == 1)
+                .await;
+            // `with_worker` stops the worker now and expects it to end, with the connection still open.
+            std::mem::forget(connection);
+        })
+    });
+}
+
 #[test]
 fn a_stop_lets_requests_finish() {
     with_worker(config(), |worker| {
