@@ -47,6 +47,7 @@ mod proxy;
 mod store;
 
 // Services: siblings never import each other.
+mod controller;
 #[cfg(feature = "mlx")]
 mod worker;
 

@@ -1,0 +1,163 @@
+//! Whether a template can be served at all, and with which defaults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::api::v1alpha1::{
+    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelSource, ModelSpec, PlacementSpec, ServingSpec,
+};
+use crate::scheduler::Fleet;
+
+/// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
+const HASH_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const HASH_CHARS: usize = 9;
+/// Names in one message.
+const MAX_NAMED: usize = 8;
+
+/// What a change of which starts a rollout: the deployment's model, serving and placement.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Template {
+    pub(super) model: ModelSpec,
+    pub(super) serving: ServingSpec,
+    pub(super) placement: PlacementSpec,
+}
+
+impl Template {
+    pub(super) fn of(deployment: &ModelDeployment) -> Self {
+        let mut serving = deployment.spec.serving.clone();
+        // To write the default out is no change.
+        serving.name.get_or_insert_with(|| deployment.name_any());
+        Self {
+            model: deployment.spec.model.clone(),
+            serving,
+            placement: deployment.spec.placement.clone(),
+        }
+    }
+
+    /// The same for the same template, whatever else changes.
+    pub(super) fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).expect("a template has only string keys");
+        Sha256::digest(text)
+            .iter()
+            .take(HASH_CHARS)
+            .map(|byte| char::from(HASH_ALPHABET[usize::from(*byte) % HASH_ALPHABET.len()]))
+            .collect()
+    }
+}
+
+/// The verdict on a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It can be served with a context of so many tokens; `None`: its agent will tell.
+    Admitted {
+        context_tokens: Option<u32>,
+    },
+    Refused {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// Judges by what the nodes report of their model directories.
+pub(super) fn admit(template: &Template, fleet: &Fleet) -> Admission {
+    let refuse = |reason, message| Admission::Refused { reason, message };
+    let asked = template.serving.context_tokens;
+    let name = match template.model.source.parse() {
+        Ok(ModelSource::Local(name)) => name,
+        // Only the node sees what lies there; its agent judges.
+        Ok(ModelSource::File(_)) => {
+            return Admission::Admitted {
+                context_tokens: asked,
+            };
+        }
+        Err(err) => return refuse("InvalidSource", err.to_string()),
+    };
+    let found: Vec<_> = fleet.models(&name).collect();
+    if found.is_empty() {
+        return if fleet.nodes.is_empty() {
+            let message = "no FleetNode has joined: start `rooflet agent` on a machine with the model";
+            refuse("NoNodes", message.to_owned())
+        } else {
+            refuse("ModelNotFound", not_found(&name, fleet))
+        };
+    }
+    let servable: Vec<_> = found
+        .iter()
+        .filter(|(_, model)| model.problem.is_none())
+        .collect();
+    if servable.is_empty() {
+        let problems = found
+            .iter()
+            .filter_map(|(node, model)| Some((node.name.as_str(), model.problem.as_deref()?)));
+        return refuse("ModelNotServable", by_problem(&name, problems));
+    }
+    let maxima = || {
+        servable
+            .iter()
+            .map(|(_, model)| model.max_context_tokens)
+            .filter(|tokens| *tokens > 0)
+    };
+    match (asked, maxima().max()) {
+        (Some(asked), Some(longest)) if asked > longest => refuse(
+            "ContextTooLong",
+            format!(
+                "spec.serving.contextTokens: {asked} is more than the {longest} tokens that model `{name}` was made for"
+            ),
+        ),
+        (Some(asked), _) => Admission::Admitted {
+            context_tokens: Some(asked),
+        },
+        // The smallest, so that every node with the model can take a replica.
+        (None, _) => Admission::Admitted {
+            context_tokens: Some(maxima().min().map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
+                tokens.min(DEFAULT_CONTEXT_TOKENS)
+            })),
+        },
+    }
+}
+
+fn not_found(name: &str, fleet: &Fleet) -> String {
+    let known: BTreeSet<_> = fleet
+        .nodes
+        .iter()
+        .flat_map(|node| &node.models)
+        .map(|model| format!("local://{}", model.name))
+        .collect();
+    let nodes: Vec<_> = fleet.nodes.iter().map(|node| node.name.clone()).collect();
+    let known = if known.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are {}", named(known.into_iter().collect()))
+    };
+    format!(
+        "spec.model.source: no node has a directory `{name}` in its --model-dir; on {} {known}",
+        named(nodes)
+    )
+}
+
+fn by_problem<'a>(name: &str, problems: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut nodes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (node, problem) in problems {
+        nodes.entry(problem).or_default().push(node.to_owned());
+    }
+    let problems: Vec<_> = nodes
+        .into_iter()
+        .map(|(problem, nodes)| format!("{problem} (on {})", named(nodes)))
+        .collect();
+    format!("model `{name}` cannot be served: {}", named(problems))
+}
+
+/// A list for people, of bounded length.
+pub(super) fn named(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMED);
+    names.truncate(MAX_NAMED);
+    let mut text = names.join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}

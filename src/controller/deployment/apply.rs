@@ -1,0 +1,150 @@
+//! Carries plans out. Decides nothing; a step that fails does not keep the others from being done.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+
+use super::plan::{DeploymentPlan, Observed, RevisionStep};
+use super::rollout::DeleteReason;
+use crate::api::v1alpha1::ModelDeployment;
+use crate::client::{ApiError, EventType};
+use crate::controller::runtime::{PassStatus, Reconciler};
+use crate::controller::world::{World, controller_uid};
+use crate::scheduler::Fleet;
+
+/// Makes every ModelDeployment's revisions, replicas and status be as its spec says.
+pub(in crate::controller) struct DeploymentReconciler {
+    world: World,
+}
+
+impl DeploymentReconciler {
+    pub(in crate::controller) fn new(world: World) -> Self {
+        Self { world }
+    }
+
+    async fn apply(&self, deployment: &ModelDeployment, plan: DeploymentPlan<'_>, pass: &mut PassStatus) {
+        pass.look_again(plan.look_again_after);
+        for revision in &plan.prune {
+            pass.note(self.world.delete(&self.world.revisions, *revision).await);
+        }
+        let has_revision = pass
+            .note(self.revision(deployment, &plan.revision).await)
+            .is_some();
+        for (replica, why) in &plan.delete {
+            let deleted = self.world.delete(&self.world.replicas, *replica).await;
+            if pass.note(deleted).is_some() {
+                let name = replica.name_any();
+                let message = match why {
+                    DeleteReason::Surplus => format!("Deleted replica {name}: more than spec.replicas"),
+                    DeleteReason::Outdated => format!("Deleted replica {name}: of an older revision"),
+                    DeleteReason::Refused => {
+                        format!("Deleted replica {name}: its node has no memory for it")
+                    }
+                };
+                self.tell(deployment, EventType::Normal, "ReplicaDeleted", message);
+            }
+        }
+        if has_revision {
+            for replica in &plan.create {
+                let created = self.world.create(&self.world.replicas, replica).await;
+                match pass.note(created) {
+                    Some(created) => {
+                        let message = format!("Created replica {}", created.name_any());
+                        self.tell(deployment, EventType::Normal, "ReplicaCreated", message);
+                    }
+                    // The others would fail alike.
+                    None => break,
+                }
+            }
+        }
+        let status = self
+            .world
+            .status(&self.world.deployments, deployment, &plan.status)
+            .await;
+        if pass.note(status) == Some(true) {
+            for (kind, reason, message) in plan.events {
+                self.tell(deployment, kind, &reason, message);
+            }
+        }
+    }
+
+    async fn revision(&self, deployment: &ModelDeployment, step: &RevisionStep) -> Result<(), ApiError> {
+        match step {
+            RevisionStep::Keep => {}
+            RevisionStep::Create(revision) => {
+                self.world
+                    .create(&self.world.revisions, revision.as_ref())
+                    .await?;
+                let message = format!(
+                    "Created revision {} ({})",
+                    revision.spec.revision,
+                    revision.name_any()
+                );
+                self.tell(deployment, EventType::Normal, "RevisionCreated", message);
+            }
+            RevisionStep::Renumber { name, revision } => {
+                let Some(found) = self.world.revisions.get(deployment.namespace().as_deref(), name) else {
+                    return Ok(());
+                };
+                let patch = serde_json::json!({
+                    "metadata": { "resourceVersion": found.meta().resource_version },
+                    "spec": { "revision": revision },
+                });
+                self.world
+                    .patch(&self.world.revisions, found.as_ref(), &patch)
+                    .await?;
+                let message = format!("Back to the template of {name}, now revision {revision}");
+                self.tell(deployment, EventType::Normal, "RevisionReused", message);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, deployment: &ModelDeployment, kind: EventType, reason: &str, message: String) {
+        self.world.recorder.publish(deployment, kind, reason, message);
+    }
+}
+
+/// Objects by the uid of what controls them.
+fn by_controller<K: Resource>(objects: &[Arc<K>]) -> HashMap<&str, Vec<&K>> {
+    let mut by_uid: HashMap<&str, Vec<&K>> = HashMap::new();
+    for object in objects {
+        if let Some(uid) = controller_uid(object.meta()) {
+            by_uid.entry(uid).or_default().push(object);
+        }
+    }
+    by_uid
+}
+
+impl Reconciler for DeploymentReconciler {
+    const NAME: &'static str = "deployment";
+    const RESYNC: Duration = Duration::from_secs(300);
+
+    async fn reconcile(&mut self) -> PassStatus {
+        let mut pass = PassStatus::default();
+        let nodes = self.world.nodes.list();
+        let deployments = self.world.deployments.list();
+        let (revisions, replicas) = (self.world.revisions.list(), self.world.replicas.list());
+        let fleet = Fleet::new(
+            nodes.iter().map(AsRef::as_ref),
+            replicas.iter().map(AsRef::as_ref),
+        );
+        let (revisions, replicas) = (by_controller(&revisions), by_controller(&replicas));
+        for deployment in &deployments {
+            let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+            let observed = Observed {
+                deployment,
+                revisions: revisions.get(uid).cloned().unwrap_or_default(),
+                replicas: replicas.get(uid).cloned().unwrap_or_default(),
+                fleet: &fleet,
+                now: self.world.clock.now(),
+            };
+            if let Some(plan) = DeploymentPlan::new(&observed) {
+                self.apply(deployment, plan, &mut pass).await;
+            }
+        }
+        pass
+    }
+}

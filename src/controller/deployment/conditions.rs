@@ -1,0 +1,533 @@
+//! The deployment's conditions: enough for `kubectl describe mdep` alone to explain a pending or failed model.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::admission::Admission;
+use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
+use super::rollout::Bounds;
+use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec};
+use crate::client::EventType;
+use crate::clock::since;
+
+/// Replicas whose troubles one message tells.
+const MAX_TOLD: usize = 3;
+/// What ends the sentence of a rollout that is done; also how the next pass knows that it was.
+const ROLLOUT_COMPLETE: &str = "RolloutComplete";
+const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+
+/// What is known of a deployment's replicas once the plan is carried out.
+pub(super) struct View<'a> {
+    pub(super) deployment: &'a ModelDeployment,
+    pub(super) admission: &'a Admission,
+    /// The revision that replicas should be of, and its number; `None` while there is none.
+    pub(super) current: Option<(&'a str, i64)>,
+    /// Whether `current` is what the spec asks for now.
+    pub(super) is_current_wanted: bool,
+    /// Replicas that stay and are of `current`.
+    pub(super) updated: &'a [&'a ModelReplica],
+    /// Replicas that stay and are not.
+    pub(super) old: &'a [&'a ModelReplica],
+    /// Replicas that are created now.
+    pub(super) created: usize,
+    /// Replicas that their node refused.
+    pub(super) refused: &'a [&'a ModelReplica],
+    pub(super) measured: Option<Measured>,
+    /// When something last came forward.
+    pub(super) progressed_at: Option<Timestamp>,
+    pub(super) now: Timestamp,
+}
+
+/// Means over the replicas that have measured anything.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    pub(super) tokens_per_second: f64,
+    pub(super) first_token_seconds: Option<f64>,
+}
+
+/// The conditions, and when they have to be looked at again if nothing happens.
+pub(super) struct Outcome {
+    pub(super) conditions: Vec<Condition>,
+    pub(super) look_again_after: Option<Duration>,
+}
+
+impl View<'_> {
+    fn bounds(&self) -> Bounds {
+        Bounds::of(&self.deployment.spec)
+    }
+
+    fn staying(&self) -> impl Iterator<Item = &ModelReplica> {
+        self.updated.iter().chain(self.old).copied()
+    }
+
+    fn total(&self) -> usize {
+        self.updated.len() + self.old.len() + self.created
+    }
+
+    fn ready(&self) -> usize {
+        self.staying().filter(|replica| is_ready(replica)).count()
+    }
+
+    fn rollout_is_complete(&self) -> bool {
+        let ready = self.updated.iter().filter(|replica| is_ready(replica)).count();
+        self.is_current_wanted
+            && self.created == 0
+            && self.old.is_empty()
+            && self.updated.len() == self.bounds().wanted
+            && ready >= self.bounds().wanted
+    }
+
+    /// What keeps replicas from answering, the worst first.
+    fn troubles(&self) -> Vec<(&ModelReplica, Trouble)> {
+        let mut troubles: Vec<_> = self
+            .staying()
+            .chain(self.refused.iter().copied())
+            .filter_map(|replica| Some((replica, trouble(replica)?)))
+            .collect();
+        troubles.sort_by_key(|(_, trouble)| !trouble.is_fault);
+        troubles
+    }
+
+    pub(super) fn conditions(&self) -> Outcome {
+        let status = self.deployment.status.clone().unwrap_or_default();
+        let mut writer = Writer {
+            conditions: status.conditions,
+            generation: self.deployment.metadata.generation,
+            now: self.now,
+        };
+        self.admitted(&mut writer);
+        self.scheduled(&mut writer);
+        self.artifacts_ready(&mut writer);
+        let look_again_after = self.progressing(&mut writer);
+        self.available(&mut writer);
+        self.is_ready(&mut writer);
+        self.objectives_met(&mut writer);
+        self.degraded(&mut writer);
+        Outcome {
+            conditions: writer.conditions,
+            look_again_after,
+        }
+    }
+
+    fn admitted(&self, writer: &mut Writer) {
+        if let Admission::Refused { reason, message } = self.admission {
+            writer.set(condition_type::ADMITTED, Truth::False, reason, message.clone());
+            return;
+        }
+        let refusal = self
+            .refused
+            .iter()
+            .chain(self.updated)
+            .filter_map(|replica| Some((replica, condition(replica, condition_type::ADMITTED)?)))
+            .find(|(_, admitted)| admitted.status == "False");
+        match refusal {
+            Some((replica, refusal)) if self.ready() < self.bounds().wanted => {
+                let message = format!("{}: {}", placed(replica), refusal.message);
+                writer.set(condition_type::ADMITTED, Truth::False, &refusal.reason, message);
+            }
+            Some(_) | None => writer.set(
+                condition_type::ADMITTED,
+                Truth::True,
+                "Servable",
+                "the model can be served",
+            ),
+        }
+    }
+
+    fn scheduled(&self, writer: &mut Writer) {
+        let unplaced: Vec<_> = self
+            .staying()
+            .filter(|replica| replica.spec.node_name.is_none())
+            .collect();
+        let refusal = unplaced
+            .iter()
+            .filter_map(|replica| trouble(replica))
+            .find(|trouble| trouble.reason != NOT_YET_SCHEDULED);
+        let waiting = unplaced.len() + self.created;
+        let kind = condition_type::SCHEDULED;
+        match refusal {
+            Some(refusal) => writer.set(kind, Truth::False, &refusal.reason, refusal.message),
+            None if waiting > 0 => writer.set(
+                kind,
+                Truth::False,
+                NOT_YET_SCHEDULED,
+                format!("{} to be placed on a node", replicas(waiting, "wait", "waits")),
+            ),
+            None if self.total() == 0 && self.bounds().wanted > 0 => {
+                writer.set(
+                    kind,
+                    Truth::False,
+                    "NoReplicas",
+                    "there is no replica to place yet",
+                );
+            }
+            None => writer.set(kind, Truth::True, "Placed", "every replica has a node"),
+        }
+    }
+
+    fn artifacts_ready(&self, writer: &mut Writer) {
+        let kind = condition_type::ARTIFACTS_READY;
+        let reports: Vec<_> = self
+            .staying()
+            .filter_map(|replica| Some((replica, condition(replica, kind)?)))
+            .collect();
+        if let Some((replica, missing)) = reports.iter().find(|(_, report)| report.status == "False") {
+            let message = format!("{}: {}", placed(replica), missing.message);
+            writer.set(kind, Truth::False, &missing.reason, message);
+        } else if reports.len() < self.total()
+            || self.total() < self.bounds().wanted
+            || reports.iter().any(|(_, report)| report.status != "True")
+        {
+            writer.set(
+                kind,
+                Truth::Unknown,
+                "NotYetReported",
+                "not every node has checked the model's files yet",
+            );
+        } else {
+            let message = "the model's files are whole on every node that serves it";
+            writer.set(kind, Truth::True, "Verified", message);
+        }
+    }
+
+    fn progressing(&self, writer: &mut Writer) -> Option<Duration> {
+        let kind = condition_type::PROGRESSING;
+        let before = writer
+            .get(kind)
+            .map(|before| (before.reason.clone(), before.message.clone()));
+        let (before, said) = before.unwrap_or_default();
+        let spec = &self.deployment.spec;
+        let Some((revision, number)) = self.current else {
+            let (reason, message) = match self.admission {
+                Admission::Refused { reason, message } => (*reason, message.clone()),
+                Admission::Admitted { .. } if spec.paused => {
+                    ("Paused", "paused before its first revision".to_owned())
+                }
+                Admission::Admitted { .. } => ("NoRevision", "its first revision is being made".to_owned()),
+            };
+            writer.set(kind, Truth::False, reason, message);
+            return None;
+        };
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+            let message = format!("revision {number} stays, because the new template is refused: {message}");
+            writer.set(kind, Truth::False, reason, message);
+            return None;
+        }
+        if spec.paused {
+            writer.set(
+                kind,
+                Truth::Unknown,
+                "Paused",
+                "spec.paused: changes of the template are not rolled out",
+            );
+            return None;
+        }
+        let done = format!("revision {number} ({revision}) is rolled out");
+        // Once rolled out, a replica that falters is no rollout again.
+        let was_complete = before == ROLLOUT_COMPLETE && said == done && self.old.is_empty();
+        if self.rollout_is_complete() || was_complete {
+            writer.set(kind, Truth::True, ROLLOUT_COMPLETE, done);
+            return None;
+        }
+        let state = format!(
+            "revision {number} ({revision}): {} of {} updated, {} ready, {} of an older revision",
+            self.updated.len() + self.created,
+            self.bounds().wanted,
+            self.ready(),
+            self.old.len()
+        );
+        let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
+        let idle = self
+            .progressed_at
+            .filter(|_| self.created == 0)
+            .map_or(Duration::ZERO, |at| since(self.now, at));
+        if idle >= deadline {
+            let mut message = format!("no progress for {} s; {state}", deadline.as_secs());
+            if let Some(troubles) = self.told_troubles() {
+                message.push_str(": ");
+                message.push_str(&troubles);
+            }
+            writer.set(kind, Truth::False, DEADLINE_EXCEEDED, message);
+            return None;
+        }
+        writer.set(kind, Truth::True, "RollingOut", state);
+        Some(deadline - idle)
+    }
+
+    fn available(&self, writer: &mut Writer) {
+        let kind = condition_type::AVAILABLE;
+        let Bounds {
+            wanted,
+            min_available,
+            ..
+        } = self.bounds();
+        // Nothing is available of a model that nobody answers for, however many may be missing.
+        let needed = min_available.max(1).min(wanted);
+        let ready = self.ready();
+        if ready >= needed {
+            let message = format!("{ready} of {wanted} replicas answer requests");
+            writer.set(kind, Truth::True, "MinimumReplicasAvailable", message);
+        } else {
+            let mut message =
+                format!("{ready} of {wanted} replicas answer requests; at least {needed} should");
+            if let Some(troubles) = self.told_troubles() {
+                message.push_str(": ");
+                message.push_str(&troubles);
+            }
+            writer.set(kind, Truth::False, "MinimumReplicasUnavailable", message);
+        }
+    }
+
+    fn is_ready(&self, writer: &mut Writer) {
+        let kind = condition_type::READY;
+        let wanted = self.bounds().wanted;
+        let ready = self.ready();
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+            writer.set(kind, Truth::False, reason, message.clone());
+            return;
+        }
+        if self.rollout_is_complete() {
+            let (reason, message) = match wanted {
+                0 => ("NoReplicasWanted", "spec.replicas is 0".to_owned()),
+                _ => (
+                    "AllReplicasReady",
+                    format!("all {wanted} replicas answer requests"),
+                ),
+            };
+            writer.set(kind, Truth::True, reason, message);
+            return;
+        }
+        let troubles = self.troubles();
+        let fault = troubles.iter().find(|(_, trouble)| trouble.is_fault);
+        let reason = fault.map_or("ReplicasNotReady", |(_, fault)| fault.reason.as_str());
+        let mut message = format!("{ready} of {wanted} replicas ready");
+        if !self.old.is_empty() {
+            message.push_str(&format!(", {} of them of an older revision", self.old.len()));
+        }
+        if let Some(troubles) = self.told_troubles() {
+            message.push_str(": ");
+            message.push_str(&troubles);
+        }
+        writer.set(kind, Truth::False, reason, message);
+    }
+
+    fn objectives_met(&self, writer: &mut Writer) {
+        let kind = condition_type::OBJECTIVES_MET;
+        let objectives = &self.deployment.spec.objectives;
+        if objectives.is_empty() {
+            writer.conditions.retain(|condition| condition.type_ != kind);
+            return;
+        }
+        let Some(measured) = self.measured else {
+            writer.set(
+                kind,
+                Truth::Unknown,
+                "NotMeasured",
+                "no replica has answered enough requests to tell",
+            );
+            return;
+        };
+        let (truth, reason, message) = judge(objectives, measured);
+        writer.set(kind, truth, reason, message);
+    }
+
+    fn degraded(&self, writer: &mut Writer) {
+        let kind = condition_type::DEGRADED;
+        let fault = self.troubles().into_iter().find(|(_, trouble)| trouble.is_fault);
+        match fault {
+            Some((replica, fault)) => {
+                let message = format!("{}: {}", placed(replica), fault.message);
+                writer.set(kind, Truth::True, &fault.reason, message);
+            }
+            None => writer.set(kind, Truth::False, "AsExpected", "no replica is in trouble"),
+        }
+    }
+
+    fn told_troubles(&self) -> Option<String> {
+        // One reason that several share is told once.
+        let mut told: Vec<(String, Vec<String>)> = Vec::new();
+        for (replica, trouble) in self.troubles() {
+            if trouble.reason == NOT_YET_SCHEDULED {
+                continue;
+            }
+            let text = match trouble.message.as_str() {
+                "" => trouble.reason,
+                message => format!("{}: {message}", trouble.reason),
+            };
+            match told.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, names)) => names.push(placed(replica)),
+                None => told.push((text, vec![placed(replica)])),
+            }
+        }
+        let more = told.len().saturating_sub(MAX_TOLD);
+        let mut texts: Vec<_> = told
+            .into_iter()
+            .take(MAX_TOLD)
+            .map(|(text, names)| format!("{}: {text}", super::admission::named(names)))
+            .collect();
+        if more > 0 {
+            texts.push(format!("and {more} more"));
+        }
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+}
+
+fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static str, String) {
+    let mut missed = Vec::new();
+    let mut held = Vec::new();
+    let mut unknown = false;
+    if let Some(wanted) = objectives.decode_tokens_per_second {
+        let text = format!(
+            "{:.1} tokens/s measured, spec.objectives.decodeTokensPerSecond asks for {wanted}",
+            measured.tokens_per_second
+        );
+        if measured.tokens_per_second < wanted {
+            missed.push(text);
+        } else {
+            held.push(text);
+        }
+    }
+    if let Some(objective) = &objectives.time_to_first_token {
+        match (measured.first_token_seconds, go_duration(&objective.max)) {
+            (Some(seconds), Some(longest)) => {
+                let text = format!(
+                    "first token after {seconds:.2} s, spec.objectives.timeToFirstToken.max is {}",
+                    objective.max
+                );
+                if seconds > longest.as_secs_f64() {
+                    missed.push(text);
+                } else {
+                    held.push(text);
+                }
+            }
+            (None, _) | (_, None) => unknown = true,
+        }
+    }
+    if !missed.is_empty() {
+        (Truth::False, "ObjectivesMissed", missed.join("; "))
+    } else if unknown {
+        let message = "the time to the first token is not measured yet";
+        (Truth::Unknown, "NotMeasured", message.to_owned())
+    } else {
+        (Truth::True, "ObjectivesMet", held.join("; "))
+    }
+}
+
+/// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        let number: f64 = rest[..unit_at].parse().ok()?;
+        let tail = &rest[unit_at..];
+        let end = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let seconds = match &tail[..end] {
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        total += number * seconds;
+        rest = &tail[end..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+fn placed(replica: &ModelReplica) -> String {
+    match &replica.spec.node_name {
+        Some(node) => format!("{} on {node}", replica.name_any()),
+        None => replica.name_any(),
+    }
+}
+
+fn replicas(count: usize, plural: &str, singular: &str) -> String {
+    match count {
+        1 => format!("1 replica {singular}"),
+        _ => format!("{count} replicas {plural}"),
+    }
+}
+
+struct Writer {
+    conditions: Vec<Condition>,
+    generation: Option<i64>,
+    now: Timestamp,
+}
+
+impl Writer {
+    fn get(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
+        set_condition(
+            &mut self.conditions,
+            kind,
+            truth,
+            reason,
+            message,
+            self.generation,
+            self.now,
+        );
+    }
+}
+
+/// What changed between two lists of conditions, as far as it is worth an event.
+pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
+    let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
+    after
+        .iter()
+        .filter_map(|now| {
+            let before = find(&now.type_);
+            let same =
+                before.is_some_and(|before| before.status == now.status && before.reason == now.reason);
+            let was = |status: &str| before.is_some_and(|before| before.status == status);
+            let kind = match (now.type_.as_str(), now.status.as_str()) {
+                _ if same => return None,
+                (condition_type::ADMITTED, "False") | (condition_type::OBJECTIVES_MET, "False") => {
+                    EventType::Warning
+                }
+                (condition_type::ADMITTED | condition_type::OBJECTIVES_MET, "True") if was("False") => {
+                    EventType::Normal
+                }
+                (condition_type::SCHEDULED, "False") if now.reason != NOT_YET_SCHEDULED => EventType::Warning,
+                (condition_type::PROGRESSING, _) if now.reason == DEADLINE_EXCEEDED => EventType::Warning,
+                (condition_type::PROGRESSING, _)
+                    if now.reason == ROLLOUT_COMPLETE || now.reason == "Paused" =>
+                {
+                    EventType::Normal
+                }
+                (condition_type::AVAILABLE, "True") => EventType::Normal,
+                (condition_type::AVAILABLE, "False") if was("True") => EventType::Warning,
+                (condition_type::DEGRADED, "True") => EventType::Warning,
+                (condition_type::DEGRADED, "False") if was("True") => {
+                    return Some((EventType::Normal, "Recovered".to_owned(), now.message.clone()));
+                }
+                _ => return None,
+            };
+            Some((kind, now.reason.clone(), now.message.clone()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod duration_tests {
+    use super::go_duration;
+    use std::time::Duration;
+
+    #[test]
+    fn go_durations_are_read() {
+        assert_eq!(go_duration("1m30s"), Some(Duration::from_secs(90)));
+        assert_eq!(go_duration("1.5s"), Some(Duration::from_millis(1500)));
+        assert_eq!(go_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(go_duration("3"), None);
+        assert_eq!(go_duration("3d"), None);
+    }
+}

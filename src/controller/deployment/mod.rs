@@ -1,0 +1,14 @@
+//! ModelDeployment → ModelRevision → ModelReplicas.
+//!
+//! [`plan`] decides, [`apply`] writes. A plan is a value: which revision, which replicas come and go, what the status
+//! is then and what is told about it.
+
+mod admission;
+mod apply;
+mod conditions;
+mod plan;
+mod replica;
+mod rollout;
+
+pub(super) use apply::DeploymentReconciler;
+pub(super) use replica::{NODE_NOT_READY, refused_recently};

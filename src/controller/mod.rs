@@ -1,0 +1,133 @@
+//! The controllers: ModelDeployments become bound ModelReplicas, and nodes that fall silent are noticed.
+//!
+//! They talk to the API server only, ours or a real Kubernetes. One of several processes leads. Each reconciler reads
+//! caches, plans as a pure function and applies the plan; all run in the loop of [`runtime`].
+
+mod binder;
+mod deployment;
+mod node_lifecycle;
+mod runtime;
+mod world;
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Elector, Leadership, Recorder};
+use crate::clock::Clock;
+use crate::metrics::{self, Registry};
+use crate::task::Tasks;
+
+use runtime::{ControllerMetrics, Reconciler};
+use world::World;
+
+/// The Lease of the leader, beside those of Kubernetes' own controllers.
+const LEASE_NAMESPACE: &str = "kube-system";
+const LEASE_NAME: &str = "rooflet-controller";
+/// How long reconcilers may take to finish a pass when leadership ends.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// How this controller takes part.
+#[derive(Debug, Clone)]
+pub(crate) struct ControllerConfig {
+    /// Must differ between processes that may run at the same time. One that stays the same over a restart of the
+    /// same process lets it go on at once instead of waiting for its own lease to expire.
+    pub(crate) identity: String,
+}
+
+/// Starts the controllers: they wait to lead, and act while they do.
+pub(crate) fn run(
+    config: ControllerConfig,
+    client: Client,
+    clock: Clock,
+    tasks: &Tasks,
+    registry: &Registry,
+) -> metrics::Result<()> {
+    let metrics = ControllerMetrics::register(registry)?;
+    let recorder = Recorder::spawn(
+        tasks,
+        client.clone(),
+        clock.clone(),
+        "rooflet-controller",
+        config.identity.clone(),
+    );
+    let elector = Elector::new(
+        client.clone(),
+        LEASE_NAMESPACE,
+        LEASE_NAME,
+        config.identity,
+        clock.clone(),
+    );
+    tasks.spawn("controller", move |stop| {
+        Box::pin(async move {
+            elector
+                .run(stop, |leadership, stop| {
+                    let term = Term {
+                        client: client.clone(),
+                        clock: clock.clone(),
+                        recorder: recorder.clone(),
+                        metrics: metrics.clone(),
+                        leadership,
+                    };
+                    term.run(stop)
+                })
+                .await;
+            Ok::<(), std::convert::Infallible>(())
+        })
+    });
+    Ok(())
+}
+
+/// One time of leading.
+struct Term {
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    metrics: ControllerMetrics,
+    leadership: Leadership,
+}
+
+impl Term {
+    async fn run(self, stop: CancellationToken) {
+        let tasks = Tasks::new();
+        let world = World::watch(
+            &tasks,
+            self.client.clone(),
+            self.clock.clone(),
+            self.recorder.clone(),
+            self.leadership.clone(),
+        );
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = world.synced() => {
+                self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
+                self.start(&tasks, &world, binder::Binder::new(world.clone()));
+                self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
+                let broken = tasks.stop_token();
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = broken.cancelled() => {}
+                }
+            }
+        }
+        tasks.cancel();
+        if let Err(why) = tasks.join(STOP_GRACE).await {
+            tracing::warn!(why, "the controllers did not stop cleanly");
+        }
+    }
+
+    fn start<R: Reconciler>(&self, tasks: &Tasks, world: &World, reconciler: R) {
+        let (changes, clock, metrics) = (
+            world.changes.subscribe(),
+            self.clock.clone(),
+            self.metrics.clone(),
+        );
+        tasks.spawn(R::NAME, move |stop| {
+            Box::pin(async move {
+                runtime::run(reconciler, changes, clock, metrics, stop).await;
+                Ok::<(), std::convert::Infallible>(())
+            })
+        });
+    }
+}

@@ -1,0 +1,198 @@
+//! What the controllers know: local copies of every kind they decide by, and how they write.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{DeleteParams, ObjectMeta, PatchParams, PostParams, Preconditions};
+use kube::core::object::HasStatus;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+
+use crate::api::meta::LEASE_NAMESPACE;
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use crate::client::{
+    ApiError, Cache, CachedKind, Changes, FIELD_MANAGER, Leadership, Recorder, patch_status, watch,
+};
+use crate::clock::Clock;
+use crate::task::Tasks;
+
+/// Shared by all reconcilers. Clones are the same.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) nodes: Cache<FleetNode>,
+    pub(super) leases: Cache<Lease>,
+    pub(super) deployments: Cache<ModelDeployment>,
+    pub(super) revisions: Cache<ModelRevision>,
+    pub(super) replicas: Cache<ModelReplica>,
+    pub(super) changes: Changes,
+    pub(super) recorder: Recorder,
+    pub(super) clock: Clock,
+    client: Client,
+    leadership: Leadership,
+}
+
+impl World {
+    /// Begins to watch everything, afresh: nothing that an earlier leader knew is taken over.
+    pub(super) fn watch(
+        tasks: &Tasks,
+        client: Client,
+        clock: Clock,
+        recorder: Recorder,
+        leadership: Leadership,
+    ) -> Self {
+        let changes = Changes::new();
+        let config = watcher::Config::default;
+        let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+        Self {
+            nodes: watch(tasks, Api::all(client.clone()), config(), &changes),
+            leases: watch(tasks, leases, config(), &changes),
+            deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
+            revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
+            replicas: watch(tasks, Api::all(client.clone()), config(), &changes),
+            changes,
+            recorder,
+            clock,
+            client,
+            leadership,
+        }
+    }
+
+    /// Waits until every copy is complete. Nothing may be decided before.
+    pub(super) async fn synced(&self) {
+        self.nodes.synced().await;
+        self.leases.synced().await;
+        self.deployments.synced().await;
+        self.revisions.synced().await;
+        self.replicas.synced().await;
+    }
+
+    /// Refuses to write for a leader that may no longer be one.
+    fn may_write(&self) -> Result<(), ApiError> {
+        if self.leadership.holds() {
+            Ok(())
+        } else {
+            Err(ApiError::Conflict("this controller no longer leads".to_owned()))
+        }
+    }
+
+    fn api<K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>>(
+        &self,
+        meta: &ObjectMeta,
+    ) -> Api<K> {
+        Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default())
+    }
+
+    pub(super) async fn create<K>(&self, cache: &Cache<K>, object: &K) -> Result<K, ApiError>
+    where
+        K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope> + Serialize,
+    {
+        self.may_write()?;
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let created = self.api::<K>(object.meta()).create(&params, object).await?;
+        cache.wrote(created.clone());
+        Ok(created)
+    }
+
+    /// Merges `patch` into the object. To be refused when the object has changed, it must carry the resourceVersion.
+    pub(super) async fn patch<K>(
+        &self,
+        cache: &Cache<K>,
+        object: &K,
+        patch: &serde_json::Value,
+    ) -> Result<K, ApiError>
+    where
+        K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
+    {
+        self.may_write()?;
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api::<K>(object.meta());
+        let patched = api
+            .patch(&object.name_any(), &params, &kube::api::Patch::Merge(patch))
+            .await?;
+        cache.wrote(patched.clone());
+        Ok(patched)
+    }
+
+    /// Deletes this very object, not a new one of the same name. One that is gone already is no error.
+    pub(super) async fn delete<K>(&self, cache: &Cache<K>, object: &K) -> Result<(), ApiError>
+    where
+        K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
+    {
+        self.may_write()?;
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: object.uid(),
+            resource_version: None,
+        });
+        let deleted = self
+            .api::<K>(object.meta())
+            .delete(&object.name_any(), &params)
+            .await
+            .map_err(ApiError::from);
+        match deleted {
+            Ok(either) => match either.left() {
+                Some(left) if !left.finalizers().is_empty() => cache.wrote(left),
+                Some(_) | None => cache.deleted(object),
+            },
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => cache.deleted(object),
+            Err(err) => return Err(err),
+        }
+        Ok(())
+    }
+
+    /// [`patch_status`] of an object in a namespace, kept in its cache. Whether anything was written.
+    pub(super) async fn status<K>(
+        &self,
+        cache: &Cache<K>,
+        object: &K,
+        status: &K::Status,
+    ) -> Result<bool, ApiError>
+    where
+        K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope> + HasStatus,
+        K::Status: Serialize,
+    {
+        let api = self.api::<K>(object.meta());
+        self.status_by(api, cache, object, status).await
+    }
+
+    /// [`patch_status`] of a FleetNode.
+    pub(super) async fn node_status(
+        &self,
+        node: &FleetNode,
+        status: &crate::api::v1alpha1::FleetNodeStatus,
+    ) -> Result<bool, ApiError> {
+        let api = Api::all(self.client.clone());
+        self.status_by(api, &self.nodes, node, status).await
+    }
+
+    async fn status_by<K>(
+        &self,
+        api: Api<K>,
+        cache: &Cache<K>,
+        object: &K,
+        status: &K::Status,
+    ) -> Result<bool, ApiError>
+    where
+        K: CachedKind + HasStatus,
+        K::Status: Serialize,
+    {
+        self.may_write()?;
+        let written = patch_status(&api, object, status).await?;
+        let changed = written.is_some();
+        if let Some(written) = written {
+            cache.wrote(written);
+        }
+        Ok(changed)
+    }
+}
+
+/// The uid of what controls the object.
+pub(super) fn controller_uid(meta: &ObjectMeta) -> Option<&str> {
+    let owners = meta.owner_references.as_ref()?;
+    let controller = owners.iter().find(|owner| owner.controller == Some(true))?;
+    Some(&controller.uid)
+}
