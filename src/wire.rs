@@ -125,13 +125,6 @@ pub(crate) struct ProbeFigure {
     pub(crate) samples: u32,
 }
 
-impl ProbeFigure {
-    /// `(p90 - p10) / median`; above 0.05 the machine was busy and the figure is not to be trusted.
-    pub(crate) fn spread(&self) -> f64 {
-        (self.p90_bytes_per_second - self.p10_bytes_per_second) / self.median_bytes_per_second
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -92,8 +92,4 @@ impl Weights {
             err,
         })
     }
-
-    pub(crate) fn compute(&self) -> Dtype {
-        self.compute
-    }
 }

@@ -47,7 +47,6 @@ pub(crate) enum ErrorCode {
     RateLimitExceeded,
     RequestTooLarge,
     ServerError,
-    ShuttingDown,
     UnknownUrl,
     UnknownParameter,
     UnsupportedParameter,

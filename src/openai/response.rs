@@ -12,15 +12,6 @@ pub(crate) enum FinishReason {
     Length,
 }
 
-impl FinishReason {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
-    }
-}
-
 /// Tokens that a request cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Usage {

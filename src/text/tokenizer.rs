@@ -32,12 +32,6 @@ impl fmt::Debug for Tokenizer {
 pub(crate) enum TokenizerError {
     #[error("tokenizer.json: {problem}")]
     InvalidTokenizer { problem: String },
-    #[error("{file}: not valid JSON")]
-    InvalidJson {
-        file: &'static str,
-        #[source]
-        err: serde_json::Error,
-    },
     #[error("{file}: field `{field}` must be {expected}")]
     InvalidField {
         file: &'static str,
@@ -53,10 +47,9 @@ pub(crate) enum TokenizerError {
 impl TokenizerError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::InvalidTokenizer { .. }
-            | Self::InvalidJson { .. }
-            | Self::InvalidField { .. }
-            | Self::LargerThanModel { .. } => "InvalidTokenizer",
+            Self::InvalidTokenizer { .. } | Self::InvalidField { .. } | Self::LargerThanModel { .. } => {
+                "InvalidTokenizer"
+            }
         }
     }
 }
@@ -194,10 +187,6 @@ impl Tokenizer {
 
     pub(crate) fn is_eos(&self, token: u32) -> bool {
         self.eos_token_ids.contains(&token)
-    }
-
-    pub(crate) fn eos_token_ids(&self) -> &[u32] {
-        &self.eos_token_ids
     }
 
     /// As chat templates print it.

@@ -87,12 +87,12 @@ fn prompts_of_the_reference() {
 
 #[test]
 fn every_file_may_name_an_end() {
-    assert_eq!(guide().eos_token_ids(), [0, 2]);
+    assert_eq!(guide().eos_token_ids, [0, 2]);
     let generation = json!({"eos_token_id": 7});
     let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
     let config = json!({"eos_token": {"content": "<|im_end|>"}});
     let tokenizer = Tokenizer::new(&bytes, Some(&config), Some(&generation), &[5]).unwrap();
-    assert_eq!(tokenizer.eos_token_ids(), [2, 5, 7]);
+    assert_eq!(tokenizer.eos_token_ids, [2, 5, 7]);
 }
 
 #[test]
