@@ -36,6 +36,7 @@ mod selector;
 mod table;
 
 // Adapters: one outside thing each.
+mod artifact;
 mod client;
 mod host;
 #[cfg(feature = "mlx")]
@@ -47,6 +48,7 @@ mod proxy;
 mod store;
 
 // Services: siblings never import each other.
+mod agent;
 mod controller;
 #[cfg(feature = "mlx")]
 mod worker;

@@ -1,0 +1,6 @@
+//! The node agent.
+
+mod backoff;
+mod models;
+mod replica;
+mod sync;

@@ -1,0 +1,177 @@
+//! What the agent knows of the models on its disk: sizes for admission and for `FleetNode.status.models`, read from
+//! headers and read again only when a file has changed.
+
+use std::collections::BTreeMap;
+
+use camino::Utf8PathBuf;
+
+use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelSource, NodeModel};
+use crate::artifact::{Located, ModelDirectory};
+use crate::error::Chain;
+use crate::model_dir::ModelDir;
+use crate::roofline::memory::{Footprint, activation_bytes};
+use crate::roofline::model::FloatType;
+use crate::units::Bytes;
+
+/// A model that can be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModelFacts {
+    pub(crate) path: Utf8PathBuf,
+    pub(crate) fingerprint: u64,
+    pub(crate) architecture: &'static str,
+    pub(crate) footprint: Footprint,
+    pub(crate) max_context_tokens: u32,
+}
+
+impl ModelFacts {
+    /// The context that is reserved: what is asked for, else the model's own maximum within the default's bound.
+    pub(crate) fn context_tokens(&self, asked: Option<u32>) -> u32 {
+        asked.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
+    }
+}
+
+/// Why a model cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModelProblem {
+    pub(crate) reason: &'static str,
+    /// Names the file and the fix.
+    pub(crate) message: String,
+}
+
+/// The element type that the engine computes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ComputeType {
+    /// As the files hold it.
+    Stored,
+    /// MLX's CPU back end computes in 32 bits, whatever the files hold.
+    Float32,
+}
+
+impl ComputeType {
+    /// By the engine's device (`cpu`, `metal`, `cuda`); the larger one while the device is not known.
+    pub(crate) fn of_device(device: Option<&str>) -> Self {
+        match device {
+            Some("metal" | "cuda") => Self::Stored,
+            None if cfg!(target_os = "macos") => Self::Stored,
+            Some(_) | None => Self::Float32,
+        }
+    }
+}
+
+/// The models of one node, with what was found out about them.
+#[derive(Debug)]
+pub(crate) struct Models {
+    directory: ModelDirectory,
+    compute: ComputeType,
+    known: BTreeMap<ModelSource, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    located: Located,
+    outcome: Result<ModelFacts, ModelProblem>,
+}
+
+impl Models {
+    pub(crate) fn new(directory: ModelDirectory, compute: ComputeType) -> Self {
+        Self {
+            directory,
+            compute,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets what depends on the element type, if that turns out to be another one.
+    pub(crate) fn set_compute(&mut self, compute: ComputeType) {
+        if self.compute != compute {
+            self.compute = compute;
+            self.known.clear();
+        }
+    }
+
+    /// Finds and inspects a model. Reads headers only, and only if a file has changed.
+    pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ModelFacts, ModelProblem> {
+        let located = match self.directory.locate(source) {
+            Ok(located) => located,
+            Err(err) => {
+                self.known.remove(source);
+                return Err(ModelProblem {
+                    reason: err.reason(),
+                    message: Chain(&err).to_string(),
+                });
+            }
+        };
+        if let Some(known) = self.known.get(source).filter(|known| known.located == located) {
+            return known.outcome.clone();
+        }
+        let outcome = facts(&located, self.compute);
+        self.known.insert(
+            source.clone(),
+            Known {
+                located,
+                outcome: outcome.clone(),
+            },
+        );
+        outcome
+    }
+
+    /// Everything in the model directory, servable or not.
+    pub(crate) fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
+        let names = self.directory.names().map_err(|err| ModelProblem {
+            reason: err.reason(),
+            message: Chain(&err).to_string(),
+        })?;
+        Ok(names.into_iter().map(|name| self.describe(name)).collect())
+    }
+
+    fn describe(&mut self, name: String) -> NodeModel {
+        let outcome = match format!("local://{name}").parse::<ModelSource>() {
+            Ok(source) => self.inspect(&source),
+            Err(_) => Err(ModelProblem {
+                reason: "InvalidName",
+                message: format!(
+                    "`{name}` cannot be named by a source: use letters, digits, `.`, `_` and `-`, first a letter or digit"
+                ),
+            }),
+        };
+        match outcome {
+            Ok(facts) => NodeModel {
+                name,
+                architecture: facts.architecture.to_owned(),
+                weights_bytes: facts.footprint.weights.0,
+                kv_bytes_per_token: facts.footprint.kv_per_token.0,
+                activation_bytes: facts.footprint.activations.0,
+                max_context_tokens: facts.max_context_tokens,
+                problem: None,
+            },
+            Err(problem) => NodeModel {
+                name,
+                problem: Some(problem.message),
+                ..NodeModel::default()
+            },
+        }
+    }
+}
+
+fn facts(located: &Located, compute: ComputeType) -> Result<ModelFacts, ModelProblem> {
+    let model = ModelDir::inspect(&located.path).map_err(|err| ModelProblem {
+        reason: err.reason(),
+        message: Chain(&err).to_string(),
+    })?;
+    let element = match compute {
+        ComputeType::Stored => model.shape.element,
+        ComputeType::Float32 => FloatType::F32,
+    };
+    let config = &model.shape.config;
+    Ok(ModelFacts {
+        path: located.path.clone(),
+        fingerprint: located.fingerprint,
+        architecture: config.architecture.as_str(),
+        footprint: Footprint {
+            weights: Bytes(model.shape.resident_bytes(element)),
+            kv_per_token: Bytes(config.kv_bytes_per_token(element)),
+            activations: activation_bytes(config.hidden_size),
+        },
+        max_context_tokens: u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX),
+    })
+}

@@ -1,0 +1,104 @@
+//! What the agent calls a replica: its key, what its worker is started with, and where it was asked for.
+
+use std::fmt;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde::{Deserialize, Serialize};
+
+use crate::api::meta::MIRROR_ANNOTATION;
+use crate::api::v1alpha1::{ModelReplica, ModelSource, ParseModelSourceError};
+
+/// Namespace and name: unique on a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct ReplicaKey {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl ReplicaKey {
+    pub(crate) fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    pub(crate) fn of(replica: &ModelReplica) -> Self {
+        Self::new(replica.namespace().unwrap_or_default(), replica.name_any())
+    }
+}
+
+impl fmt::Display for ReplicaKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Who asked for a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// A ModelReplica bound to this node.
+    Api,
+    /// A ModelDeployment in the manifest directory.
+    Manifest,
+}
+
+/// What a worker is started with. A worker that runs with another one is replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReplicaSpec {
+    pub(crate) source: String,
+    /// The name clients use.
+    pub(crate) serving_name: String,
+    /// `None`: the model's own maximum, within the default's bound.
+    pub(crate) context_tokens: Option<u32>,
+    pub(crate) max_concurrency: u32,
+}
+
+impl ReplicaSpec {
+    pub(crate) fn source(&self) -> Result<ModelSource, ParseModelSourceError> {
+        self.source.parse()
+    }
+}
+
+/// One replica that should run here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DesiredReplica {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) origin: Origin,
+    pub(crate) spec: ReplicaSpec,
+    /// It is on its way out: drain, stop, and confirm.
+    pub(crate) deleting: bool,
+}
+
+impl DesiredReplica {
+    pub(crate) fn of(replica: &ModelReplica) -> Self {
+        let spec = &replica.spec;
+        Self {
+            uid: replica.uid().unwrap_or_default(),
+            generation: replica.metadata.generation.unwrap_or_default(),
+            origin: Origin::Api,
+            spec: ReplicaSpec {
+                source: spec.model.source.clone(),
+                serving_name: spec.serving.name.clone().unwrap_or_else(|| replica.name_any()),
+                context_tokens: spec.serving.context_tokens,
+                max_concurrency: spec.serving.max_concurrency,
+            },
+            deleting: replica.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+/// Whether a ModelReplica only shows what an agent runs from its manifest directory.
+pub(crate) fn is_mirror(replica: &ModelReplica) -> bool {
+    replica.annotations().contains_key(MIRROR_ANNOTATION)
+}
+
+/// A time as status fields carry it: RFC 3339 in whole seconds.
+pub(crate) fn rfc3339(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second())
+        .unwrap_or(time)
+        .to_string()
+}

@@ -1,0 +1,320 @@
+//! What one sync pass will do: one step for each replica, decided from what is wanted and what is seen. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::agent::models::{ModelFacts, ModelProblem};
+use crate::agent::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
+use crate::clock::since;
+use crate::roofline::memory::{Demand, Held, NodeMemory, Reservation, admit, longest_context};
+use crate::units::Bytes;
+
+/// A model that its worker found unservable is tried again after this time even if no file has changed: the fault may
+/// have been the worker's.
+pub(crate) const BAD_MODEL_RETRY: Duration = Duration::from_secs(5 * 60);
+
+/// What should run on this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Desired {
+    pub(crate) replicas: BTreeMap<ReplicaKey, Wanted>,
+    /// The agent is stopping and takes its workers along.
+    pub(crate) stopping: bool,
+}
+
+/// One replica, and what is known of its model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) replica: DesiredReplica,
+    pub(crate) model: Result<ModelFacts, ModelProblem>,
+}
+
+/// What is on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Observed {
+    pub(crate) replicas: BTreeMap<ReplicaKey, Seen>,
+    pub(crate) memory: NodeMemory,
+    /// The bandwidth probe is running and wants the machine for itself.
+    pub(crate) probing: bool,
+}
+
+/// One replica as the agent last acted on it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) spec: ReplicaSpec,
+    pub(crate) worker: WorkerState,
+    pub(crate) held: Held,
+    /// No start before this.
+    pub(crate) backoff_until: Option<Timestamp>,
+    pub(crate) bad_model: Option<BadModel>,
+}
+
+/// Whether a replica has a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkerState {
+    None,
+    Running,
+    /// It runs and has not answered for too long.
+    Unresponsive,
+    Stopping,
+}
+
+/// A worker said that its model can never be served.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BadModel {
+    pub(crate) fingerprint: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// What to do about one replica.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    Start(Start),
+    Stop(StopCause),
+    /// It runs as it should.
+    Keep,
+    /// Its process is on its way out.
+    AwaitStop,
+    /// It would be started, only not now.
+    Wait(Wait),
+    /// It cannot be started as things are. Decided afresh in every pass.
+    Refuse(Refusal),
+    /// Nothing of it runs and nobody wants it: forget it, and let its object go.
+    Release,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Start {
+    pub(crate) path: Utf8PathBuf,
+    pub(crate) fingerprint: u64,
+    pub(crate) context_tokens: u32,
+    pub(crate) reservation: Reservation,
+}
+
+/// Why a running worker is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    /// Its object is being deleted, or its manifest is gone.
+    Deleted,
+    /// Another object has taken its name, or its manifest has changed.
+    Replaced,
+    /// It does not answer any more.
+    Unresponsive,
+    /// The agent is stopping.
+    AgentStopping,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wait {
+    BackOff {
+        until: Timestamp,
+    },
+    /// The node is being measured.
+    Probing,
+    /// What is wanted is older than what was acted on.
+    Stale,
+    AgentStopping,
+}
+
+/// Why a replica is not started, as its conditions say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) ground: Ground,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Something about the model's files.
+    Artifacts,
+    /// It can never run here as it is.
+    Never,
+    /// It may run here later.
+    NotNow,
+}
+
+/// See [`Step`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SyncPlan {
+    pub(crate) steps: BTreeMap<ReplicaKey, Step>,
+}
+
+impl SyncPlan {
+    pub(crate) fn new(desired: &Desired, observed: &Observed, now: Timestamp) -> Self {
+        let mut pass = Pass {
+            desired,
+            observed,
+            now,
+            // Everything that has a process counts, whatever is to become of it.
+            held: observed
+                .replicas
+                .values()
+                .filter(|seen| seen.worker != WorkerState::None)
+                .map(|seen| seen.held)
+                .collect(),
+        };
+        let keys = desired.replicas.keys().chain(observed.replicas.keys());
+        let mut steps = BTreeMap::new();
+        for key in keys {
+            if !steps.contains_key(key) {
+                steps.insert(key.clone(), pass.decide(key));
+            }
+        }
+        Self { steps }
+    }
+
+    /// The next moment at which time alone changes the plan.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        self.steps
+            .values()
+            .filter_map(|step| match step {
+                Step::Wait(Wait::BackOff { until }) => Some(*until),
+                Step::Wait(Wait::Probing | Wait::Stale | Wait::AgentStopping)
+                | Step::Start(_)
+                | Step::Stop(_)
+                | Step::Keep
+                | Step::AwaitStop
+                | Step::Refuse(_)
+                | Step::Release => None,
+            })
+            .min()
+    }
+}
+
+struct Pass<'a> {
+    desired: &'a Desired,
+    observed: &'a Observed,
+    now: Timestamp,
+    /// Promised so far, the starts of this pass included.
+    held: Vec<Held>,
+}
+
+impl Pass<'_> {
+    fn decide(&mut self, key: &ReplicaKey) -> Step {
+        let wanted = self
+            .desired
+            .replicas
+            .get(key)
+            .filter(|wanted| !wanted.replica.deleting);
+        let seen = self.observed.replicas.get(key);
+        match seen.map_or(WorkerState::None, |seen| seen.worker) {
+            WorkerState::Stopping => Step::AwaitStop,
+            WorkerState::Running => match (wanted, seen) {
+                (Some(wanted), Some(seen)) => self.decide_running(&wanted.replica, seen, Step::Keep),
+                _ => Step::Stop(StopCause::Deleted),
+            },
+            WorkerState::Unresponsive => match (wanted, seen) {
+                (Some(wanted), Some(seen)) => {
+                    self.decide_running(&wanted.replica, seen, Step::Stop(StopCause::Unresponsive))
+                }
+                _ => Step::Stop(StopCause::Deleted),
+            },
+            WorkerState::None => match wanted {
+                Some(wanted) => self.decide_absent(wanted, seen),
+                None => Step::Release,
+            },
+        }
+    }
+
+    fn decide_running(&self, replica: &DesiredReplica, seen: &Seen, otherwise: Step) -> Step {
+        if self.desired.stopping {
+            Step::Stop(StopCause::AgentStopping)
+        } else if replica.uid != seen.uid {
+            Step::Stop(StopCause::Replaced)
+        } else if replica.generation >= seen.generation && replica.spec != seen.spec {
+            Step::Stop(StopCause::Replaced)
+        } else {
+            otherwise
+        }
+    }
+
+    fn decide_absent(&mut self, wanted: &Wanted, seen: Option<&Seen>) -> Step {
+        let Wanted { replica, model } = wanted;
+        if self.desired.stopping {
+            return Step::Wait(Wait::AgentStopping);
+        }
+        let seen = seen.filter(|seen| seen.uid == replica.uid);
+        if seen.is_some_and(|seen| replica.generation < seen.generation) {
+            return Step::Wait(Wait::Stale);
+        }
+        // What went wrong with another spec says nothing about this one.
+        let seen = seen.filter(|seen| seen.spec == replica.spec);
+        let facts = match model {
+            Ok(facts) => facts,
+            Err(problem) => return refuse(Ground::Artifacts, problem.reason, problem.message.clone()),
+        };
+        if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()) {
+            if bad.fingerprint == facts.fingerprint && since(self.now, bad.at) < BAD_MODEL_RETRY {
+                return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
+            }
+        }
+        let demand = Demand {
+            context_tokens: facts.context_tokens(replica.spec.context_tokens),
+            max_concurrency: replica.spec.max_concurrency,
+        };
+        if demand.context_tokens > facts.max_context_tokens {
+            let message = format!(
+                "spec.serving.contextTokens is {}, and the model was made for at most {}: lower it",
+                demand.context_tokens, facts.max_context_tokens
+            );
+            return refuse(Ground::Never, "ContextTooLong", message);
+        }
+        if let Some(until) = seen
+            .and_then(|seen| seen.backoff_until)
+            .filter(|until| *until > self.now)
+        {
+            return Step::Wait(Wait::BackOff { until });
+        }
+        if self.observed.probing {
+            return Step::Wait(Wait::Probing);
+        }
+        let reservation = Reservation::new(facts.footprint, demand);
+        if let Err(refusal) = admit(
+            self.observed.memory,
+            self.held.iter().copied(),
+            reservation.total(),
+        ) {
+            let mut message = format!("{refusal}; it reserves {reservation}");
+            if let Some(tokens) = longest_context(facts.footprint, demand.max_concurrency, refusal.budget()) {
+                message.push_str(&format!(
+                    ". It would fit with spec.serving.contextTokens up to {tokens}"
+                ));
+            }
+            let ground = match refusal.budget() >= self.observed.memory.allocatable {
+                true => Ground::Never,
+                false => Ground::NotNow,
+            };
+            return refuse(ground, refusal.reason(), message);
+        }
+        self.held.push(Held {
+            reserved: reservation.total(),
+            resident: Bytes::ZERO,
+        });
+        Step::Start(Start {
+            path: facts.path.clone(),
+            fingerprint: facts.fingerprint,
+            context_tokens: demand.context_tokens,
+            reservation,
+        })
+    }
+}
+
+fn refuse(ground: Ground, reason: &str, message: String) -> Step {
+    Step::Refuse(Refusal {
+        ground,
+        reason: reason.to_owned(),
+        message,
+    })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

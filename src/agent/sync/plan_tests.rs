@@ -1,0 +1,393 @@
+//! Cases as text: `check(wanted, seen, expect)`.
+//!
+//! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
+//! `model` (ok or a reason), `deleting`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`,
+//! `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds). `@probing`, `@stopping`, `@free=GIB` and
+//! `@allocatable=GIB` (default 10) set the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::agent::replica::Origin;
+use crate::roofline::memory::{Footprint, RUNTIME_OVERHEAD};
+
+const FINGERPRINT: u64 = 7;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn fields(text: &str) -> (&str, BTreeMap<&str, &str>) {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap();
+    (
+        name,
+        parts
+            .map(|part| part.split_once('=').unwrap_or((part, "1")))
+            .collect(),
+    )
+}
+
+fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
+    let context: u32 = fields.get("ctx").map_or(0, |tokens| tokens.parse().unwrap());
+    ReplicaSpec {
+        source: format!("local://{}", fields.get("spec").unwrap_or(&"a")),
+        serving_name: "m".to_owned(),
+        context_tokens: (context > 0).then_some(context),
+        max_concurrency: 1,
+    }
+}
+
+fn number<T: std::str::FromStr>(fields: &BTreeMap<&str, &str>, name: &str, default: T) -> T {
+    fields
+        .get(name)
+        .map_or(default, |text| text.parse().ok().expect("a number"))
+}
+
+/// A model whose replica reserves exactly this much with the default context of 1024 tokens.
+fn model(gib: u64) -> ModelFacts {
+    let kv = Bytes(1 << 10);
+    ModelFacts {
+        path: "/models/a".into(),
+        fingerprint: FINGERPRINT,
+        architecture: "llama",
+        footprint: Footprint {
+            weights: Bytes::gib(gib) - kv * 1024 - RUNTIME_OVERHEAD,
+            kv_per_token: kv,
+            activations: Bytes::ZERO,
+        },
+        max_context_tokens: 1024,
+    }
+}
+
+fn wanted(text: &str) -> (ReplicaKey, Wanted) {
+    let (name, fields) = fields(text);
+    let replica = DesiredReplica {
+        uid: fields.get("uid").unwrap_or(&"u").to_string(),
+        generation: number(&fields, "gen", 1),
+        origin: Origin::Api,
+        spec: spec(&fields),
+        deleting: fields.contains_key("deleting"),
+    };
+    let model = match fields.get("model") {
+        Some(problem) => Err(ModelProblem {
+            reason: match *problem {
+                "missing" => "ModelNotFound",
+                other => panic!("unknown problem {other}"),
+            },
+            message: "m".to_owned(),
+        }),
+        None => Ok(model(number(&fields, "gib", 1))),
+    };
+    (ReplicaKey::new("default", name), Wanted { replica, model })
+}
+
+fn seen(text: &str) -> (ReplicaKey, Seen) {
+    let (name, fields) = fields(text);
+    let worker = match *fields.get("worker").unwrap_or(&"running") {
+        "none" => WorkerState::None,
+        "running" => WorkerState::Running,
+        "hung" => WorkerState::Unresponsive,
+        "stopping" => WorkerState::Stopping,
+        other => panic!("unknown worker {other}"),
+    };
+    let bad_model = fields.get("bad").map(|text| {
+        let (fingerprint, age) = text.split_once(',').unwrap();
+        BadModel {
+            fingerprint: fingerprint.parse().unwrap(),
+            at: now() - Duration::from_secs(age.parse().unwrap()),
+            reason: "CorruptWeights".to_owned(),
+            message: "m".to_owned(),
+        }
+    });
+    let state = Seen {
+        uid: fields.get("uid").unwrap_or(&"u").to_string(),
+        generation: number(&fields, "gen", 1),
+        spec: spec(&fields),
+        worker,
+        held: Held {
+            reserved: Bytes::gib(number(&fields, "gib", 1)),
+            resident: Bytes::ZERO,
+        },
+        backoff_until: fields
+            .get("backoff")
+            .map(|text| now() + jiff::SignedDuration::from_secs(text.parse().unwrap())),
+        bad_model,
+    };
+    (ReplicaKey::new("default", name), state)
+}
+
+fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
+    let mut desired = Desired::default();
+    let mut observed = Observed {
+        replicas: BTreeMap::new(),
+        memory: NodeMemory {
+            allocatable: Bytes::gib(10),
+            available: Bytes::gib(100),
+        },
+        probing: false,
+    };
+    for word in wanted_text.split_whitespace() {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("@stopping", _) => desired.stopping = true,
+            ("@probing", _) => observed.probing = true,
+            ("@free", gib) => observed.memory.available = Bytes::gib(gib.parse().unwrap()),
+            ("@allocatable", gib) => observed.memory.allocatable = Bytes::gib(gib.parse().unwrap()),
+            _ => drop(desired.replicas.extend([wanted(word)])),
+        }
+    }
+    observed.replicas = seen_text.split_whitespace().map(seen).collect();
+    (desired, observed)
+}
+
+fn show(step: &Step) -> String {
+    match step {
+        Step::Start(start) => format!("start({})", start.reservation.total()),
+        Step::Stop(cause) => format!("stop({cause:?})"),
+        Step::Keep => "keep".to_owned(),
+        Step::AwaitStop => "await".to_owned(),
+        Step::Wait(Wait::BackOff { until }) => format!("backoff({}s)", since(*until, now()).as_secs()),
+        Step::Wait(wait) => format!("wait({wait:?})"),
+        Step::Refuse(refusal) => format!("refuse({:?}/{})", refusal.ground, refusal.reason),
+        Step::Release => "release".to_owned(),
+    }
+}
+
+#[track_caller]
+fn check(wanted: &str, seen: &str, expect: &str) {
+    let (desired, observed) = scene(wanted, seen);
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let got: Vec<_> = plan
+        .steps
+        .iter()
+        .map(|(key, step)| format!("{}={}", key.name, show(step)))
+        .collect();
+    assert_eq!(got.join(" "), expect, "wanted `{wanted}`, seen `{seen}`");
+    assert_eq!(
+        SyncPlan::new(&desired, &observed, now()),
+        plan,
+        "planning twice changes nothing"
+    );
+}
+
+#[test]
+fn what_is_wanted_starts_and_what_is_not_stops() {
+    check("", "", "");
+    check("a", "", "a=start(1.0 GiB)");
+    check("a", "a", "a=keep");
+    check("", "a", "a=stop(Deleted)");
+    check("a:deleting", "a", "a=stop(Deleted)");
+    check("a:deleting", "a:worker=stopping", "a=await");
+    check("a:deleting", "a:worker=none", "a=release");
+    check("a:deleting", "", "a=release");
+    check("", "a:worker=none", "a=release");
+}
+
+#[test]
+fn a_changed_replica_is_stopped_before_it_is_started() {
+    check("a:spec=b", "a:spec=a", "a=stop(Replaced)");
+    check("a:uid=v", "a:uid=u", "a=stop(Replaced)");
+    check("a:uid=v", "a:uid=u:worker=stopping", "a=await");
+    check("a:uid=v", "a:uid=u:worker=none", "a=start(1.0 GiB)");
+}
+
+#[test]
+fn an_older_generation_never_undoes_a_newer_one() {
+    check("a:spec=b:gen=1", "a:spec=a:gen=2", "a=keep");
+    check("a:spec=b:gen=1", "a:spec=a:gen=2:worker=none", "a=wait(Stale)");
+    check("a:spec=b:gen=3", "a:spec=a:gen=2", "a=stop(Replaced)");
+    check("a:spec=b:gen=1:uid=v", "a:spec=a:gen=2:uid=u", "a=stop(Replaced)");
+}
+
+#[test]
+fn a_crashed_worker_waits_its_turn() {
+    check("a", "a:worker=none:backoff=4", "a=backoff(4s)");
+    check("a", "a:worker=none:backoff=0", "a=start(1.0 GiB)");
+    check("a:spec=b", "a:worker=none:spec=a:backoff=4", "a=start(1.0 GiB)");
+    check("a:uid=v", "a:worker=none:uid=u:backoff=4", "a=start(1.0 GiB)");
+    check("a", "a:worker=hung", "a=stop(Unresponsive)");
+}
+
+#[test]
+fn a_bad_model_is_tried_again_when_its_files_change_or_after_a_while() {
+    check(
+        "a",
+        "a:worker=none:bad=7,10:backoff=-1",
+        "a=refuse(Artifacts/CorruptWeights)",
+    );
+    check("a", "a:worker=none:bad=8,10", "a=start(1.0 GiB)");
+    check("a", "a:worker=none:bad=7,300", "a=start(1.0 GiB)");
+    check("a:model=missing", "", "a=refuse(Artifacts/ModelNotFound)");
+    check("a:model=missing", "a", "a=keep");
+    check("a:ctx=1025", "", "a=refuse(Never/ContextTooLong)");
+}
+
+#[test]
+fn memory_is_never_promised_twice() {
+    check("a:gib=11", "", "a=refuse(Never/ExceedsNodeMemory)");
+    check(
+        "a:gib=6 b:gib=6",
+        "",
+        "a=start(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+    );
+    check(
+        "a:gib=6 b:gib=6",
+        "b:gib=6",
+        "a=refuse(NotNow/InsufficientMemory) b=keep",
+    );
+    check(
+        "a:gib=6",
+        "b:gib=6",
+        "a=refuse(NotNow/InsufficientMemory) b=stop(Deleted)",
+    );
+    check(
+        "a:gib=6",
+        "b:gib=6:worker=stopping",
+        "a=refuse(NotNow/InsufficientMemory) b=await",
+    );
+    check("a:gib=6", "b:gib=6:worker=none", "a=start(6.0 GiB) b=release");
+    check("@free=3 a:gib=4", "", "a=refuse(NotNow/MemoryInUse)");
+    check(
+        "@free=9 a:gib=4 b:gib=6",
+        "",
+        "a=start(4.0 GiB) b=refuse(NotNow/MemoryInUse)",
+    );
+}
+
+#[test]
+fn a_probe_and_a_stopping_agent_start_nothing() {
+    check("@probing a b", "b", "a=wait(Probing) b=keep");
+    check(
+        "@stopping a b",
+        "b",
+        "a=wait(AgentStopping) b=stop(AgentStopping)",
+    );
+}
+
+#[test]
+fn a_refusal_says_what_would_fit() {
+    let (desired, observed) = scene("@allocatable=1 a:gib=2", "");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}")
+    };
+    assert!(
+        refusal
+            .message
+            .starts_with("it needs 2.0 GiB, and models may use 1.0 GiB of this node"),
+        "{refusal:?}"
+    );
+    let (desired, observed) = scene("@allocatable=1 a:gib=1", "");
+    let mut tight = observed.clone();
+    tight.memory.allocatable = Bytes::gib(1) - Bytes::kib(24);
+    let plan = SyncPlan::new(&desired, &tight, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}")
+    };
+    assert!(
+        refusal
+            .message
+            .ends_with("It would fit with spec.serving.contextTokens up to 1000"),
+        "{refusal:?}"
+    );
+}
+
+#[test]
+fn the_next_deadline_is_the_earliest_backoff() {
+    let (desired, observed) = scene("a b c", "a:worker=none:backoff=9 b:worker=none:backoff=4 c");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    assert_eq!(plan.next_deadline().map(|at| since(at, now()).as_secs()), Some(4));
+}
+
+/// What the world looks like after a plan was carried out and every process that was told to stop has ended.
+fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
+    for (key, step) in &plan.steps {
+        match step {
+            Step::Start(start) => {
+                let replica = &desired.replicas[key].replica;
+                let seen = Seen {
+                    uid: replica.uid.clone(),
+                    generation: replica.generation,
+                    spec: replica.spec.clone(),
+                    worker: WorkerState::Running,
+                    held: Held {
+                        reserved: start.reservation.total(),
+                        resident: Bytes::ZERO,
+                    },
+                    backoff_until: None,
+                    bad_model: None,
+                };
+                observed.replicas.insert(key.clone(), seen);
+            }
+            Step::Stop(_) | Step::AwaitStop => {
+                observed.replicas.get_mut(key).unwrap().worker = WorkerState::None;
+            }
+            Step::Release => drop(observed.replicas.remove(key)),
+            Step::Keep | Step::Wait(_) | Step::Refuse(_) => {}
+        }
+    }
+}
+
+fn any_wanted() -> impl Strategy<Value = String> {
+    (0..4, 0..2, 0..2, 1..3, 1..6, any::<bool>()).prop_map(|(name, spec, uid, generation, gib, deleting)| {
+        let deleting = if deleting { ":deleting" } else { "" };
+        format!("r{name}:spec=s{spec}:uid=u{uid}:gen={generation}:gib={gib}{deleting}")
+    })
+}
+
+fn any_seen() -> impl Strategy<Value = String> {
+    let worker = prop_oneof![Just("none"), Just("running"), Just("hung"), Just("stopping")];
+    (0..4, 0..2, 0..2, 1..3, 1..3, worker).prop_map(|(name, spec, uid, generation, gib, worker)| {
+        format!("r{name}:spec=s{spec}:uid=u{uid}:gen={generation}:gib={gib}:worker={worker}")
+    })
+}
+
+fn promised(observed: &Observed) -> Bytes {
+    let held = observed
+        .replicas
+        .values()
+        .filter(|seen| seen.worker != WorkerState::None);
+    held.map(|seen| seen.held.reserved).sum()
+}
+
+proptest! {
+    #[test]
+    fn carrying_plans_out_ends_in_a_plan_that_does_nothing(
+        wanted in proptest::collection::vec(any_wanted(), 0..5),
+        seen in proptest::collection::vec(any_seen(), 0..4),
+        stopping in any::<bool>(),
+    ) {
+        let (mut desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        desired.stopping = stopping;
+        // Stop, forget, start: three rounds at most, whatever the beginning.
+        for _ in 0..3 {
+            let plan = SyncPlan::new(&desired, &observed, now());
+            carry_out(&desired, &mut observed, &plan);
+            prop_assert!(promised(&observed) <= observed.memory.allocatable, "{observed:?}");
+        }
+        let plan = SyncPlan::new(&desired, &observed, now());
+        for (key, step) in &plan.steps {
+            let settled = matches!(step, Step::Keep | Step::Wait(_) | Step::Refuse(_));
+            let confirms = *step == Step::Release && desired.replicas.get(key).is_some_and(|w| w.replica.deleting);
+            prop_assert!(settled || confirms, "{} {}", key, show(step));
+        }
+    }
+
+    #[test]
+    fn nothing_runs_that_is_not_wanted(
+        wanted in proptest::collection::vec(any_wanted(), 0..5),
+        seen in proptest::collection::vec(any_seen(), 0..4),
+    ) {
+        let (desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        for _ in 0..3 {
+            let plan = SyncPlan::new(&desired, &observed, now());
+            carry_out(&desired, &mut observed, &plan);
+        }
+        for (key, seen) in &observed.replicas {
+            if seen.worker != WorkerState::None {
+                let wanted = desired.replicas.get(key);
+                prop_assert!(wanted.is_some_and(|wanted| !wanted.replica.deleting && wanted.replica.uid == seen.uid));
+            }
+        }
+    }
+}
