@@ -2,5 +2,8 @@
 
 mod backoff;
 mod models;
+mod monitor;
 mod replica;
+mod state;
 mod sync;
+mod workers;

@@ -1,5 +1,6 @@
 //! Watching processes, ours and those of an earlier life, and stopping them.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -142,9 +143,9 @@ impl Process {
     }
 }
 
-/// Processes of ours whose command line starts with `words` after the program and contains `argument`: children of
-/// an earlier life that no record names.
-pub(crate) fn find_by_argument(word: &str, argument: &str) -> Vec<ProcessId> {
+/// Processes whose first argument is `word` and one of whose arguments starts with `prefix`: children of an earlier
+/// life that no record names.
+pub(crate) fn find_by_argument(word: &str, prefix: &str) -> Vec<ProcessId> {
     let mut system = System::new();
     system.refresh_processes_specifics(
         ProcessesToUpdate::All,
@@ -156,7 +157,8 @@ pub(crate) fn find_by_argument(word: &str, argument: &str) -> Vec<ProcessId> {
         .values()
         .filter(|process| {
             let command = process.cmd();
-            command.get(1).is_some_and(|first| first == word) && command.iter().any(|one| one == argument)
+            let starts = |one: &OsString| one.as_encoded_bytes().starts_with(prefix.as_bytes());
+            command.get(1).is_some_and(|first| first == word) && command.iter().any(starts)
         })
         // A thread is listed like a process of the same command line.
         .filter(|process| process.thread_kind().is_none())

@@ -1,0 +1,150 @@
+//! Asks one worker how it is doing, over its socket, until its process ends.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::Request;
+use http::uri::PathAndQuery;
+use http_body_util::{BodyExt, Limited};
+use tokio::sync::watch;
+
+use crate::client::Changes;
+use crate::clock::Clock;
+use crate::process::Process;
+use crate::proxy::{Proxy, Upstream};
+use crate::task::Tasks;
+use crate::units::Bytes;
+use crate::wire::{WorkerPhase, WorkerStatus};
+
+/// Between two questions, until the worker is ready and afterwards.
+const STARTING_PERIOD: Duration = Duration::from_millis(200);
+const READY_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long one answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A worker whose engine made no progress, or that did not answer at all, for so long is replaced. Long prefills do
+/// not count: the worker's own health follows the engine, not the length of a request.
+const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// The largest status that is read, in bytes.
+const MAX_STATUS_BYTES: usize = 256 << 10;
+
+/// What a worker last said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Contact {
+    pub(crate) status: Option<WorkerStatus>,
+    pub(crate) unresponsive: bool,
+}
+
+impl Contact {
+    pub(crate) fn phase(&self) -> Option<WorkerPhase> {
+        self.status.as_ref().map(|status| status.phase)
+    }
+
+    /// Memory it has taken already.
+    pub(crate) fn resident(&self) -> Bytes {
+        let memory = self.status.as_ref().map(|status| status.memory);
+        memory.map_or(Bytes::ZERO, |memory| {
+            Bytes(memory.active_bytes) + Bytes(memory.cache_bytes)
+        })
+    }
+
+    /// Whether the sync loop should look: counters of bytes and requests change all the time and decide nothing.
+    fn differs(&self, other: &Self) -> bool {
+        let essence = |contact: &Self| {
+            let status = contact.status.as_ref();
+            (
+                contact.unresponsive,
+                status.map(|status| (status.phase, status.model.clone(), status.measured)),
+            )
+        };
+        essence(self) != essence(other)
+    }
+}
+
+/// Starts asking. Marks `changes` when something that matters has changed, the end of the process included.
+pub(crate) fn spawn(
+    tasks: &Tasks,
+    clock: Clock,
+    proxy: Proxy,
+    upstream: Upstream,
+    process: Process,
+    changes: Changes,
+) -> watch::Receiver<Contact> {
+    let (contact_tx, contact_rx) = watch::channel(Contact::default());
+    tasks.spawn_detached(async move {
+        let asking = ask(&clock, &proxy, &upstream, &contact_tx, &changes);
+        tokio::select! {
+            _ = process.wait() => {}
+            () = contact_tx.closed() => {}
+            () = asking => {}
+        }
+        changes.mark();
+    });
+    contact_rx
+}
+
+async fn ask(
+    clock: &Clock,
+    proxy: &Proxy,
+    upstream: &Upstream,
+    contact_tx: &watch::Sender<Contact>,
+    changes: &Changes,
+) {
+    let mut last_healthy = clock.instant();
+    loop {
+        let status = status(proxy, upstream).await;
+        if status.is_some() && is_healthy(proxy, upstream).await {
+            last_healthy = clock.instant();
+        }
+        let unresponsive = clock.instant() - last_healthy >= UNRESPONSIVE_AFTER;
+        let mut matters = false;
+        contact_tx.send_modify(|contact| {
+            // A worker that is busy for a moment is still what it said it was.
+            let next = Contact {
+                status: status.or_else(|| contact.status.clone()),
+                unresponsive,
+            };
+            matters = next.differs(contact);
+            *contact = next;
+        });
+        if matters {
+            changes.mark();
+        }
+        let ready = contact_tx.borrow().phase() == Some(WorkerPhase::Ready);
+        tokio::time::sleep(if ready { READY_PERIOD } else { STARTING_PERIOD }).await;
+    }
+}
+
+async fn status(proxy: &Proxy, upstream: &Upstream) -> Option<WorkerStatus> {
+    let asking = async {
+        let response = get(proxy, upstream, "/status").await?;
+        let body = Limited::new(response.into_body(), MAX_STATUS_BYTES)
+            .collect()
+            .await
+            .ok()?
+            .to_bytes();
+        serde_json::from_slice(&body).ok()
+    };
+    tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
+}
+
+async fn is_healthy(proxy: &Proxy, upstream: &Upstream) -> bool {
+    let asking = get(proxy, upstream, "/health");
+    tokio::time::timeout(ANSWER_TIMEOUT, asking)
+        .await
+        .ok()
+        .flatten()
+        .is_some()
+}
+
+/// A response, if it says that all is well.
+async fn get(proxy: &Proxy, upstream: &Upstream, path: &'static str) -> Option<http::Response<Body>> {
+    let request = Request::get(path).body(Body::empty()).ok()?;
+    let response = proxy
+        .forward(request, upstream, &PathAndQuery::from_static(path))
+        .await
+        .ok()?;
+    response.status().is_success().then_some(response)
+}

@@ -1,0 +1,355 @@
+//! The agent's state directory: one agent's own, and enough of each replica to find its worker again after a crash.
+//!
+//! `lock` is held while the agent lives. `replicas/ID/` has `record.json`, the worker's log and its last words. Workers
+//! listen in `run/`, or under `/tmp` where that path would be too long for a socket.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use k8s_openapi::jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tracing::warn;
+
+use super::replica::{Origin, ReplicaKey, ReplicaSpec};
+use super::sync::plan::BadModel;
+use crate::api::v1alpha1::Termination;
+use crate::error::Chain;
+use crate::process::ProcessId;
+use crate::process::logs::Log;
+
+/// `sockaddr_un` has room for 104 bytes on macOS and 108 on Linux, the closing zero included.
+const MAX_SOCKET_PATH_BYTES: usize = 99;
+
+/// The largest file of ours that is read back, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenStateError {
+    #[error(
+        "another agent uses the state directory `{path}`: stop it, or give this one a --state-dir of its own"
+    )]
+    Locked { path: Utf8PathBuf },
+    #[error("the state directory `{path}` cannot be used: choose another one with --state-dir")]
+    Unusable {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("`{path}` belongs to another user; remove it, or choose a shorter --state-dir")]
+    Foreign { path: Utf8PathBuf },
+}
+
+/// What is kept of one replica.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    pub(crate) key: ReplicaKey,
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) origin: Origin,
+    pub(crate) spec: ReplicaSpec,
+    #[serde(default)]
+    pub(crate) restarts: i32,
+    /// The worker ended by itself, so that its next start is a restart.
+    #[serde(default)]
+    pub(crate) ended_by_itself: bool,
+    /// In a row.
+    #[serde(default)]
+    pub(crate) failures: u32,
+    #[serde(default)]
+    pub(crate) backoff_until: Option<Timestamp>,
+    #[serde(default)]
+    pub(crate) bad_model: Option<BadModel>,
+    #[serde(default)]
+    pub(crate) last_termination: Option<Termination>,
+    /// Written before the process is started, with its identity added afterwards.
+    #[serde(default)]
+    pub(crate) worker: Option<WorkerRecord>,
+}
+
+/// What is kept of a running worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WorkerRecord {
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) started: Timestamp,
+    pub(crate) reserved_bytes: u64,
+    /// The reservation's working, for the condition's message.
+    pub(crate) reservation: String,
+    pub(crate) model_path: Utf8PathBuf,
+    pub(crate) fingerprint: u64,
+    pub(crate) context_tokens: u32,
+}
+
+/// The state directory, locked.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: Utf8PathBuf,
+    sockets: Utf8PathBuf,
+    /// Released when the agent ends, however it ends.
+    _lock: File,
+}
+
+impl StateDir {
+    pub(crate) fn open(path: &Utf8Path) -> Result<Self, OpenStateError> {
+        let unusable = |path: &Utf8Path, err| OpenStateError::Unusable {
+            path: path.to_owned(),
+            err,
+        };
+        make_private(&path.join("replicas")).map_err(|err| unusable(path, err))?;
+        let path = path.canonicalize_utf8().map_err(|err| unusable(path, err))?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .map_err(|err| unusable(&path, err))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenStateError::Locked { path }),
+            Err(TryLockError::Error(err)) => return Err(unusable(&path, err)),
+        }
+        let sockets = socket_directory(&path);
+        make_private(&sockets).map_err(|err| unusable(&sockets, err))?;
+        let owner = fs::metadata(&sockets).map_err(|err| unusable(&sockets, err))?;
+        if owner.uid() != nix::unistd::getuid().as_raw() || owner.permissions().mode() & 0o077 != 0 {
+            return Err(OpenStateError::Foreign { path: sockets });
+        }
+        Ok(Self {
+            path,
+            sockets,
+            _lock: lock,
+        })
+    }
+
+    /// Where workers listen; every one of them has a path below it on its command line.
+    pub(crate) fn sockets(&self) -> &Utf8Path {
+        &self.sockets
+    }
+
+    pub(crate) fn replica(&self, key: &ReplicaKey) -> ReplicaDir {
+        let id = identifier(key);
+        ReplicaDir {
+            path: self.path.join("replicas").join(&id),
+            socket: self.sockets.join(id + ".sock"),
+        }
+    }
+
+    /// What earlier lives left. A record that cannot be read is set aside with a warning: its worker is found by its
+    /// command line.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        let Ok(entries) = self.path.join("replicas").read_dir_utf8() else {
+            return records;
+        };
+        for entry in entries.flatten() {
+            let path = entry.path().join("record.json");
+            match read_json::<Record>(&path) {
+                Ok(Some(record)) if self.replica(&record.key).path == entry.path() => records.push(record),
+                Ok(_) => {}
+                Err(err) => {
+                    warn!(%path, error = %Chain(&err), "a replica's record cannot be read; it starts afresh")
+                }
+            }
+        }
+        records.sort_by(|a, b| a.key.cmp(&b.key));
+        records
+    }
+
+    /// A small file of the agent itself.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        read_json(&self.path.join(name))
+    }
+
+    pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
+        write_json(&self.path.join(name), value)
+    }
+}
+
+/// The part of the state directory that belongs to one replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReplicaDir {
+    path: Utf8PathBuf,
+    socket: Utf8PathBuf,
+}
+
+impl ReplicaDir {
+    pub(crate) fn socket(&self) -> &Utf8Path {
+        &self.socket
+    }
+
+    pub(crate) fn log(&self) -> Log {
+        Log::new(self.path.join("worker.log"))
+    }
+
+    /// Where a worker says why it ends.
+    pub(crate) fn termination_message(&self) -> Utf8PathBuf {
+        self.path.join("termination.json")
+    }
+
+    pub(crate) fn save(&self, record: &Record) -> io::Result<()> {
+        make_private(&self.path)?;
+        write_json(&self.path.join("record.json"), record)
+    }
+
+    /// Removes what a worker leaves behind, before the next one starts.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        remove_if_there(&self.socket)?;
+        remove_if_there(&self.termination_message())
+    }
+
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        remove_if_there(&self.socket)?;
+        match fs::remove_dir_all(&self.path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Reads a small JSON file; `None` if it is not there.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Utf8Path) -> io::Result<Option<T>> {
+    match fs::metadata(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(err) => return Err(err),
+        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
+            return Err(io::Error::other("the file is too large"));
+        }
+        Ok(_) => {}
+    }
+    Ok(Some(serde_json::from_slice(&fs::read(path)?)?))
+}
+
+/// Replaces a file at once: a reader sees the old or the new text, never half of one.
+fn write_json<T: Serialize>(path: &Utf8Path, value: &T) -> io::Result<()> {
+    let next = Utf8PathBuf::from(format!("{path}.next"));
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&next)?;
+    file.write_all(&serde_json::to_vec_pretty(value)?)?;
+    fs::rename(&next, path)
+}
+
+fn remove_if_there(path: &Utf8Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn make_private(path: &Utf8Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn socket_directory(state: &Utf8Path) -> Utf8PathBuf {
+    let near = state.join("run");
+    // Every socket has a name of the same length.
+    let name = identifier(&ReplicaKey::new("", "")) + ".sock";
+    if near.as_str().len() + 1 + name.len() <= MAX_SOCKET_PATH_BYTES {
+        return near;
+    }
+    let user = nix::unistd::getuid();
+    Utf8PathBuf::from(format!(
+        "/tmp/rooflet-{user}-{}",
+        digest(state.as_str().as_bytes())
+    ))
+}
+
+fn identifier(key: &ReplicaKey) -> String {
+    digest(key.to_string().as_bytes())
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex::encode(&Sha256::digest(bytes)[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn record(name: &str) -> Record {
+        Record {
+            key: ReplicaKey::new("default", name),
+            uid: "u".to_owned(),
+            generation: 1,
+            origin: Origin::Api,
+            spec: ReplicaSpec {
+                source: "local://guide".to_owned(),
+                serving_name: "guide".to_owned(),
+                context_tokens: None,
+                max_concurrency: 4,
+            },
+            restarts: 2,
+            ended_by_itself: true,
+            failures: 1,
+            backoff_until: None,
+            bad_model: None,
+            last_termination: None,
+            worker: None,
+        }
+    }
+
+    fn open(directory: &tempfile::TempDir) -> Result<StateDir, OpenStateError> {
+        StateDir::open(Utf8Path::from_path(directory.path()).unwrap())
+    }
+
+    #[test]
+    fn records_survive_and_a_broken_one_harms_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = open(&directory).unwrap();
+        for name in ["a", "b"] {
+            state.replica(&record(name).key).save(&record(name)).unwrap();
+        }
+        drop(state);
+        let state = open(&directory).unwrap();
+        assert_eq!(state.records(), [record("a"), record("b")]);
+        let broken = state.replica(&record("a").key);
+        fs::write(broken.path.join("record.json"), "{").unwrap();
+        assert_eq!(state.records(), [record("b")]);
+        broken.remove().unwrap();
+        broken.remove().unwrap();
+        assert!(!broken.path.exists());
+    }
+
+    #[test]
+    fn a_second_agent_is_told_who_is_in_the_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let _state = open(&directory).unwrap();
+        let err = open(&directory).unwrap_err();
+        assert!(
+            matches!(err, OpenStateError::Locked { .. }) && err.to_string().contains("--state-dir"),
+            "{err}"
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(directory.path()).unwrap().join("state");
+        fs::write(&path, "").unwrap();
+        let err = StateDir::open(&path).unwrap_err();
+        assert!(err.to_string().contains(path.as_str()), "{err}");
+    }
+
+    #[test]
+    fn sockets_are_short_enough_wherever_the_state_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let deep = Utf8Path::from_path(directory.path())
+            .unwrap()
+            .join("d".repeat(120));
+        let state = StateDir::open(&deep).unwrap();
+        let socket = state.replica(&record("a").key).socket;
+        assert!(socket.as_str().len() <= MAX_SOCKET_PATH_BYTES, "{socket}");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        fs::remove_dir_all(state.sockets()).unwrap();
+    }
+}

@@ -1,0 +1,395 @@
+//! A replica's status, and the events of its changes: pure functions of what was decided and what is there.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
+
+use super::plan::{Ground, Refusal, Step, StopCause, Wait};
+use crate::agent::backoff;
+use crate::agent::workers::Progress;
+use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
+use crate::api::v1alpha1::{LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
+use crate::client::EventType;
+use crate::quantity::format_bytes;
+use crate::units::Bytes;
+use crate::wire::{WorkerPhase, WorkerStatus};
+
+/// The reason of [`crate::roofline::memory::MemoryRefusal::NotFreeNow`].
+const MEMORY_IN_USE: &str = "MemoryInUse";
+
+/// What a status is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) serving_name: &'a str,
+    pub(crate) generation: Option<i64>,
+    pub(crate) step: &'a Step,
+    /// `None` if the replica never had a worker here.
+    pub(crate) progress: Option<Progress>,
+}
+
+/// One condition: truth, reason and message.
+#[derive(Debug, Clone)]
+struct Said {
+    truth: Truth,
+    reason: String,
+    message: String,
+}
+
+fn say(truth: Truth, reason: &str, message: impl Into<String>) -> Said {
+    Said {
+        truth,
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
+}
+
+/// What the conditions say, but for Scheduled.
+struct Verdict {
+    phase: ReplicaPhase,
+    admitted: Said,
+    artifacts: Said,
+    loaded: Said,
+    ready: Said,
+}
+
+/// The next status. Conditions of other writers stay.
+pub(crate) fn replica_status(
+    facts: &Facts<'_>,
+    previous: &ModelReplicaStatus,
+    now: Timestamp,
+) -> ModelReplicaStatus {
+    let mut next = previous.clone();
+    next.observed_generation = facts.generation;
+    let worker = facts
+        .progress
+        .as_ref()
+        .filter(|progress| progress.reservation.is_some());
+    let status = worker.and_then(|progress| progress.status.as_ref());
+    next.model = status.and_then(loaded_model);
+    next.measured = status.and_then(measured);
+    next.reserved_memory = worker
+        .and_then(|progress| progress.reservation.as_ref())
+        .map(|(bytes, _)| format_bytes(whole_mebibytes(*bytes)));
+    if let Some(progress) = &facts.progress {
+        next.restarts = progress.restarts;
+        next.last_termination = progress.last_termination.clone();
+    }
+    let mut verdict = match facts.step {
+        Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => running(facts),
+        Step::Wait(wait) => waiting(wait, facts.progress.as_ref()),
+        Step::Refuse(refusal) => refused(refusal),
+        Step::Release => released(),
+    };
+    keep_volatile_message(
+        &mut verdict.admitted,
+        &previous.conditions,
+        condition_type::ADMITTED,
+    );
+    keep_volatile_message(&mut verdict.ready, &previous.conditions, condition_type::READY);
+    next.phase = verdict.phase;
+    let mut set = |kind, said: Said| {
+        let Said {
+            truth,
+            reason,
+            message,
+        } = said;
+        set_condition(
+            &mut next.conditions,
+            kind,
+            truth,
+            &reason,
+            message,
+            facts.generation,
+            now,
+        );
+    };
+    if !is_true(&previous.conditions, condition_type::SCHEDULED) {
+        let message = format!("placed on node {}", facts.node);
+        set(condition_type::SCHEDULED, say(Truth::True, "Scheduled", message));
+    }
+    set(condition_type::ADMITTED, verdict.admitted);
+    set(condition_type::ARTIFACTS_READY, verdict.artifacts);
+    set(condition_type::LOADED, verdict.loaded);
+    set(condition_type::READY, verdict.ready);
+    next
+}
+
+fn running(facts: &Facts<'_>) -> Verdict {
+    let progress = facts.progress.as_ref();
+    let reservation = progress.and_then(|progress| progress.reservation.as_ref());
+    let path = progress.and_then(|progress| progress.model_path.as_ref());
+    let status = progress.and_then(|progress| progress.status.as_ref());
+    let (phase, starting) = match status.map(|status| status.phase) {
+        None => (
+            ReplicaPhase::Loading,
+            say(Truth::False, "Starting", "the worker has been started"),
+        ),
+        Some(WorkerPhase::Loading) => (
+            ReplicaPhase::Loading,
+            say(Truth::False, "Loading", "the worker reads the weights"),
+        ),
+        Some(WorkerPhase::Warming) => (
+            ReplicaPhase::Warming,
+            say(Truth::False, "Warming", "the worker does its first forward pass"),
+        ),
+        Some(WorkerPhase::Ready) => {
+            let message = format!("answers requests for model `{}`", facts.serving_name);
+            (ReplicaPhase::Ready, say(Truth::True, "Serving", message))
+        }
+    };
+    let loaded = match (phase, status.and_then(|status| status.model.as_ref())) {
+        (ReplicaPhase::Warming | ReplicaPhase::Ready, Some(model)) => {
+            let weights = Bytes(model.weights_bytes);
+            say(
+                Truth::True,
+                "WeightsLoaded",
+                format!("{} with {weights} of weights is in memory", model.architecture),
+            )
+        }
+        (ReplicaPhase::Warming | ReplicaPhase::Ready, None) => {
+            say(Truth::True, "WeightsLoaded", "the weights are in memory")
+        }
+        _ => starting.clone(),
+    };
+    let (phase, ready) = match progress.and_then(|progress| progress.stopping) {
+        Some(cause) => (
+            ReplicaPhase::Draining,
+            say(Truth::False, "Draining", draining(cause)),
+        ),
+        None => (phase, starting),
+    };
+    Verdict {
+        phase,
+        admitted: say(
+            Truth::True,
+            "Fits",
+            reservation.map_or_else(String::new, |(_, text)| format!("reserves {text}")),
+        ),
+        artifacts: say(
+            Truth::True,
+            "Found",
+            path.map_or_else(String::new, |path| format!("the model is in {path}")),
+        ),
+        loaded,
+        ready,
+    }
+}
+
+fn draining(cause: StopCause) -> &'static str {
+    match cause {
+        StopCause::Deleted => "it is being deleted: running requests finish, then the worker stops",
+        StopCause::Replaced => {
+            "its specification has changed: running requests finish, then the worker is replaced"
+        }
+        StopCause::Unresponsive => "the worker has stopped answering and is replaced",
+        StopCause::AgentStopping => {
+            "the node's agent is stopping: running requests finish, then the worker stops"
+        }
+    }
+}
+
+fn waiting(wait: &Wait, progress: Option<&Progress>) -> Verdict {
+    match wait {
+        Wait::BackOff { .. } => {
+            let failures = progress.map_or(1, |progress| progress.failures.max(1));
+            let end = progress.and_then(|progress| progress.last_termination.as_ref());
+            let message = format!(
+                "waiting {} s before the worker is started again, after {failures} failure(s) in a row; the last: {}",
+                backoff::wait_after(failures).as_secs(),
+                end.map_or("unknown", |end| end.message.as_str())
+            );
+            Verdict {
+                phase: ReplicaPhase::Pending,
+                admitted: say(
+                    Truth::True,
+                    "Fits",
+                    "it was admitted before and is looked at again when it starts",
+                ),
+                artifacts: say(Truth::True, "Found", "the model's files are there"),
+                loaded: say(Truth::False, "CrashLoopBackOff", "the worker does not run"),
+                ready: say(Truth::False, "CrashLoopBackOff", message),
+            }
+        }
+        Wait::Probing => pending(
+            "NodeProbing",
+            "the node's memory bandwidth is being measured; the worker starts afterwards",
+        ),
+        Wait::Stale => pending("Stale", "waiting for the newest version of the object"),
+        Wait::AgentStopping => pending(
+            "AgentStopped",
+            "the node's agent was stopped, and its workers with it",
+        ),
+    }
+}
+
+fn pending(reason: &str, message: &str) -> Verdict {
+    let unknown = say(Truth::Unknown, reason, message);
+    let no = say(Truth::False, reason, message);
+    Verdict {
+        phase: ReplicaPhase::Pending,
+        admitted: unknown.clone(),
+        artifacts: unknown,
+        loaded: no.clone(),
+        ready: no,
+    }
+}
+
+fn refused(refusal: &Refusal) -> Verdict {
+    let reason = word(&refusal.reason);
+    let no = say(Truth::False, reason, refusal.message.as_str());
+    let not_loaded = say(Truth::False, reason, "the worker does not run");
+    match refusal.ground {
+        Ground::Artifacts => Verdict {
+            phase: ReplicaPhase::Failed,
+            admitted: say(Truth::Unknown, reason, "the model cannot be read"),
+            artifacts: no.clone(),
+            loaded: not_loaded,
+            ready: no,
+        },
+        Ground::Never | Ground::NotNow => Verdict {
+            phase: if refusal.ground == Ground::Never {
+                ReplicaPhase::Failed
+            } else {
+                ReplicaPhase::Pending
+            },
+            admitted: no.clone(),
+            artifacts: say(Truth::True, "Found", "the model's files are there"),
+            loaded: not_loaded,
+            ready: no,
+        },
+    }
+}
+
+fn released() -> Verdict {
+    Verdict {
+        phase: ReplicaPhase::Succeeded,
+        ..pending("Stopped", "the worker has ended and its memory is free")
+    }
+}
+
+/// A reason that a worker gave is a CamelCase word, or it is not repeated.
+fn word(reason: &str) -> &str {
+    let fits = reason.len() <= 64
+        && reason.starts_with(|c: char| c.is_ascii_uppercase())
+        && reason.chars().all(|c| c.is_ascii_alphanumeric());
+    if fits { reason } else { "WorkerFailed" }
+}
+
+/// How much other programs leave free changes all the time; the first figure stands until the verdict changes.
+fn keep_volatile_message(said: &mut Said, previous: &[Condition], kind: &str) {
+    if said.reason != MEMORY_IN_USE {
+        return;
+    }
+    if let Some(before) = previous.iter().find(|condition| condition.type_ == kind) {
+        if before.reason == said.reason && before.status == said.truth.as_str() {
+            said.message.clone_from(&before.message);
+        }
+    }
+}
+
+fn whole_mebibytes(Bytes(bytes): Bytes) -> Bytes {
+    Bytes::mib(bytes.div_ceil(1 << 20))
+}
+
+fn loaded_model(status: &WorkerStatus) -> Option<LoadedModel> {
+    status.model.as_ref().map(|model| LoadedModel {
+        architecture: model.architecture.clone(),
+        parameters: model.parameters,
+        weights_bytes: model.weights_bytes,
+        kv_bytes_per_token: model.kv_bytes_per_token,
+        context_tokens: u32::try_from(model.context_tokens).unwrap_or(u32::MAX),
+    })
+}
+
+fn measured(status: &WorkerStatus) -> Option<MeasuredSpeed> {
+    let speed = status.measured;
+    (speed.samples > 0).then(|| MeasuredSpeed {
+        tokens_per_second: speed
+            .decode_tokens_per_second
+            .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+        time_to_first_token_seconds: speed
+            .time_to_first_token_seconds
+            .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}")),
+        requests: speed.samples,
+    })
+}
+
+/// Something to tell of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Happening {
+    pub(crate) kind: EventType,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// The events of a change of status.
+pub(crate) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatus) -> Vec<Happening> {
+    let mut told = Vec::new();
+    let mut tell = |kind, reason: &str, message: &str| {
+        told.push(Happening {
+            kind,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        });
+    };
+    if let Some(end) = next
+        .last_termination
+        .as_ref()
+        .filter(|_| next.last_termination != previous.last_termination)
+    {
+        tell(
+            EventType::Warning,
+            "WorkerExited",
+            &format!("{}: {}", end.reason, end.message),
+        );
+    }
+    let changed = |kind: &str| {
+        let find =
+            |status: &ModelReplicaStatus| status.conditions.iter().find(|one| one.type_ == kind).cloned();
+        let (before, after) = (find(previous), find(next)?);
+        let same =
+            before.is_some_and(|before| before.status == after.status && before.reason == after.reason);
+        (!same).then_some(after)
+    };
+    for (kind, event) in [
+        (condition_type::ADMITTED, Some("Admitted")),
+        (condition_type::ARTIFACTS_READY, None),
+    ] {
+        if let Some(condition) = changed(kind) {
+            match (condition.status.as_str(), event) {
+                ("True", Some(event)) if !is_true(&previous.conditions, kind) => {
+                    tell(EventType::Normal, event, &condition.message);
+                }
+                ("False", _) => tell(EventType::Warning, &condition.reason, &condition.message),
+                _ => {}
+            }
+        }
+    }
+    if next.phase == ReplicaPhase::Loading && previous.phase != ReplicaPhase::Loading {
+        if next.restarts > previous.restarts {
+            tell(
+                EventType::Normal,
+                "Restarted",
+                &format!("started the worker again (restart {})", next.restarts),
+            );
+        } else {
+            tell(EventType::Normal, "Started", "started the worker");
+        }
+    }
+    if let Some(condition) = changed(condition_type::LOADED).filter(|condition| condition.status == "True") {
+        tell(EventType::Normal, "Loaded", &condition.message);
+    }
+    if let Some(condition) = changed(condition_type::READY) {
+        match (condition.status.as_str(), condition.reason.as_str()) {
+            ("True", _) => tell(EventType::Normal, "Ready", &condition.message),
+            (_, "CrashLoopBackOff") => tell(EventType::Warning, "BackOff", &condition.message),
+            (_, "Draining") => tell(EventType::Normal, "Draining", &condition.message),
+            _ => {}
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,276 @@
+use super::*;
+use crate::agent::sync::plan::Start;
+use crate::api::v1alpha1::Termination;
+use crate::roofline::memory::{Demand, Footprint, MemoryRefusal, Reservation};
+use crate::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn progress() -> Progress {
+    Progress {
+        restarts: 0,
+        failures: 0,
+        last_termination: None,
+        reservation: Some((Bytes(1_500_000), "1.4 MiB (weights …)".to_owned())),
+        model_path: Some("/models/guide".into()),
+        status: None,
+        stopping: None,
+    }
+}
+
+fn worker(phase: WorkerPhase) -> Progress {
+    let status = WorkerStatus {
+        phase,
+        engine: EngineInfo {
+            name: "mlx".to_owned(),
+            version: "0".to_owned(),
+            device: "cpu".to_owned(),
+        },
+        model: Some(ModelInfo {
+            architecture: "llama".to_owned(),
+            parameters: 10,
+            weights_bytes: 2048,
+            kv_bytes_per_token: 8,
+            context_tokens: 64,
+        }),
+        memory: EngineMemory::default(),
+        requests: RequestCounts::default(),
+        measured: crate::wire::MeasuredSpeed {
+            decode_tokens_per_second: Some(20.04),
+            time_to_first_token_seconds: None,
+            samples: 3,
+        },
+    };
+    Progress {
+        status: Some(status),
+        ..progress()
+    }
+}
+
+fn ended() -> Progress {
+    let end = Termination {
+        exit_code: Some(1),
+        signal: None,
+        reason: "Error".to_owned(),
+        message: "the worker ended with exit code 1".to_owned(),
+        finished_at: "1970-01-01T00:00:09Z".to_owned(),
+    };
+    Progress {
+        failures: 2,
+        last_termination: Some(end),
+        reservation: None,
+        model_path: None,
+        ..progress()
+    }
+}
+
+fn start() -> Step {
+    let footprint = Footprint {
+        weights: Bytes(1),
+        kv_per_token: Bytes(1),
+        activations: Bytes(1),
+    };
+    let reservation = Reservation::new(
+        footprint,
+        Demand {
+            context_tokens: 1,
+            max_concurrency: 1,
+        },
+    );
+    Step::Start(Start {
+        path: "/models/guide".into(),
+        fingerprint: 1,
+        context_tokens: 1,
+        reservation,
+    })
+}
+
+fn refusal(ground: Ground, reason: &str) -> Step {
+    Step::Refuse(Refusal {
+        ground,
+        reason: reason.to_owned(),
+        message: format!("because of {reason}"),
+    })
+}
+
+/// A replica's life: status after status, with what is told on the way.
+struct Life {
+    status: ModelReplicaStatus,
+    second: i64,
+}
+
+impl Life {
+    fn new() -> Self {
+        Self {
+            status: ModelReplicaStatus::default(),
+            second: 0,
+        }
+    }
+
+    /// `expect`: phase, then `+` for each true condition, `-` for false, `?` for unknown, in the order of the list;
+    /// then the events.
+    #[track_caller]
+    fn check(&mut self, step: &Step, progress: Option<Progress>, expect: &str) {
+        self.second += 1;
+        let facts = Facts {
+            node: "mini-1",
+            serving_name: "guide",
+            generation: Some(1),
+            step,
+            progress,
+        };
+        let next = replica_status(&facts, &self.status, at(self.second));
+        let conditions: String = next
+            .conditions
+            .iter()
+            .map(|condition| match condition.status.as_str() {
+                "True" => '+',
+                "False" => '-',
+                _ => '?',
+            })
+            .collect();
+        let told: Vec<_> = happenings(&self.status, &next)
+            .into_iter()
+            .map(|event| event.reason)
+            .collect();
+        assert_eq!(
+            format!("{} {conditions} [{}]", next.phase.as_str(), told.join(" ")),
+            expect
+        );
+        let again = replica_status(&facts, &next, at(self.second + 100));
+        assert_eq!(again, next, "the same facts change nothing later");
+        assert_eq!(happenings(&next, &again), []);
+        self.status = next;
+    }
+}
+
+#[test]
+fn a_replica_becomes_ready_step_by_step() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Loading)),
+        "Loading +++-- []",
+    );
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Warming)),
+        "Warming ++++- [Loaded]",
+    );
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Ready)),
+        "Ready +++++ [Ready]",
+    );
+    assert_eq!(life.status.reserved_memory.as_deref(), Some("2Mi"));
+    let measured = life.status.measured.clone().unwrap();
+    assert_eq!(
+        (
+            measured.tokens_per_second.as_str(),
+            measured.time_to_first_token_seconds.as_str()
+        ),
+        ("20.0", "-")
+    );
+    let stopping = Progress {
+        stopping: Some(StopCause::Deleted),
+        ..worker(WorkerPhase::Ready)
+    };
+    life.check(&Step::AwaitStop, Some(stopping), "Draining ++++- [Draining]");
+}
+
+#[test]
+fn a_crash_loop_is_told_with_its_cause() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    let wait = Step::Wait(Wait::BackOff { until: at(99) });
+    life.check(&wait, Some(ended()), "Pending +++-- [WorkerExited BackOff]");
+    let ready = life
+        .status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")
+        .unwrap();
+    assert_eq!(
+        ready.message,
+        "waiting 2 s before the worker is started again, after 2 failure(s) in a row; the last: the worker ended with exit code 1"
+    );
+    assert_eq!(
+        life.status.reserved_memory, None,
+        "nothing is held while it waits"
+    );
+    let again = Progress {
+        restarts: 1,
+        last_termination: ended().last_termination,
+        ..progress()
+    };
+    life.check(&start(), Some(again), "Loading +++-- [Restarted]");
+}
+
+#[test]
+fn refusals_are_conditions_and_events() {
+    let mut life = Life::new();
+    life.check(&Step::Wait(Wait::Probing), None, "Pending +??-- []");
+    life.check(
+        &refusal(Ground::NotNow, "InsufficientMemory"),
+        None,
+        "Pending +-+-- [InsufficientMemory]",
+    );
+    life.check(
+        &refusal(Ground::Never, "ContextTooLong"),
+        None,
+        "Failed +-+-- [ContextTooLong]",
+    );
+    life.check(
+        &refusal(Ground::Artifacts, "ModelNotFound"),
+        None,
+        "Failed +?--- [ModelNotFound]",
+    );
+    life.check(
+        &refusal(Ground::Artifacts, "not a word"),
+        None,
+        "Failed +?--- [WorkerFailed]",
+    );
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+}
+
+#[test]
+fn what_other_programs_leave_free_does_not_rewrite_the_status() {
+    let reason = MemoryRefusal::NotFreeNow {
+        wanted: Bytes(2),
+        free: Bytes(1),
+    }
+    .reason();
+    let mut life = Life::new();
+    life.check(
+        &refusal(Ground::NotNow, reason),
+        None,
+        "Pending +-+-- [MemoryInUse]",
+    );
+    let other = Step::Refuse(Refusal {
+        ground: Ground::NotNow,
+        reason: reason.to_owned(),
+        message: "another figure".to_owned(),
+    });
+    let before = life.status.clone();
+    life.check(&other, None, "Pending +-+-- []");
+    assert_eq!(life.status, before);
+}
+
+#[test]
+fn the_schedulers_word_stays() {
+    let mut life = Life::new();
+    set_condition(
+        &mut life.status.conditions,
+        "Scheduled",
+        Truth::True,
+        "Bound",
+        "best of 3 nodes",
+        Some(1),
+        at(0),
+    );
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    assert_eq!(life.status.conditions[0].message, "best of 3 nodes");
+}

@@ -1,0 +1,594 @@
+//! The workers of this node: started, watched, adopted after a restart of the agent, stopped. Carries plans out and
+//! tells what is there; decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::backoff;
+use super::monitor::{self, Contact};
+use super::replica::{DesiredReplica, ReplicaKey, rfc3339};
+use super::state::{Record, ReplicaDir, StateDir, WorkerRecord};
+use super::sync::plan::{BadModel, Seen, Start, StopCause, WorkerState};
+use crate::api::v1alpha1::Termination;
+use crate::client::Changes;
+use crate::clock::{Clock, since};
+use crate::error::{Chain, ExitStatus};
+use crate::process::logs::{From, Log, MAX_LOG_BYTES};
+use crate::process::{Command, Exit, Process, find_by_argument, spawn};
+use crate::proxy::{Proxy, Upstream};
+use crate::roofline::memory::Held;
+use crate::task::Tasks;
+use crate::units::Bytes;
+use crate::wire::{TerminationMessage, WorkerPhase, WorkerStatus};
+
+/// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
+const DRAIN_NOTICE: Duration = Duration::from_millis(500);
+
+/// A worker ends by itself within its grace. This much later it is killed.
+const GRACE_MARGIN: Duration = Duration::from_secs(3);
+
+/// A worker that does not answer gets no more than this to end.
+const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
+
+/// A process that survived SIGKILL (a driver may hold it) is tried again after this time.
+const STOP_RETRY: Duration = Duration::from_secs(30);
+
+/// What of a worker's log is repeated in its termination message, in bytes.
+const LAST_WORDS_BYTES: usize = 500;
+
+/// How the agent starts workers.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerCommand {
+    /// This binary.
+    pub(crate) program: Utf8PathBuf,
+    /// Before the worker's own arguments.
+    pub(crate) arguments: Vec<String>,
+    /// How long a worker may finish what it is answering.
+    pub(crate) grace: Duration,
+}
+
+/// What the agent's HTTP server needs to know of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) serving_name: String,
+    pub(crate) log: Log,
+    /// Where its worker listens, if there is one.
+    pub(crate) upstream: Option<Upstream>,
+    /// It answers requests and is not being stopped.
+    pub(crate) ready: bool,
+    pub(crate) context_tokens: Option<u32>,
+    pub(crate) started: Option<Timestamp>,
+}
+
+/// All replicas of the node, as the HTTP server sees them.
+pub(crate) type Endpoints = Arc<BTreeMap<ReplicaKey, Endpoint>>;
+
+/// One replica for the status, beside what the plan saw.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Progress {
+    pub(crate) restarts: i32,
+    /// In a row.
+    pub(crate) failures: u32,
+    pub(crate) last_termination: Option<Termination>,
+    pub(crate) reservation: Option<(Bytes, String)>,
+    pub(crate) model_path: Option<Utf8PathBuf>,
+    pub(crate) status: Option<WorkerStatus>,
+    pub(crate) stopping: Option<StopCause>,
+}
+
+struct Slot {
+    record: Record,
+    dir: ReplicaDir,
+    worker: Option<Worker>,
+}
+
+struct Worker {
+    process: Process,
+    contact_rx: watch::Receiver<Contact>,
+    ready_since: Option<Timestamp>,
+    stopping: Option<StopCause>,
+}
+
+/// See the module.
+pub(crate) struct Workers {
+    state: Arc<StateDir>,
+    command: WorkerCommand,
+    tasks: Tasks,
+    clock: Clock,
+    changes: Changes,
+    proxy: Proxy,
+    slots: BTreeMap<ReplicaKey, Slot>,
+    endpoints_tx: watch::Sender<Endpoints>,
+}
+
+impl Workers {
+    /// Takes over what an earlier life of the agent left running, and ends what it cannot account for.
+    pub(crate) fn adopt(
+        state: Arc<StateDir>,
+        command: WorkerCommand,
+        tasks: Tasks,
+        clock: Clock,
+        changes: Changes,
+        proxy: Proxy,
+    ) -> Self {
+        let (endpoints_tx, _) = watch::channel(Endpoints::default());
+        let mut workers = Self {
+            state,
+            command,
+            tasks,
+            clock,
+            changes,
+            proxy,
+            slots: BTreeMap::new(),
+            endpoints_tx,
+        };
+        let mut known = BTreeSet::new();
+        for record in workers.state.records() {
+            known.extend(workers.adopt_one(record));
+        }
+        for stray in find_by_argument("worker", &format!("{}/", workers.state.sockets())) {
+            if !known.contains(&stray.pid()) {
+                warn!(
+                    pid = stray.pid(),
+                    "ending a worker that no record of this agent names"
+                );
+                if let Err(err) = stray.kill_group() {
+                    error!(pid = stray.pid(), error = %err, "a stray worker could not be ended");
+                }
+            }
+        }
+        workers.publish();
+        workers
+    }
+
+    fn adopt_one(&mut self, mut record: Record) -> Option<i32> {
+        let dir = self.state.replica(&record.key);
+        let process = record
+            .worker
+            .as_ref()
+            .and_then(|worker| worker.process.clone())
+            .and_then(|id| Process::adopt(&self.tasks, id));
+        let pid = process
+            .as_ref()
+            .and_then(Process::id)
+            .map(crate::process::ProcessId::pid);
+        let worker = match process {
+            Some(process) => {
+                info!(replica = %record.key, pid, "adopted a running worker");
+                Some(self.watch(&dir, process))
+            }
+            None => {
+                if record.worker.take().is_some() {
+                    info!(replica = %record.key, "its worker ended while no agent was there");
+                    record.ended_by_itself = true;
+                }
+                None
+            }
+        };
+        self.slots
+            .insert(record.key.clone(), Slot { record, dir, worker });
+        pid
+    }
+
+    fn watch(&self, dir: &ReplicaDir, process: Process) -> Worker {
+        let contact_rx = monitor::spawn(
+            &self.tasks,
+            self.clock.clone(),
+            self.proxy.clone(),
+            Upstream::unix(dir.socket()),
+            process.clone(),
+            self.changes.clone(),
+        );
+        Worker {
+            process,
+            contact_rx,
+            ready_since: None,
+            stopping: None,
+        }
+    }
+
+    /// For the HTTP server.
+    pub(crate) fn endpoints(&self) -> watch::Receiver<Endpoints> {
+        self.endpoints_tx.subscribe()
+    }
+
+    /// Records of all replicas: what was wanted when the agent last knew.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.slots.values().map(|slot| &slot.record)
+    }
+
+    /// Whether any worker runs.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.values().all(|slot| slot.worker.is_none())
+    }
+
+    /// The device the engine runs on, if a worker has said.
+    pub(crate) fn engine(&self) -> Option<crate::wire::EngineInfo> {
+        let workers = self.slots.values().filter_map(|slot| slot.worker.as_ref());
+        workers
+            .filter_map(|worker| {
+                worker
+                    .contact_rx
+                    .borrow()
+                    .status
+                    .as_ref()
+                    .map(|status| status.engine.clone())
+            })
+            .next()
+    }
+
+    /// What is there now. Takes note of workers that have ended, and keeps logs within bounds.
+    pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
+        let now = self.clock.now();
+        for slot in self.slots.values_mut() {
+            slot.take_note(now);
+            if let Err(err) = slot.dir.log().rotate(MAX_LOG_BYTES) {
+                warn!(replica = %slot.record.key, error = %Chain(&err), "the worker's log could not be rotated");
+            }
+        }
+        self.slots
+            .iter()
+            .map(|(key, slot)| (key.clone(), slot.seen()))
+            .collect()
+    }
+
+    /// Everything but what the plan needs.
+    pub(crate) fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
+        self.slots.get(key).map(Slot::progress)
+    }
+
+    pub(crate) fn start(&mut self, key: &ReplicaKey, replica: &DesiredReplica, start: &Start) {
+        let now = self.clock.now();
+        let dir = self.state.replica(key);
+        let mut slot = match self.slots.remove(key) {
+            Some(slot) if slot.record.uid == replica.uid => slot,
+            Some(old) => {
+                drop(old.dir.remove());
+                Slot {
+                    record: first_record(key, replica),
+                    dir,
+                    worker: None,
+                }
+            }
+            None => Slot {
+                record: first_record(key, replica),
+                dir,
+                worker: None,
+            },
+        };
+        slot.record.begin(replica, start, now);
+        match self.spawn(&slot, start) {
+            Ok(process) => {
+                info!(replica = %key, pid = process.id().map(crate::process::ProcessId::pid), "started a worker");
+                if let Some(worker) = &mut slot.record.worker {
+                    worker.process = process.id().cloned();
+                }
+                slot.save();
+                slot.worker = Some(self.watch(&slot.dir, process));
+            }
+            Err((reason, message)) => {
+                warn!(replica = %key, reason, error = message, "a worker could not be started");
+                let finished_at = rfc3339(now);
+                let end = Termination {
+                    exit_code: None,
+                    signal: None,
+                    reason: reason.to_owned(),
+                    message,
+                    finished_at,
+                };
+                slot.record.worker = None;
+                slot.record.fail(end, None, now);
+                slot.save();
+            }
+        }
+        self.slots.insert(key.clone(), slot);
+    }
+
+    fn spawn(&self, slot: &Slot, start: &Start) -> Result<Process, (&'static str, String)> {
+        let io_failed = |err: io::Error| {
+            (
+                "StateUnwritable",
+                format!("writing the agent's state directory: {err}"),
+            )
+        };
+        // The intent first: a worker whose agent dies in between is found by its socket, and this says whose it is.
+        slot.dir.save(&slot.record).map_err(io_failed)?;
+        slot.dir.clear().map_err(io_failed)?;
+        let spec = &slot.record.spec;
+        let mut arguments = self.command.arguments.clone();
+        for (flag, value) in [
+            ("--model", start.path.to_string()),
+            ("--socket", slot.dir.socket().to_string()),
+            ("--name", spec.serving_name.clone()),
+            ("--context-tokens", start.context_tokens.to_string()),
+            ("--max-concurrency", spec.max_concurrency.to_string()),
+            ("--grace-seconds", self.command.grace.as_secs().to_string()),
+            (
+                "--termination-message-path",
+                slot.dir.termination_message().to_string(),
+            ),
+        ] {
+            arguments.extend([flag.to_owned(), value]);
+        }
+        let command = Command {
+            program: self.command.program.clone(),
+            arguments,
+            log: slot.dir.log(),
+        };
+        spawn(&self.tasks, &command).map_err(|err| (err.reason(), Chain(&err).to_string()))
+    }
+
+    pub(crate) fn stop(&mut self, key: &ReplicaKey, cause: StopCause) {
+        let Some(Slot {
+            worker: Some(worker), ..
+        }) = self.slots.get_mut(key)
+        else {
+            return;
+        };
+        worker.stopping = Some(cause);
+        let was_ready = worker.ready_since.is_some();
+        let notice = match cause {
+            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping if was_ready => DRAIN_NOTICE,
+            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::Unresponsive => {
+                Duration::ZERO
+            }
+        };
+        let grace = match cause {
+            StopCause::Unresponsive => UNRESPONSIVE_GRACE,
+            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping => {
+                self.command.grace + GRACE_MARGIN
+            }
+        };
+        info!(replica = %key, ?cause, "stopping a worker");
+        let (process, key) = (worker.process.clone(), key.clone());
+        self.tasks.spawn_detached(async move {
+            tokio::time::sleep(notice).await;
+            while let Err(err) = process.stop(grace).await {
+                error!(replica = %key, error = %Chain(&err), "a worker could not be stopped; trying again");
+                tokio::time::sleep(STOP_RETRY).await;
+            }
+        });
+    }
+
+    /// Forgets a replica that has no worker, with its log.
+    pub(crate) fn release(&mut self, key: &ReplicaKey) {
+        if self.slots.get(key).is_some_and(|slot| slot.worker.is_none()) {
+            let slot = self.slots.remove(key);
+            if let Some(Err(err)) = slot.map(|slot| slot.dir.remove()) {
+                warn!(replica = %key, error = %Chain(&err), "the replica's directory could not be removed");
+            }
+        }
+    }
+
+    /// Shows the HTTP server what is there.
+    pub(crate) fn publish(&self) {
+        let next: BTreeMap<_, _> = self
+            .slots
+            .iter()
+            .map(|(key, slot)| (key.clone(), slot.endpoint()))
+            .collect();
+        self.endpoints_tx.send_if_modified(|endpoints| {
+            let changed = **endpoints != next;
+            if changed {
+                *endpoints = Arc::new(next);
+            }
+            changed
+        });
+    }
+}
+
+fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
+    Record {
+        key: key.clone(),
+        uid: replica.uid.clone(),
+        generation: replica.generation,
+        origin: replica.origin,
+        spec: replica.spec.clone(),
+        restarts: 0,
+        ended_by_itself: false,
+        failures: 0,
+        backoff_until: None,
+        bad_model: None,
+        last_termination: None,
+        worker: None,
+    }
+}
+
+impl Record {
+    fn begin(&mut self, replica: &DesiredReplica, start: &Start, now: Timestamp) {
+        if self.spec != replica.spec {
+            // What went wrong with the old spec says nothing about the new one.
+            self.failures = 0;
+            self.ended_by_itself = false;
+        }
+        self.generation = replica.generation;
+        self.spec = replica.spec.clone();
+        self.backoff_until = None;
+        self.bad_model = None;
+        if std::mem::take(&mut self.ended_by_itself) {
+            self.restarts = self.restarts.saturating_add(1);
+        }
+        self.worker = Some(WorkerRecord {
+            process: None,
+            started: now,
+            reserved_bytes: start.reservation.total().0,
+            reservation: start.reservation.to_string(),
+            model_path: start.path.clone(),
+            fingerprint: start.fingerprint,
+            context_tokens: start.context_tokens,
+        });
+    }
+
+    /// The worker ended without having been asked to, or could not even be started.
+    fn fail(&mut self, end: Termination, ready_for: Option<Duration>, now: Timestamp) {
+        self.failures = backoff::count_failure(self.failures, ready_for);
+        self.backoff_until = Some(now + backoff::wait_after(self.failures));
+        self.ended_by_itself = true;
+        self.last_termination = Some(end);
+    }
+}
+
+impl Slot {
+    fn save(&self) {
+        if let Err(err) = self.dir.save(&self.record) {
+            // A later start of the agent finds the worker by its command line and replaces it.
+            warn!(replica = %self.record.key, error = %Chain(&err), "the replica's record could not be written");
+        }
+    }
+
+    /// Looks whether the worker has become ready, or has ended.
+    fn take_note(&mut self, now: Timestamp) {
+        let Some(worker) = &mut self.worker else { return };
+        let is_ready = worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        if is_ready && worker.ready_since.is_none() {
+            worker.ready_since = Some(now);
+        }
+        let Some(exit) = worker.process.exit() else { return };
+        let ready_for = worker.ready_since.map(|then| since(now, then));
+        let stopping = worker.stopping;
+        self.worker = None;
+        let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
+        let end = self.termination(exit, now);
+        info!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
+        match stopping {
+            Some(StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping) => {}
+            Some(StopCause::Unresponsive) => {
+                let message = "it had stopped answering".to_owned();
+                let end = Termination {
+                    reason: "Unresponsive".to_owned(),
+                    message,
+                    ..end
+                };
+                self.record.fail(end, ready_for, now);
+            }
+            None if exit == Exit::Code(i32::from(ExitStatus::Config as u8)) => {
+                self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
+                    fingerprint,
+                    at: now,
+                    reason: end.reason.clone(),
+                    message: end.message.clone(),
+                });
+                self.record.ended_by_itself = true;
+                self.record.last_termination = Some(end);
+            }
+            None => self.record.fail(end, ready_for, now),
+        }
+        self.save();
+    }
+
+    fn termination(&self, exit: Exit, now: Timestamp) -> Termination {
+        let said = super::state::read_json::<TerminationMessage>(&self.dir.termination_message())
+            .ok()
+            .flatten();
+        let (exit_code, signal) = match exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+            Exit::Unknown => (None, None),
+        };
+        let (reason, message) = match said {
+            Some(said) => (said.reason, said.message),
+            None => {
+                let reason = match exit {
+                    Exit::Code(0) => "Completed",
+                    Exit::Code(_) | Exit::Unknown => "Error",
+                    Exit::Signal(9) => "Killed",
+                    Exit::Signal(_) => "Crashed",
+                };
+                let last_words = last_words(&self.dir.log());
+                let said = if last_words.is_empty() {
+                    String::new()
+                } else {
+                    format!("; its log ends with: {last_words}")
+                };
+                (reason.to_owned(), format!("the worker ended with {exit}{said}"))
+            }
+        };
+        Termination {
+            exit_code,
+            signal,
+            reason,
+            message,
+            finished_at: rfc3339(now),
+        }
+    }
+
+    fn state(&self) -> WorkerState {
+        match &self.worker {
+            None => WorkerState::None,
+            Some(worker) if worker.stopping.is_some() => WorkerState::Stopping,
+            Some(worker) if worker.contact_rx.borrow().unresponsive => WorkerState::Unresponsive,
+            Some(_) => WorkerState::Running,
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let record = &self.record;
+        let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
+        let resident = self
+            .worker
+            .as_ref()
+            .map_or(Bytes::ZERO, |worker| worker.contact_rx.borrow().resident());
+        Seen {
+            uid: record.uid.clone(),
+            generation: record.generation,
+            spec: record.spec.clone(),
+            worker: self.state(),
+            held: Held {
+                reserved,
+                resident: resident.min(reserved),
+            },
+            backoff_until: record.backoff_until,
+            bad_model: record.bad_model.clone(),
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let record = self.record.worker.as_ref();
+        Progress {
+            restarts: self.record.restarts,
+            failures: self.record.failures,
+            last_termination: self.record.last_termination.clone(),
+            reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
+            model_path: record.map(|worker| worker.model_path.clone()),
+            status: self
+                .worker
+                .as_ref()
+                .and_then(|worker| worker.contact_rx.borrow().status.clone()),
+            stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let worker = self.worker.as_ref();
+        let is_ready = |worker: &Worker| worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        Endpoint {
+            serving_name: self.record.spec.serving_name.clone(),
+            log: self.dir.log(),
+            upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
+            ready: worker.is_some_and(|worker| worker.stopping.is_none() && is_ready(worker)),
+            context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
+            started: self.record.worker.as_ref().map(|worker| worker.started),
+        }
+    }
+}
+
+/// The last line of a log.
+fn last_words(log: &Log) -> String {
+    let chunk = log
+        .read(From::LastLines(1))
+        .and_then(|mut reader| reader.next_chunk())
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(&chunk);
+    let line = text.trim();
+    match line.char_indices().find(|(at, _)| *at >= LAST_WORDS_BYTES) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
