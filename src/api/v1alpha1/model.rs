@@ -74,7 +74,7 @@ impl fmt::Display for ModelSource {
 }
 
 /// How the model is offered to clients.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServingSpec {
     /// The name clients put into `model`. Default: the deployment's name.
@@ -94,6 +94,17 @@ pub(crate) struct ServingSpec {
 
 fn default_max_concurrency() -> u32 {
     DEFAULT_MAX_CONCURRENCY
+}
+
+/// The same as an empty object: it is the schema's default of `spec.serving`.
+impl Default for ServingSpec {
+    fn default() -> Self {
+        Self {
+            name: None,
+            context_tokens: None,
+            max_concurrency: default_max_concurrency(),
+        }
+    }
 }
 
 /// Speed that is held on to.
