@@ -169,7 +169,7 @@ fn deny() -> Result<Outcome> {
         ));
     }
     // Advisories change without the repository doing so; they are checked by a person, not by every build.
-    cargo("deny --all-features check --config .cargo/deny.toml licenses bans sources")
+    cargo("deny --all-features --config .cargo/deny.toml check licenses bans sources")
 }
 
 #[cfg(test)]
