@@ -4,6 +4,8 @@
 //! is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which rules run,
 //! what ratcheting forgives, and the texts of the causes.
 
+mod reads;
+
 use std::{collections::HashMap, sync::Arc};
 
 use kube_cel::{
@@ -14,7 +16,9 @@ use kube_cel::{
         parser::Parser,
     },
 };
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
+
+use reads::Reads;
 
 use super::{
     CauseReason, FieldError, correlate, field_path,
@@ -38,6 +42,7 @@ pub(super) struct Rule {
     /// `Err` when a stored rule no longer compiles; the rule then refuses every object.
     program: Result<IdedExpr, String>,
     message_program: Option<IdedExpr>,
+    reads: Reads,
 }
 
 /// Parses an expression with the syntax Kubernetes enables.
@@ -63,6 +68,7 @@ impl Rule {
             .filter(|source| !source.is_empty())
             .and_then(|source| parse(&source).ok());
         Rule {
+            reads: Reads::of(program.iter().chain(&message_program)),
             uses_old_self: program
                 .as_ref()
                 .is_ok_and(|program| program.references().has_variable("oldSelf")),
@@ -200,9 +206,9 @@ fn run_rules(
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
-    let this = to_cel(value, Some(node));
+    let this = rules_value(value, node);
     let transition = node.rules.iter().any(|rule| rule.uses_old_self);
-    let old = old.filter(|_| transition).map(|old| to_cel(old, Some(node)));
+    let old = old.filter(|_| transition).map(|old| rules_value(old, node));
     for rule in &node.rules {
         if rule.uses_old_self && old.is_none() && !rule.optional_old_self {
             continue;
@@ -326,6 +332,28 @@ fn is_overload_error(err: &ExecutionError) -> bool {
     )
 }
 
+/// What the rules of a node are given of a value: an object's fields that some rule reads.
+fn rules_value(value: &Value, node: &Node) -> Cel {
+    let Value::Object(fields) = value else {
+        return to_cel(value, Some(node));
+    };
+    let read = |field: &str| node.rules.iter().any(|rule| rule.reads.contains(field));
+    object_to_cel(fields, Some(node), read)
+}
+
+fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, wanted: impl Fn(&str) -> bool) -> Cel {
+    let is_map = node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
+    let mut map = HashMap::with_capacity(fields.len());
+    for (name, field) in fields {
+        let key = if is_map { name.clone() } else { escape(name) };
+        if wanted(&key) {
+            let child = node.and_then(|node| node.field(name));
+            map.insert(Key::String(Arc::new(key)), to_cel(field, child));
+        }
+    }
+    Cel::Map(CelMap { map: Arc::new(map) })
+}
+
 /// A JSON value as CEL sees it, typed by its schema.
 fn to_cel(value: &Value, node: Option<&Node>) -> Cel {
     match value {
@@ -337,17 +365,7 @@ fn to_cel(value: &Value, node: Option<&Node>) -> Cel {
             let child = node.and_then(|node| node.items.as_deref());
             Cel::List(Arc::new(items.iter().map(|item| to_cel(item, child)).collect()))
         }
-        Value::Object(fields) => {
-            let is_map =
-                node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
-            let mut map = HashMap::with_capacity(fields.len());
-            for (name, field) in fields {
-                let key = if is_map { name.clone() } else { escape(name) };
-                let child = node.and_then(|node| node.field(name));
-                map.insert(Key::String(Arc::new(key)), to_cel(field, child));
-            }
-            Cel::Map(CelMap { map: Arc::new(map) })
-        }
+        Value::Object(fields) => object_to_cel(fields, node, |_| true),
     }
 }
 
@@ -416,3 +434,6 @@ pub(super) fn escape(name: &str) -> String {
         .replace('-', "__dash__")
         .replace('/', "__slash__")
 }
+
+#[cfg(test)]
+mod tests;

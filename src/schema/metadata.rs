@@ -119,6 +119,21 @@ pub(crate) fn validate_create(metadata: &Value, rule: NameRule, namespaced: bool
     errors
 }
 
+/// Checks the metadata of an object inside another: its name may be missing, its scope is unknown.
+pub(super) fn validate_embedded(metadata: &Value) -> Vec<FieldError> {
+    let mut named = metadata.clone();
+    if let Value::Object(fields) = &mut named
+        && text(metadata, "name").is_empty()
+    {
+        fields.insert("name".to_owned(), Value::from("unnamed"));
+    }
+    validate_create(
+        &named,
+        NameRule::PathSegment,
+        !text(metadata, "namespace").is_empty(),
+    )
+}
+
 /// Fields that no update may change, in the order they are reported.
 const IMMUTABLE: [&str; 6] = [
     "name",

@@ -10,6 +10,7 @@ mod cel;
 mod correlate;
 pub(crate) mod crd;
 mod defaulting;
+mod embedded;
 mod error;
 mod field_path;
 mod format;
@@ -106,6 +107,7 @@ impl StructuralSchema {
         object: &Value,
         old: Option<&Value>,
     ) -> Vec<FieldError> {
+        errors.extend(embedded::validate(&self.root, object));
         // Lists that were not unique before may stay so.
         if old.is_none_or(|old| list_type::validate(&self.root, old).is_empty()) {
             errors.extend(list_type::validate(&self.root, object));

@@ -37,7 +37,7 @@ use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
     printcolumn(name = "Tok/s(P/M)", type_ = "string", json_path = ".status.tokensPerSecond", description = "Decode tokens/s of one stream: predicted / measured."),
     printcolumn(name = "TTFT(P/M)", type_ = "string", json_path = ".status.timeToFirstToken", description = "Time to first token: predicted / measured."),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp", description = "Time since creation."),
-    validation = Rule::new("self.metadata.name.size() <= 47").message("metadata.name may have at most 47 characters: replicas add a suffix to it").field_path(".metadata.name")
+    validation = Rule::new("self.metadata.name.size() <= 47").message("metadata.name may have at most 47 characters: replicas add a suffix to it")
 )]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ModelDeploymentSpec {

@@ -120,3 +120,13 @@ fn unknown_formats_are_warned_about() {
         json!("colour");
     assert_eq!(format_warnings(&crd), [r#"unrecognized format "colour""#]);
 }
+
+#[test]
+fn our_own_crds_are_accepted() {
+    for crd in crate::api::crd::all() {
+        let mut crd = serde_json::to_value(crd).unwrap();
+        apply_defaults(&mut crd);
+        let errors: Vec<String> = validate(&crd, None).iter().map(FieldError::summary).collect();
+        assert_eq!(errors, [""; 0], "{}", crd["metadata"]["name"]);
+    }
+}

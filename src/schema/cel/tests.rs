@@ -1,0 +1,170 @@
+//! What rules see and say: typed values, old values, dynamic messages, evaluation errors.
+
+use serde_json::{Value, json};
+
+use super::escape;
+use crate::schema::{FieldError, StructuralSchema};
+
+/// Causes of an update (or a create) under one rule on a node of this schema.
+fn causes(schema: Value, rule: Value, value: Value, old: Option<Value>) -> Vec<String> {
+    let mut schema = schema;
+    schema["x-kubernetes-validations"] = json!([rule]);
+    let schema = json!({"type": "object", "properties": {"spec": schema}});
+    let schema = StructuralSchema::compile("s", &schema, false).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let old = old.map(|old| json!({"spec": old}));
+    let errors = schema.validate(&json!({"spec": value}), old.as_ref());
+    errors.iter().map(FieldError::summary).collect()
+}
+
+fn holds(schema: Value, rule: &str, value: Value) -> bool {
+    let found = causes(schema, json!({"rule": rule}), value, None);
+    assert!(
+        found.is_empty() || found[0].ends_with(&format!("failed rule: {rule}")),
+        "{rule}: {found:?}"
+    );
+    found.is_empty()
+}
+
+#[test]
+fn values_are_typed_by_their_schema() {
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let text = |format: &str| json!({"type": "string", "format": format});
+    assert!(holds(
+        object(json!({"t": text("date-time")})),
+        "self.t > timestamp('2024-01-01T00:00:00Z')",
+        json!({"t": "2025-01-01T00:00:00Z"})
+    ));
+    assert!(holds(
+        object(json!({"d": text("duration")})),
+        "self.d <= duration('1h')",
+        json!({"d": "90s"})
+    ));
+    assert!(holds(
+        object(json!({"b": text("byte")})),
+        "size(self.b) == 2",
+        json!({"b": "aGk="})
+    ));
+    assert!(holds(
+        object(json!({"n": {"type": "number"}})),
+        "self.n > 0.5 && self.n < 2.0",
+        json!({"n": 1})
+    ));
+    assert!(holds(
+        object(json!({"p": {"x-kubernetes-int-or-string": true}})),
+        "self.p == 80",
+        json!({"p": 80})
+    ));
+    assert!(holds(
+        object(json!({"a-b": {"type": "integer"}})),
+        "self.a__dash__b == 1",
+        json!({"a-b": 1})
+    ));
+    assert!(holds(
+        object(json!({"namespace": {"type": "string"}})),
+        "self.__namespace__ == 'n'",
+        json!({"namespace": "n"})
+    ));
+    let map = json!({"type": "object", "additionalProperties": {"type": "integer"}});
+    assert!(holds(map.clone(), "self.all(k, self[k] > 0)", json!({"a-b": 1})));
+    assert!(!holds(map, "self.all(k, self[k] > 0)", json!({"a-b": 0})));
+    assert!(holds(
+        json!({"type": "string"}),
+        "self.matches('^[a-z]+$') && quantity('1Gi').isGreaterThan(quantity('1Mi'))",
+        json!("abc")
+    ));
+}
+
+#[test]
+fn old_values_are_optional_where_asked_for() {
+    let schema = json!({"type": "integer"});
+    let rule = json!({"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self > 0", "optionalOldSelf": true,
+        "message": "must grow"});
+    let check = |new: i64, old: Option<i64>, expect: &[&str]| {
+        assert_eq!(
+            causes(schema.clone(), rule.clone(), json!(new), old.map(Value::from)),
+            expect
+        );
+    };
+    check(1, None, &[]);
+    check(0, None, &["spec: Invalid value: 0: must grow"]);
+    check(5, Some(4), &[]);
+    check(3, Some(4), &["spec: Invalid value: 3: must grow"]);
+}
+
+#[test]
+fn messages_may_be_computed() {
+    let schema = json!({"type": "integer"});
+    let check = |expression: &str, expect: &str| {
+        let rule = json!({"rule": "self < 3", "message": "too big", "messageExpression": expression});
+        assert_eq!(
+            causes(schema.clone(), rule, json!(7), None),
+            [expect],
+            "{expression}"
+        );
+    };
+    check(
+        "'must be under 3, is ' + string(self)",
+        "spec: Invalid value: 7: must be under 3, is 7",
+    );
+    // What cannot be shown gives way to the message.
+    check("'  '", "spec: Invalid value: 7: too big");
+    check("'a\\nb'", "spec: Invalid value: 7: too big");
+}
+
+#[test]
+fn evaluation_errors_are_causes() {
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}});
+    let check = |rule: &str, expect: &str| {
+        let found = causes(
+            schema.clone(),
+            json!({"rule": rule, "message": "m"}),
+            json!({"a": 0}),
+            None,
+        );
+        assert_eq!(found, [expect], "{rule}");
+    };
+    check(
+        "self.b > 1",
+        r#"spec: Invalid value: "object": no such key: b evaluating rule: m"#,
+    );
+    check(
+        "1 / self.a > 1",
+        r#"spec: Invalid value: "object": division by zero evaluating rule: m"#,
+    );
+}
+
+#[test]
+fn items_of_list_maps_keep_their_old_value() {
+    let items = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "integer"}},
+        "x-kubernetes-validations": [{"rule": "self.v >= oldSelf.v", "message": "must not shrink"}]});
+    let schema = json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["k"], "items": items}}});
+    let schema = StructuralSchema::compile("s", &schema, false).unwrap();
+    let old = json!({"l": [{"k": "a", "v": 1}, {"k": "b", "v": 5}]});
+    let new = json!({"l": [{"k": "b", "v": 4}, {"k": "c", "v": 0}, {"k": "a", "v": 1}]});
+    let errors: Vec<String> = schema
+        .validate(&new, Some(&old))
+        .iter()
+        .map(FieldError::summary)
+        .collect();
+    assert_eq!(errors, ["l[0]: Invalid value: must not shrink"]);
+}
+
+#[test]
+fn rules_on_uncorrelatable_items_cannot_look_back() {
+    let schema = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string",
+        "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}});
+    assert_eq!(
+        StructuralSchema::compile("s", &schema, false).unwrap_err()[0].summary(),
+        r#"s.properties[l].items.x-kubernetes-validations[0].rule: Invalid value: "self == oldSelf": oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"#
+    );
+}
+
+#[test]
+fn names_are_escaped_as_kubernetes_does() {
+    assert_eq!(escape("a.b-c/d"), "a__dot__b__dash__c__slash__d");
+    assert_eq!(escape("my_field"), "my_field");
+    assert_eq!(escape("a__b"), "a__underscores__b");
+    assert_eq!(escape("in"), "__in__");
+}

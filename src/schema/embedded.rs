@@ -1,0 +1,117 @@
+//! Objects inside objects: `x-kubernetes-embedded-resource` nodes have type and object metadata.
+
+use serde_json::Value;
+
+use super::{
+    FieldError, metadata, names,
+    node::{Additional, Node},
+    path::Path,
+};
+
+pub(super) fn validate(node: &Node, value: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    walk(node, value, &Path::Root, &mut errors);
+    errors
+}
+
+fn walk(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !node.contents.embedded {
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            if node.embedded {
+                check(value, path, errors);
+            }
+            for (name, field) in fields {
+                match (node.properties.get(name), &node.additional) {
+                    (Some(property), _) => walk(property, field, &path.child(name), errors),
+                    (None, Additional::Schema(child)) => walk(child, field, &path.key(name), errors),
+                    (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(child) = node.items.as_deref() else {
+                return;
+            };
+            for (index, item) in items.iter().enumerate() {
+                walk(child, item, &path.index(index), errors);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn check(resource: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for key in ["apiVersion", "kind"] {
+        let field = path.child(key).field();
+        match resource.get(key) {
+            None => errors.push(FieldError::required(field, "")),
+            Some(Value::String(text)) if text.is_empty() => {
+                errors.push(FieldError::invalid_text(field, "", "must not be empty"));
+            }
+            Some(Value::String(text)) => errors.extend(check_type(field, key, text)),
+            Some(other) => errors.push(FieldError::invalid(field, other, "must be a string")),
+        }
+    }
+    let Some(given) = resource.get("metadata") else {
+        return;
+    };
+    let field = path.child("metadata").field();
+    if let Err(err) = metadata::check_types(given) {
+        errors.push(FieldError::invalid(field, given, &err));
+        return;
+    }
+    for mut error in metadata::validate_embedded(given) {
+        if let Some(rest) = error.field.strip_prefix("metadata") {
+            error.field = format!("{field}{rest}");
+        }
+        errors.push(error);
+    }
+}
+
+fn check_type(field: String, key: &str, text: &str) -> Option<FieldError> {
+    if key == "apiVersion" {
+        let detail = format!("unexpected GroupVersion string: {text}");
+        return (text.matches('/').count() > 1).then(|| FieldError::invalid_text(field, text, &detail));
+    }
+    let details = names::dns_1035_label(&text.to_lowercase());
+    let detail = format!(
+        "may have mixed case, but should otherwise match: {}",
+        details.join(",")
+    );
+    (!details.is_empty()).then(|| FieldError::invalid_text(field, text, &detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn embedded_objects_need_a_type_and_sound_metadata() {
+        let node = Node::compile(&json!({"type": "object", "properties": {"t": {"type": "object",
+            "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}));
+        let check = |template: Value, expect: &[&str]| {
+            let errors = validate(&node, &json!({"t": template}));
+            let found: Vec<String> = errors.iter().map(FieldError::summary).collect();
+            assert_eq!(found, expect);
+        };
+        check(
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}}),
+            &[],
+        );
+        check(
+            json!({"kind": ""}),
+            &[
+                "t.apiVersion: Required value",
+                r#"t.kind: Invalid value: "": must not be empty"#,
+            ],
+        );
+        check(
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a/b"}}),
+            &[r#"t.metadata.name: Invalid value: "a/b": may not contain '/'"#],
+        );
+    }
+}
