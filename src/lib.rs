@@ -50,6 +50,7 @@ mod store;
 // Services: siblings never import each other.
 mod agent;
 mod controller;
+mod gateway;
 #[cfg(feature = "mlx")]
 mod worker;
 

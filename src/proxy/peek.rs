@@ -4,6 +4,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::openai;
 
 /// The largest request body that is taken, in bytes: some million tokens of text.
 pub(crate) const MAX_REQUEST_BODY_BYTES: usize = 16 << 20;
@@ -16,6 +19,29 @@ pub(crate) struct Peeked {
     pub(crate) body: Bytes,
 }
 
+impl Peeked {
+    /// The body as it came, but for another model.
+    pub(crate) fn for_model(&self, model: &str) -> Bytes {
+        let Ok(Envelope { model: Some(raw) }) = serde_json::from_slice(&self.body) else {
+            return self.body.clone();
+        };
+        // `raw` is a part of `body`.
+        let start = raw.get().as_ptr().addr() - self.body.as_ptr().addr();
+        let end = start + raw.get().len();
+        let name = serde_json::Value::from(model).to_string();
+        [&self.body[..start], name.as_bytes(), &self.body[end..]]
+            .concat()
+            .into()
+    }
+}
+
+/// Everything else in the body is checked for syntax and skipped without being kept.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+}
+
 /// Why a request cannot be routed by its body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeekError {
@@ -25,7 +51,7 @@ pub(crate) enum PeekError {
     Json(String),
     #[error("the request body must be a JSON object")]
     NotAnObject,
-    #[error("you must provide a `model` parameter: the name of a served model, as a string")]
+    #[error("the request names no `model`")]
     NoModel,
     #[error("reading the request body")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -39,6 +65,19 @@ impl PeekError {
             Self::Json(_) | Self::NotAnObject => "InvalidJson",
             Self::NoModel => "MissingModel",
             Self::Read(_) => "ClientClosed",
+        }
+    }
+}
+
+/// What a client of an OpenAI endpoint is told.
+impl From<PeekError> for openai::ApiError {
+    fn from(err: PeekError) -> Self {
+        match err {
+            PeekError::TooLarge { limit } => Self::request_too_large(limit),
+            PeekError::Json(problem) => Self::invalid_json(&problem),
+            PeekError::NotAnObject => Self::invalid_json("it must be a JSON object"),
+            PeekError::NoModel => Self::missing("model"),
+            PeekError::Read(_) => Self::invalid_json("it ended early"),
         }
     }
 }
@@ -57,26 +96,18 @@ pub(crate) async fn peek_model(body: Body, limit: usize) -> Result<Peeked, PeekE
 }
 
 fn model_of(body: &[u8]) -> Result<String, PeekError> {
-    /// Everything else in the body is checked for syntax and skipped without being kept.
-    #[derive(Deserialize)]
-    struct Request {
-        #[serde(default)]
-        model: serde_json::Value,
-    }
-    let request: Request = serde_json::from_slice(body).map_err(|err| match err.classify() {
-        serde_json::error::Category::Data if !starts_an_object(body) => PeekError::NotAnObject,
-        serde_json::error::Category::Data
-        | serde_json::error::Category::Eof
-        | serde_json::error::Category::Syntax
-        | serde_json::error::Category::Io => PeekError::Json(err.to_string()),
-    })?;
-    if !starts_an_object(body) {
+    let envelope: Result<Envelope, _> = serde_json::from_slice(body);
+    let is_json = |err: &serde_json::Error| err.classify() == serde_json::error::Category::Data;
+    match envelope {
         // A sequence also reads as a struct.
-        return Err(PeekError::NotAnObject);
-    }
-    match request.model.as_str() {
-        Some(model) if !model.is_empty() => Ok(model.to_owned()),
-        Some(_) | None => Err(PeekError::NoModel),
+        Ok(_) if !starts_an_object(body) => Err(PeekError::NotAnObject),
+        Err(err) if is_json(&err) && !starts_an_object(body) => Err(PeekError::NotAnObject),
+        Err(err) => Err(PeekError::Json(err.to_string())),
+        Ok(envelope) => envelope
+            .model
+            .and_then(|raw| serde_json::from_str::<String>(raw.get()).ok())
+            .filter(|model| !model.is_empty())
+            .ok_or(PeekError::NoModel),
     }
 }
 
@@ -117,6 +148,18 @@ mod tests {
         check(r#"{"model":"a""#, "InvalidJson");
         check(r#"{"model":"a"} trailing"#, "InvalidJson");
         check(r#"{"model":"a","messages":[}"#, "InvalidJson");
+    }
+
+    #[test]
+    fn only_the_model_is_replaced() {
+        let body = r#"{ "x" : [1, {"model":"inner"}], "model" : "ns\/guide" , "y":"é" }"#;
+        let peeked = Peeked {
+            model: model_of(body.as_bytes()).expect("a model"),
+            body: Bytes::from(body),
+        };
+        assert_eq!(peeked.model, "ns/guide");
+        let expect = body.replace(r#""ns\/guide""#, r#""gu\"ide""#);
+        assert_eq!(peeked.for_model("gu\"ide"), expect.as_bytes());
     }
 
     #[tokio::test]

@@ -89,7 +89,7 @@ pub(super) fn scale<'a>(
 }
 
 /// Those that are missed least come first: not placed, not ready, then the newest.
-fn dispensable_first<'a>(mut replicas: Vec<&'a ModelReplica>) -> Vec<&'a ModelReplica> {
+fn dispensable_first(mut replicas: Vec<&ModelReplica>) -> Vec<&ModelReplica> {
     replicas.sort_by_key(|replica| {
         (
             replica.spec.node_name.is_some(),

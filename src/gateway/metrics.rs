@@ -1,0 +1,107 @@
+//! What the gateway counts. Never a model's name, a path or anything else that a client chose.
+
+use std::time::Instant;
+
+use http::StatusCode;
+
+use crate::clock::Clock;
+use crate::metrics::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
+};
+
+#[derive(Clone)]
+pub(super) struct GatewayMetrics {
+    requests: IntCounterVec,
+    seconds: Histogram,
+    first_byte_seconds: Histogram,
+    outstanding: IntGauge,
+    pub(super) retries: IntCounter,
+}
+
+impl GatewayMetrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self> {
+        let histogram = |name: &str, help: &str| {
+            Histogram::with_opts(HistogramOpts::new(name, help).buckets(LATENCY_SECONDS.to_vec()))
+        };
+        let metrics = Self {
+            requests: IntCounterVec::new(
+                Opts::new(
+                    "rooflet_gateway_requests_total",
+                    "Requests for a model, by class of status.",
+                ),
+                &["code"],
+            )?,
+            seconds: histogram(
+                "rooflet_gateway_request_seconds",
+                "Time from a request to the end of its answer.",
+            )?,
+            first_byte_seconds: histogram(
+                "rooflet_gateway_time_to_first_byte_seconds",
+                "Time from a request to the first byte of its answer's body: the first token, for a stream.",
+            )?,
+            outstanding: IntGauge::new(
+                "rooflet_gateway_outstanding_requests",
+                "Requests that are being answered.",
+            )?,
+            retries: IntCounter::new(
+                "rooflet_gateway_retries_total",
+                "Requests sent to another replica because the first one could not take them.",
+            )?,
+        };
+        registry.register(Box::new(metrics.requests.clone()))?;
+        registry.register(Box::new(metrics.seconds.clone()))?;
+        registry.register(Box::new(metrics.first_byte_seconds.clone()))?;
+        registry.register(Box::new(metrics.outstanding.clone()))?;
+        registry.register(Box::new(metrics.retries.clone()))?;
+        Ok(metrics)
+    }
+
+    /// Begins to measure one request.
+    pub(super) fn begin(&self, clock: &Clock) -> Measure {
+        self.outstanding.inc();
+        Measure {
+            metrics: self.clone(),
+            clock: clock.clone(),
+            began: clock.instant(),
+            first_byte_seen: false,
+        }
+    }
+}
+
+/// One request; its duration is noted when this is dropped.
+pub(super) struct Measure {
+    metrics: GatewayMetrics,
+    clock: Clock,
+    began: Instant,
+    first_byte_seen: bool,
+}
+
+impl Measure {
+    pub(super) fn status(&self, status: StatusCode) {
+        let class = match status.as_u16() {
+            100..=299 => "2xx",
+            300..=399 => "3xx",
+            400..=499 => "4xx",
+            _ => "5xx",
+        };
+        self.metrics.requests.with_label_values(&[class]).inc();
+    }
+
+    pub(super) fn first_byte(&mut self) {
+        if !self.first_byte_seen {
+            self.first_byte_seen = true;
+            self.metrics.first_byte_seconds.observe(self.seconds());
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        (self.clock.instant() - self.began).as_secs_f64()
+    }
+}
+
+impl Drop for Measure {
+    fn drop(&mut self) {
+        self.metrics.seconds.observe(self.seconds());
+        self.metrics.outstanding.dec();
+    }
+}

@@ -1,0 +1,91 @@
+//! The gateway: one OpenAI URL for all models of the fleet.
+//!
+//! It watches ModelReplicas, FleetNodes and ModelDeployments, routes each request by its `model` to the ready replica
+//! with the fewest requests under way, and passes the answer through as it comes. What it knows last goes on serving
+//! while the API server is away. It never looks into a prompt beyond `model`, and logs none.
+
+mod balance;
+mod metrics;
+mod routes;
+mod server;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use crate::client::{Cache, Changes, watch};
+use crate::clock::Clock;
+use crate::metrics::{Registry, Result};
+use crate::task::Tasks;
+
+use metrics::GatewayMetrics;
+use routes::Gateway;
+use table::RoutingTable;
+
+/// Serves on `listener` until `tasks` stop.
+pub(crate) fn serve(
+    listener: TcpListener,
+    client: Client,
+    clock: Clock,
+    tasks: &Tasks,
+    registry: &Registry,
+) -> Result<()> {
+    let metrics = GatewayMetrics::register(registry)?;
+    let table_rx = watch_routes(tasks, client);
+    let gateway = Gateway::new(table_rx, clock, metrics, registry.clone());
+    tasks.spawn("gateway", move |stop| {
+        Box::pin(server::run(listener, Arc::new(gateway), stop))
+    });
+    Ok(())
+}
+
+/// Keeps a routing table as fresh as the caches are. `None` until everything has been listed once.
+fn watch_routes(tasks: &Tasks, client: Client) -> watch::Receiver<Option<Arc<RoutingTable>>> {
+    let changes = Changes::new();
+    let config = watcher::Config::default;
+    let replicas: Cache<ModelReplica> = watch(tasks, Api::all(client.clone()), config(), &changes);
+    let nodes: Cache<FleetNode> = watch(tasks, Api::all(client.clone()), config(), &changes);
+    let deployments: Cache<ModelDeployment> = watch(tasks, Api::all(client), config(), &changes);
+    let (table_tx, table_rx) = watch::channel(None);
+    let mut changed_rx = changes.subscribe();
+    let stop = tasks.stop_token();
+    tasks.spawn_detached(async move {
+        let synced = async {
+            replicas.synced().await;
+            nodes.synced().await;
+            deployments.synced().await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = synced => {}
+        }
+        loop {
+            changed_rx.mark_unchanged();
+            let (replicas, nodes, deployments) = (replicas.list(), nodes.list(), deployments.list());
+            let table = RoutingTable::new(
+                deployments.iter().map(AsRef::as_ref),
+                replicas.iter().map(AsRef::as_ref),
+                nodes.iter().map(AsRef::as_ref),
+            );
+            table_tx.send_if_modified(|known: &mut Option<Arc<RoutingTable>>| {
+                let changed = known.as_deref() != Some(&table);
+                if changed {
+                    *known = Some(Arc::new(table));
+                }
+                changed
+            });
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = changed_rx.changed() => {}
+            }
+        }
+    });
+    table_rx
+}

@@ -1,0 +1,92 @@
+//! The HTTP surface: which URL does what.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use http::{StatusCode, header};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::{error, info};
+
+use super::routes::Gateway;
+use crate::metrics::TEXT_FORMAT;
+use crate::openai::ApiError;
+
+pub(super) fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*model}", get(model))
+        .route("/v1/{*path}", post(forward).fallback(unknown_url))
+        .route("/health", get(|| async { "ok\n" }))
+        .route("/ready", get(ready))
+        .route("/metrics", get(show_metrics))
+        .fallback(unknown_url)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(CatchPanicLayer::custom(
+            |_panic: Box<dyn std::any::Any + Send>| {
+                ApiError::server_error("The gateway failed on this request.").into_response()
+            },
+        ))
+        .with_state(gateway)
+}
+
+/// Accepts until `stop`; then answers that are under way may end.
+pub(super) async fn run(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "gateway listens");
+    }
+    let listener = listener.tap_io(|stream| {
+        // A token must not wait for the next one to fill a packet.
+        if let Err(err) = stream.set_nodelay(true) {
+            error!(error = %err, "a connection cannot be set to send at once");
+        }
+    });
+    axum::serve(listener, router(gateway))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+        .map_err(|err| format!("the gateway's listener failed: {err}"))
+}
+
+async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {
+    gateway.forward(request).await
+}
+
+async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
+    gateway.models()
+}
+
+async fn model(State(gateway): State<Arc<Gateway>>, Path(asked): Path<String>) -> Result<Response, ApiError> {
+    gateway.model(&asked)
+}
+
+async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {
+    if gateway.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the API server has not been reached yet\n",
+        )
+    }
+}
+
+async fn show_metrics(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, TEXT_FORMAT)], gateway.render_metrics())
+}
+
+async fn unknown_url(request: Request) -> ApiError {
+    ApiError::unknown_url(request.method().as_str(), request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}

@@ -1,0 +1,180 @@
+//! Which models there are and which replicas answer for them: a value, made anew from the objects on every change.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
+use crate::api::conditions::{condition_type, is_true};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use crate::proxy::Upstream;
+
+/// A replica that can be sent requests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Target {
+    pub(super) namespace: String,
+    pub(super) replica: String,
+}
+
+/// One served name in one namespace.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Model {
+    pub(super) namespace: String,
+    /// What its workers know it by.
+    pub(super) name: String,
+    pub(super) targets: Vec<(Target, Upstream)>,
+    /// Why there are none, where the deployment tells.
+    pub(super) trouble: Option<String>,
+    /// Whether waiting may help.
+    pub(super) is_coming: bool,
+    /// Unix time in seconds.
+    pub(super) created: i64,
+    pub(super) context_tokens: Option<u32>,
+}
+
+/// Why a name leads to no model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unknown {
+    NotFound,
+    /// Served under this name in several namespaces: these are the names that tell them apart.
+    Ambiguous(Vec<String>),
+}
+
+/// All models, by namespace and name.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct RoutingTable {
+    models: BTreeMap<(String, String), Model>,
+}
+
+impl RoutingTable {
+    pub(super) fn new<'a>(
+        deployments: impl IntoIterator<Item = &'a ModelDeployment>,
+        replicas: impl IntoIterator<Item = &'a ModelReplica>,
+        nodes: impl IntoIterator<Item = &'a FleetNode>,
+    ) -> Self {
+        let mut table = Self::default();
+        for deployment in deployments {
+            table.add_deployment(deployment);
+        }
+        let upstreams: BTreeMap<_, _> = nodes.into_iter().filter_map(reachable).collect();
+        for replica in replicas {
+            table.add_replica(replica, &upstreams);
+        }
+        table
+    }
+
+    fn model(&mut self, namespace: &str, name: &str) -> &mut Model {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.models.entry(key).or_insert_with(|| Model {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            created: i64::MAX,
+            ..Model::default()
+        })
+    }
+
+    fn add_deployment(&mut self, deployment: &ModelDeployment) {
+        let namespace = deployment.namespace().unwrap_or_default();
+        let name = deployment
+            .spec
+            .serving
+            .name
+            .clone()
+            .unwrap_or_else(|| deployment.name_any());
+        let conditions = deployment.status.as_ref().map(|status| &status.conditions);
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|condition| condition.type_ == condition_type::READY);
+        let model = self.model(&namespace, &name);
+        model.created = model.created.min(created(&deployment.metadata));
+        if deployment.metadata.deletion_timestamp.is_some() {
+            model.trouble.get_or_insert("it is being deleted".to_owned());
+            return;
+        }
+        model.is_coming |= deployment.spec.replicas > 0;
+        model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
+    }
+
+    fn add_replica(&mut self, replica: &ModelReplica, upstreams: &BTreeMap<String, Upstream>) {
+        let Some(name) = &replica.spec.serving.name else {
+            return;
+        };
+        let namespace = replica.namespace().unwrap_or_default();
+        let status = replica.status.clone().unwrap_or_default();
+        let is_ready = is_true(&status.conditions, condition_type::READY)
+            && replica.metadata.deletion_timestamp.is_none();
+        let upstream = replica
+            .spec
+            .node_name
+            .as_ref()
+            .and_then(|node| upstreams.get(node));
+        let target = Target {
+            namespace: namespace.clone(),
+            replica: replica.name_any(),
+        };
+        let (Some(upstream), true) = (upstream, is_ready) else {
+            // A name that only an old replica still has is no model any more, unless that replica answers.
+            return;
+        };
+        let model = self.model(&namespace, name);
+        model.created = model.created.min(created(&replica.metadata));
+        model.context_tokens = model
+            .context_tokens
+            .max(status.model.map(|model| model.context_tokens));
+        model.targets.push((target, upstream.clone()));
+    }
+
+    /// The model that a client means: a served name, or `namespace/name`.
+    pub(super) fn find(&self, asked: &str) -> Result<&Model, Unknown> {
+        let mut same_name = self.models.values().filter(|model| model.name == asked);
+        match (same_name.next(), same_name.next()) {
+            (Some(model), None) => return Ok(model),
+            (Some(_), Some(_)) => {
+                let all = self.models.values().filter(|model| model.name == asked);
+                return Err(Unknown::Ambiguous(all.map(Model::full_name).collect()));
+            }
+            (None, _) => {}
+        }
+        let (namespace, name) = asked.split_once('/').ok_or(Unknown::NotFound)?;
+        self.models
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .ok_or(Unknown::NotFound)
+    }
+
+    /// All models, each with the shortest name that leads to it.
+    pub(super) fn models(&self) -> impl Iterator<Item = (String, &Model)> {
+        self.models.values().map(|model| {
+            let name = match self.find(&model.name) {
+                Ok(found) if std::ptr::eq(found, model) => model.name.clone(),
+                Ok(_) | Err(_) => model.full_name(),
+            };
+            (name, model)
+        })
+    }
+}
+
+impl Model {
+    fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Where a node's agent takes requests. One whose agent is silent is not tried.
+fn reachable(node: &FleetNode) -> Option<(String, Upstream)> {
+    let status = node.status.as_ref()?;
+    let silent = status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == condition_type::READY && condition.status == "Unknown");
+    if silent {
+        return None;
+    }
+    let upstream = status.endpoint.as_deref()?.parse().ok()?;
+    Some((node.name_any(), upstream))
+}
+
+fn created(meta: &kube::api::ObjectMeta) -> i64 {
+    meta.creation_timestamp
+        .as_ref()
+        .map_or(0, |created| created.0.as_second())
+}
