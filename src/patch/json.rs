@@ -9,6 +9,10 @@ pub(crate) const OPERATIONS_MAX: usize = 10_000;
 /// Most bytes `copy` operations of one patch may add: a few doublings would fill the memory.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
+/// Deepest nesting a patch may build: what is stored must be readable again, and JSON parsers stop at
+/// 128 levels, of which lists and watch events need some for themselves.
+const DEPTH_MAX: usize = 100;
+
 /// Why a JSON patch did not apply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JsonPatchError {
@@ -26,6 +30,9 @@ pub(crate) enum JsonPatchError {
         "unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {COPIED_BYTES_MAX}"
     )]
     CopiedTooMuch(usize),
+    /// 422.
+    #[error("the patch would nest values more than {DEPTH_MAX} levels deep")]
+    TooDeep,
 }
 
 impl JsonPatchError {
@@ -33,7 +40,7 @@ impl JsonPatchError {
         match self {
             Self::Malformed(_) => "BadRequest",
             Self::TooManyOperations(_) => "RequestEntityTooLarge",
-            Self::Rejected(_) | Self::CopiedTooMuch(_) => "Invalid",
+            Self::Rejected(_) | Self::CopiedTooMuch(_) | Self::TooDeep => "Invalid",
         }
     }
 }
@@ -60,6 +67,9 @@ impl JsonPatch {
         let mut patched = document.clone();
         let mut copied_bytes = 0;
         for operation in &self.0.0 {
+            if built_depth(operation, &patched) > DEPTH_MAX {
+                return Err(JsonPatchError::TooDeep);
+            }
             match operation {
                 PatchOperation::Copy(copy) => {
                     copied_bytes += patched.pointer(copy.from.as_str()).map_or(0, size_bytes);
@@ -83,6 +93,27 @@ impl JsonPatch {
                 .map_err(JsonPatchError::Rejected)?;
         }
         Ok(patched)
+    }
+}
+
+/// How deep the value lies, or reaches, that an operation puts somewhere.
+fn built_depth(operation: &PatchOperation, document: &Value) -> usize {
+    let levels = |pointer: &str| pointer.matches('/').count();
+    let from = |pointer: &str| document.pointer(pointer).map_or(0, depth);
+    match operation {
+        PatchOperation::Add(add) => levels(add.path.as_str()) + depth(&add.value),
+        PatchOperation::Replace(replace) => levels(replace.path.as_str()) + depth(&replace.value),
+        PatchOperation::Copy(copy) => levels(copy.path.as_str()) + from(copy.from.as_str()),
+        PatchOperation::Move(movement) => levels(movement.path.as_str()) + from(movement.from.as_str()),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or_default(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -195,6 +226,14 @@ mod tests {
             patched(json!({"a": ["some text"]}), patch),
             Err(JsonPatchError::CopiedTooMuch(bytes)) if bytes > COPIED_BYTES_MAX
         ));
+    }
+
+    #[test]
+    fn patches_cannot_nest_without_end() {
+        let deeper = |level: usize| json!({"op": "add", "path": "/a".repeat(level + 1), "value": {}});
+        let nest = |levels: usize| patched(json!({}), (0..levels).map(deeper).collect());
+        assert!(nest(DEPTH_MAX - 1).is_ok());
+        assert!(matches!(nest(DEPTH_MAX + 1), Err(JsonPatchError::TooDeep)));
     }
 
     proptest! {
