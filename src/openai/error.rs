@@ -9,6 +9,9 @@ use serde::Serialize;
 /// Suggested wait where nothing better is known.
 const DEFAULT_RETRY_AFTER_SECONDS: u32 = 1;
 
+/// Longer than any of our own words.
+const MAX_MESSAGE_CHARS: usize = 600;
+
 /// One refused or failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -56,7 +59,7 @@ impl ApiError {
     fn new(status: StatusCode, kind: ErrorType, code: ErrorCode, message: String) -> Self {
         Self {
             status,
-            message,
+            message: clipped(message),
             kind,
             param: None,
             code: Some(code),
@@ -66,7 +69,7 @@ impl ApiError {
 
     fn invalid(code: ErrorCode, param: &str, message: String) -> Self {
         Self {
-            param: Some(param.to_owned()),
+            param: Some(clipped(param.to_owned())),
             ..Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, code, message)
         }
     }
@@ -213,6 +216,15 @@ impl ApiError {
     }
 }
 
+/// Messages repeat what was sent, which may be megabytes.
+fn clipped(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
@@ -243,6 +255,19 @@ mod tests {
             }})
         );
         assert_eq!(ApiError::invalid_json("x").body()["error"]["param"], json!(null));
+    }
+
+    #[test]
+    fn a_refusal_does_not_send_back_megabytes() {
+        let long = "é".repeat(1 << 20);
+        for err in [
+            ApiError::model_not_found(&long),
+            ApiError::unknown_parameter(&long),
+            ApiError::unknown_url("GET", &long),
+        ] {
+            let body = err.body().to_string();
+            assert!(body.len() < 4000, "{} bytes", body.len());
+        }
     }
 
     #[test]
