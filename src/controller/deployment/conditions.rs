@@ -1,5 +1,6 @@
 //! The deployment's conditions: enough for `kubectl describe mdep` alone to explain a pending or failed model.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -482,7 +483,7 @@ impl Writer {
 /// What changed between two lists of conditions, as far as it is worth an event.
 pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
     let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
-    after
+    let mut events: Vec<(EventType, String, String)> = after
         .iter()
         .filter_map(|now| {
             let before = find(&now.type_);
@@ -514,7 +515,11 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
             };
             Some((kind, now.reason.clone(), now.message.clone()))
         })
-        .collect()
+        .collect();
+    // One cause may turn several conditions.
+    let mut told = BTreeSet::new();
+    events.retain(|(_, reason, _)| told.insert(reason.clone()));
+    events
 }
 
 #[cfg(test)]

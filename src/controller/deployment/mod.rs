@@ -9,6 +9,8 @@ mod conditions;
 mod plan;
 mod replica;
 mod rollout;
+#[cfg(test)]
+mod tests;
 
 pub(super) use apply::DeploymentReconciler;
 pub(super) use replica::{NODE_NOT_READY, refused_recently};

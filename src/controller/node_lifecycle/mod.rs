@@ -2,5 +2,7 @@
 
 mod apply;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 pub(super) use apply::NodeLifecycle;
