@@ -1,6 +1,7 @@
 //! The node agent.
 
 mod backoff;
+mod manifests;
 mod models;
 mod monitor;
 mod replica;

@@ -36,12 +36,13 @@ impl fmt::Display for ReplicaKey {
 }
 
 /// Who asked for a replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Origin {
     /// A ModelReplica bound to this node.
     Api,
-    /// A ModelDeployment in the manifest directory.
-    Manifest,
+    /// A ModelDeployment in this file of the manifest directory.
+    Manifest(String),
 }
 
 /// What a worker is started with. A worker that runs with another one is replaced.
@@ -90,6 +91,9 @@ impl DesiredReplica {
         }
     }
 }
+
+/// What stands for the uid of a replica that no API server knows.
+pub(crate) const MANIFEST_UID: &str = "manifest";
 
 /// Whether a ModelReplica only shows what an agent runs from its manifest directory.
 pub(crate) fn is_mirror(replica: &ModelReplica) -> bool {

@@ -389,7 +389,7 @@ fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
         key: key.clone(),
         uid: replica.uid.clone(),
         generation: replica.generation,
-        origin: replica.origin,
+        origin: replica.origin.clone(),
         spec: replica.spec.clone(),
         restarts: 0,
         ended_by_itself: false,
@@ -410,6 +410,7 @@ impl Record {
         }
         self.generation = replica.generation;
         self.spec = replica.spec.clone();
+        self.origin = replica.origin.clone();
         self.backoff_until = None;
         self.bad_model = None;
         if std::mem::take(&mut self.ended_by_itself) {
