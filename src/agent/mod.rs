@@ -1,10 +1,419 @@
-//! The node agent.
+//! The node agent: one per machine. It registers the machine, runs the replicas bound to it (and those of its manifest
+//! directory), each in a worker process of its own, and tells the API server how they fare.
+//!
+//! Tasks: the sync loop, the reporter of replicas, the reporter of the node, the Lease, the bandwidth probe, the reader
+//! of the manifest directory, the HTTP server, one monitor per worker. Nothing of it waits for the API server: with the
+//! control plane down the agent keeps running what it was last told, its own restarts included.
 
 mod backoff;
 mod manifests;
+mod metrics;
 mod models;
 mod monitor;
+mod node;
+mod node_status;
+mod probe;
 mod replica;
+mod report;
+mod server;
 mod state;
 mod sync;
 mod workers;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::manifests::{OpenManifestsError, Parser};
+use self::metrics::AgentMetrics;
+use self::models::{ComputeType, Models};
+use self::node::NodeReporter;
+use self::probe::{ProbeState, Prober};
+use self::report::Reporter;
+use self::server::App;
+use self::state::{OpenStateError, StateDir};
+use self::sync::{Reports, Sources, SyncLoop};
+use self::workers::{WorkerCommand, Workers};
+use crate::api::v1alpha1::{FleetNode, ModelReplica};
+use crate::artifact::ModelDirectory;
+use crate::client::{Changes, Recorder, watch as watch_kind};
+use crate::clock::Clock;
+use crate::error::Chain;
+use crate::host::{Host, Identity};
+use crate::metrics::Registry;
+use crate::proxy::Proxy;
+use crate::task::Tasks;
+
+/// How long the last reports may take when the agent stops.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// How long the agent's tasks may take to end.
+const TASKS_END: Duration = Duration::from_secs(3);
+
+/// What an agent is to do.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentConfig {
+    pub(crate) node_name: String,
+    pub(crate) state_dir: Utf8PathBuf,
+    pub(crate) model_dir: Option<Utf8PathBuf>,
+    pub(crate) manifest_dir: Option<Utf8PathBuf>,
+    /// Base URL at which others reach the agent's HTTP server.
+    pub(crate) endpoint: String,
+    /// The binary that workers and the probe are started from: this one.
+    pub(crate) program: Utf8PathBuf,
+    /// How long a worker may finish what it is answering.
+    pub(crate) grace: Duration,
+    /// Leave workers running when the agent stops, for its next life.
+    pub(crate) keep_workers: bool,
+    /// Measure the memory bandwidth when there is no fresh figure.
+    pub(crate) probe: bool,
+}
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartAgentError {
+    #[error(transparent)]
+    State(#[from] OpenStateError),
+    #[error(transparent)]
+    Manifests(#[from] OpenManifestsError),
+    #[error("the model directory `{path}` cannot be read: create it, or name another one with --model-dir")]
+    ModelDir {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("registering metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// An agent that is ready to run: its directories are there and its own.
+pub(crate) struct Agent {
+    config: AgentConfig,
+    host: Host,
+    clock: Clock,
+    state: Arc<StateDir>,
+    identity: Identity,
+    machine_id: String,
+    registry: Registry,
+    metrics: AgentMetrics,
+}
+
+impl Agent {
+    /// Checks everything that can be wrong before anything is started.
+    pub(crate) fn new(config: AgentConfig, host: Host, clock: Clock) -> Result<Self, StartAgentError> {
+        if let Some(path) = &config.model_dir {
+            path.read_dir_utf8().map_err(|err| StartAgentError::ModelDir {
+                path: path.clone(),
+                err,
+            })?;
+        }
+        if let Some(path) = &config.manifest_dir {
+            manifests::check_readable(path)?;
+        }
+        let state = Arc::new(StateDir::open(&config.state_dir)?);
+        let identity = host.identity();
+        let machine_id = machine_id(&state, &identity);
+        let registry = Registry::new();
+        let metrics = AgentMetrics::register(&registry)?;
+        Ok(Self {
+            config,
+            host,
+            clock,
+            state,
+            identity,
+            machine_id,
+            registry,
+            metrics,
+        })
+    }
+
+    /// Runs until `stop`, then drains and stops its workers. `client` is the API server, if there is one.
+    pub(crate) async fn run(
+        self,
+        client: Option<Client>,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Result<(), String> {
+        let Self {
+            config,
+            host,
+            clock,
+            state,
+            identity,
+            machine_id,
+            registry,
+            metrics,
+        } = self;
+        let tasks = Tasks::new();
+        let changes = Changes::new();
+        let proxy = Proxy::new();
+        let command = WorkerCommand {
+            program: config.program.clone(),
+            arguments: vec!["worker".to_owned()],
+            grace: config.grace,
+        };
+        let workers = Workers::adopt(
+            state.clone(),
+            command,
+            tasks.clone(),
+            clock.clone(),
+            changes.clone(),
+            proxy.clone(),
+        );
+        let manifests_rx = config.manifest_dir.clone().map(|path| {
+            let parser = Parser::new(&config.node_name);
+            manifests::watch(&tasks, path, parser, workers.records(), changes.clone())
+        });
+        let conditions = measuring_conditions(&machine_id, &identity);
+        let remembered = Prober::remembered(&state, &conditions, clock.now());
+        let device = remembered
+            .as_ref()
+            .and_then(ProbeState::report)
+            .map(|(report, _)| report.engine.device.clone());
+        let must_probe = config.probe && remembered.is_none();
+        let (probe_tx, probe_rx) = watch::channel(remembered.unwrap_or(ProbeState::Waiting));
+        // Held back from the start if there is something to measure and nothing running: the first pass must not
+        // start a worker just before the probe asks for the machine.
+        let (probing_tx, probing) = watch::channel(must_probe && workers.is_idle());
+        let (reports_tx, reports_rx) = watch::channel(Arc::<Reports>::default());
+        let app = App {
+            node: config.node_name.as_str().into(),
+            endpoints_rx: workers.endpoints(),
+            reports_rx: reports_rx.clone(),
+            manifests_rx: manifests_rx.clone(),
+            proxy,
+            registry,
+            turn: Arc::default(),
+            stop: tasks.stop_token(),
+        };
+        let api = client.map(|client| Connection::open(client, &tasks, &clock, &config, &changes));
+        if config.probe {
+            let prober = Prober {
+                state: state.clone(),
+                program: config.program.clone(),
+                arguments: ["probe", "--output", "json"].map(str::to_owned).into(),
+                conditions,
+                clock: clock.clone(),
+                changes: changes.clone(),
+                reports_rx: reports_rx.clone(),
+                probing_tx,
+                state_tx: probe_tx,
+            };
+            tasks.spawn_detached(prober.run(tasks.stop_token()));
+        }
+        serve(&tasks, listener, app);
+
+        let sync = SyncLoop {
+            node: config.node_name.clone(),
+            host: host.clone(),
+            clock: clock.clone(),
+            sources: Sources {
+                api: api.as_ref().map(|api| api.replicas.clone()),
+                manifests: manifests_rx,
+                probing,
+            },
+            workers,
+            models: Models::new(
+                ModelDirectory::new(config.model_dir.clone()),
+                ComputeType::of_device(device.as_deref()),
+            ),
+            recorder: api.as_ref().map(|api| api.recorder.clone()),
+            metrics,
+            changes: changes.clone(),
+            reports_tx,
+            said: BTreeMap::new(),
+            listed: None,
+        };
+        let stopping = CancellationToken::new();
+        let (done_tx, done_rx) = tokio::sync::oneshot::channel();
+        let keep_workers = config.keep_workers;
+        let sync_stop = stopping.clone();
+        tasks.spawn::<String>("sync", move |_| {
+            Box::pin(async move {
+                sync.run(sync_stop, keep_workers).await;
+                // Nobody waits any more if the agent is ending for another reason.
+                let _ = done_tx.send(());
+                Ok(())
+            })
+        });
+        let farewell = api.map(|api| {
+            let node = NodeReporter {
+                client: api.client.clone(),
+                name: config.node_name.clone(),
+                host,
+                identity,
+                machine_id,
+                state_path: config.state_dir.clone(),
+                endpoint: config.endpoint.clone(),
+                clock,
+                cache: api.nodes.clone(),
+                changes: changes.clone(),
+                recorder: api.recorder.clone(),
+                reports_rx: reports_rx.clone(),
+                probe_rx,
+            };
+            api.report(&tasks, &config, node, &changes, reports_rx, &stopping)
+        });
+        info!(
+            node = config.node_name,
+            endpoint = config.endpoint,
+            "the agent runs"
+        );
+
+        let failed = tasks.stop_token();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = failed.cancelled() => {}
+        }
+        stopping.cancel();
+        if failed.is_cancelled() {
+            // A task the agent depends on has failed. Workers stay for the next life.
+            return tasks.join(TASKS_END).await;
+        }
+        // The loop ends when the last worker is gone.
+        drop(done_rx.await);
+        if let Some(farewell) = farewell {
+            if tokio::time::timeout(FAREWELL, farewell.say()).await.is_err() {
+                warn!("the API server did not take the agent's last words in time");
+            }
+        }
+        tasks.cancel();
+        let outcome = tasks.join(TASKS_END).await;
+        info!("the agent has stopped");
+        outcome
+    }
+}
+
+/// The API server's side of an agent.
+struct Connection {
+    client: Client,
+    replicas: crate::client::Cache<ModelReplica>,
+    nodes: crate::client::Cache<FleetNode>,
+    recorder: Recorder,
+}
+
+impl Connection {
+    fn open(client: Client, tasks: &Tasks, clock: &Clock, config: &AgentConfig, changes: &Changes) -> Self {
+        let bound_here = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node_name));
+        let this_node = watcher::Config::default().fields(&format!("metadata.name={}", config.node_name));
+        Self {
+            replicas: watch_kind(
+                tasks,
+                Api::<ModelReplica>::all(client.clone()),
+                bound_here,
+                changes,
+            ),
+            nodes: watch_kind(tasks, Api::<FleetNode>::all(client.clone()), this_node, changes),
+            recorder: Recorder::spawn(
+                tasks,
+                client.clone(),
+                clock.clone(),
+                "rooflet-agent",
+                config.node_name.clone(),
+            ),
+            client,
+        }
+    }
+
+    /// Starts whatever tells the API server something.
+    fn report(
+        self,
+        tasks: &Tasks,
+        config: &AgentConfig,
+        node: NodeReporter,
+        changes: &Changes,
+        reports_rx: watch::Receiver<Arc<Reports>>,
+        stopping: &CancellationToken,
+    ) -> Farewell {
+        let (written_tx, written_rx) = watch::channel(Arc::<Reports>::default());
+        let reporter = Reporter {
+            client: self.client,
+            node: config.node_name.clone(),
+            cache: self.replicas,
+            changes: changes.clone(),
+            reports_rx: reports_rx.clone(),
+            written_tx,
+        };
+        tasks.spawn_detached(reporter.run(tasks.stop_token()));
+        tasks.spawn_detached(node.clone().renew(tasks.stop_token()));
+        // The node is reported as it is until the agent stops, and then once more by the farewell.
+        tasks.spawn_detached(node.clone().report(stopping.clone()));
+        Farewell {
+            node,
+            reports_rx,
+            written_rx,
+            keep_workers: config.keep_workers,
+        }
+    }
+}
+
+/// What is said last.
+struct Farewell {
+    node: NodeReporter,
+    reports_rx: watch::Receiver<Arc<Reports>>,
+    written_rx: watch::Receiver<Arc<Reports>>,
+    keep_workers: bool,
+}
+
+impl Farewell {
+    async fn say(mut self) {
+        if self.keep_workers {
+            // The next life is expected soon, and its replicas serve on.
+            return;
+        }
+        if let Err(err) = self.node.say_stopping().await {
+            warn!(error = %Chain(&err), "the API server does not know that the agent stops");
+        }
+        let last = self.reports_rx.borrow().clone();
+        drop(self.written_rx.wait_for(|written| *written == last).await);
+    }
+}
+
+fn serve(tasks: &Tasks, listener: TcpListener, app: App) {
+    let router = server::router(app);
+    tasks.spawn("http", move |stop| {
+        Box::pin(async move {
+            // Connections end with their clients or the process: a stream must not hold up the agent's end.
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                outcome = async { axum::serve(listener, router).await } => outcome,
+            }
+        })
+    });
+}
+
+/// The machine's own id; where it has none, one that is made up once and kept.
+fn machine_id(state: &StateDir, identity: &Identity) -> String {
+    const FILE: &str = "machine-id.json";
+    if let Some(id) = &identity.machine_id {
+        return id.clone();
+    }
+    if let Ok(Some(id)) = state.read::<String>(FILE) {
+        return id;
+    }
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    if let Err(err) = state.write(FILE, &id) {
+        warn!(error = %Chain(&err), "the made-up machine id could not be kept");
+    }
+    id
+}
+
+/// What a measured figure depends on.
+fn measuring_conditions(machine_id: &str, identity: &Identity) -> String {
+    format!(
+        "machine {machine_id}, {} {}, {}, rooflet {}",
+        identity.operating_system,
+        identity.os_build,
+        identity.chip.name,
+        env!("CARGO_PKG_VERSION")
+    )
+}

@@ -1,4 +1,394 @@
 //! The sync loop: what is wanted against what runs, planned by a pure function and carried out.
+//!
+//! Inputs: the replicas bound to this node, the manifest directory, the machine, the workers. Outputs: processes,
+//! [`Reports`] for whoever tells the API server, events. One pass after every change, and one every ten seconds.
 
 pub(crate) mod plan;
 pub(crate) mod status;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use self::plan::{Desired, Observed, Step, SyncPlan, Wanted, WorkerState};
+use self::status::{Facts, happenings, replica_status};
+use super::manifests::ManifestSet;
+use super::metrics::AgentMetrics;
+use super::models::{ComputeType, ModelProblem, Models};
+use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
+use super::workers::Workers;
+use crate::api::conditions::condition_type;
+use crate::api::v1alpha1::{ModelReplica, ModelReplicaStatus, NodeModel};
+use crate::client::{Cache, Changes, EventType, Recorder};
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::roofline::memory::{Demand, NodeMemory, Reservation, allocatable};
+use crate::units::Bytes;
+use crate::wire::EngineInfo;
+
+/// A pass is made after this time even if nothing has changed.
+const RESYNC: Duration = Duration::from_secs(10);
+
+/// The model directory is listed again after this time.
+const LIST_MODELS: Duration = Duration::from_secs(5);
+
+/// Speeds change with every request; a status that differs in nothing else is written again after this time.
+const MEASURED_PERIOD: Duration = Duration::from_secs(10);
+
+/// What the agent knows of its node and its replicas after a pass.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Reports {
+    pub(crate) replicas: BTreeMap<ReplicaKey, Report>,
+    pub(crate) models: Vec<NodeModel>,
+    /// Why the model directory cannot be listed.
+    pub(crate) models_problem: Option<ModelProblem>,
+    /// Promised to replicas.
+    pub(crate) reserved: Bytes,
+    /// What a worker says of its engine.
+    pub(crate) engine: Option<EngineInfo>,
+    /// No worker runs.
+    pub(crate) idle: bool,
+    /// The pass knew that the probe wants the machine, and started nothing.
+    pub(crate) probing: bool,
+}
+
+/// What is to be said of one replica.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) replica: DesiredReplica,
+    pub(crate) status: ModelReplicaStatus,
+    /// Nothing of it runs any more and it is being deleted: its finalizer may go.
+    pub(crate) release: bool,
+}
+
+/// Where wishes come from.
+pub(crate) struct Sources {
+    /// Replicas bound to this node; `None` for an agent without an API server.
+    pub(crate) api: Option<Cache<ModelReplica>>,
+    pub(crate) manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
+    /// Whether the bandwidth probe is running.
+    pub(crate) probing: watch::Receiver<bool>,
+}
+
+/// See the module.
+pub(crate) struct SyncLoop {
+    pub(crate) node: String,
+    pub(crate) host: Host,
+    pub(crate) clock: Clock,
+    pub(crate) sources: Sources,
+    pub(crate) workers: Workers,
+    pub(crate) models: Models,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) metrics: AgentMetrics,
+    pub(crate) changes: Changes,
+    pub(crate) reports_tx: watch::Sender<Arc<Reports>>,
+    pub(crate) said: BTreeMap<ReplicaKey, Said>,
+    pub(crate) listed: Option<(Instant, Vec<NodeModel>, Option<ModelProblem>)>,
+}
+
+/// The status that was last made for a replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    uid: String,
+    status: ModelReplicaStatus,
+    measured_at: Instant,
+}
+
+impl SyncLoop {
+    /// Runs until `stop`. Then stops all workers, unless they are to be kept for the agent's next life.
+    pub(crate) async fn run(mut self, stop: CancellationToken, keep_workers: bool) {
+        let mut changed_rx = self.changes.subscribe();
+        loop {
+            let stopping = stop.is_cancelled();
+            if stopping && keep_workers {
+                return;
+            }
+            changed_rx.mark_unchanged();
+            let deadline = self.pass(stopping);
+            if stopping && self.workers.is_idle() {
+                return;
+            }
+            let wait = deadline.map_or(RESYNC, |at| until(self.clock.now(), at).min(RESYNC));
+            tokio::select! {
+                () = stop.cancelled(), if !stopping => info!("stopping the workers"),
+                _ = changed_rx.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// One pass. Returns when time alone calls for the next one.
+    fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
+        let now = self.clock.now();
+        let observed = self.observe();
+        let desired = self.desired(stopping);
+        let plan = SyncPlan::new(&desired, &observed, now);
+        let released = self.carry_out(&desired, &plan);
+        self.report(&desired, &plan, &released, observed.probing, now);
+        self.workers.publish();
+        plan.next_deadline()
+    }
+
+    fn observe(&mut self) -> Observed {
+        if let Some(engine) = self.workers.engine() {
+            self.models
+                .set_compute(ComputeType::of_device(Some(&engine.device)));
+        }
+        let memory = self.host.memory();
+        Observed {
+            replicas: self.workers.observe(),
+            memory: NodeMemory {
+                allocatable: allocatable(memory.total, memory.working_set),
+                available: memory.available,
+            },
+            probing: *self.sources.probing.borrow(),
+        }
+    }
+
+    fn desired(&mut self, stopping: bool) -> Desired {
+        let mut wishes: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
+        match &self.sources.api {
+            Some(cache) if cache.is_synced() => {
+                for replica in cache.list() {
+                    if replica.spec.node_name.as_deref() == Some(self.node.as_str()) && !is_mirror(&replica) {
+                        wishes.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
+                    }
+                }
+            }
+            // The server has not been heard yet: what it last wanted stands.
+            Some(_) => wishes.extend(
+                self.workers
+                    .records()
+                    .filter(|record| record.origin == Origin::Api)
+                    .map(|record| {
+                        let replica = DesiredReplica {
+                            uid: record.uid.clone(),
+                            generation: record.generation,
+                            origin: Origin::Api,
+                            spec: record.spec.clone(),
+                            deleting: false,
+                        };
+                        (record.key.clone(), replica)
+                    }),
+            ),
+            None => {}
+        }
+        if let Some(manifests) = &self.sources.manifests {
+            for (key, (file, spec)) in &manifests.borrow().replicas {
+                let replica = DesiredReplica {
+                    uid: MANIFEST_UID.to_owned(),
+                    generation: 0,
+                    origin: Origin::Manifest(file.clone()),
+                    spec: spec.clone(),
+                    deleting: false,
+                };
+                wishes.insert(key.clone(), replica);
+            }
+        }
+        let replicas = wishes
+            .into_iter()
+            .map(|(key, replica)| {
+                let model = match replica.spec.source() {
+                    Ok(source) => self.models.inspect(&source),
+                    Err(err) => Err(ModelProblem {
+                        reason: "InvalidSource",
+                        message: err.to_string(),
+                    }),
+                };
+                (key, Wanted { replica, model })
+            })
+            .collect();
+        Desired { replicas, stopping }
+    }
+
+    /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
+    fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
+        let mut released = Vec::new();
+        for (key, step) in &plan.steps {
+            match step {
+                Step::Start(start) => {
+                    if let Some(wanted) = desired.replicas.get(key) {
+                        self.metrics.started();
+                        self.workers.start(key, &wanted.replica, start);
+                        // A worker that could not be started is looked at again at once.
+                        self.changes.mark();
+                    }
+                }
+                Step::Stop(cause) => self.workers.stop(key, *cause),
+                Step::Release => {
+                    if self.workers.progress(key).is_some() {
+                        self.workers.release(key);
+                        released.push(key.clone());
+                    }
+                }
+                Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
+            }
+        }
+        released
+    }
+
+    fn report(
+        &mut self,
+        desired: &Desired,
+        plan: &SyncPlan,
+        released: &[ReplicaKey],
+        probing: bool,
+        now: Timestamp,
+    ) {
+        let mut reports = BTreeMap::new();
+        for (key, Wanted { replica, model }) in &desired.replicas {
+            let Some(step) = plan.steps.get(key) else { continue };
+            let object = self.object(key, replica);
+            let previous = self.previous(key, replica, object.as_deref());
+            let facts = Facts {
+                node: &self.node,
+                serving_name: &replica.spec.serving_name,
+                generation: (replica.origin == Origin::Api).then_some(replica.generation),
+                step,
+                reservation: model.as_ref().ok().map(|facts| {
+                    let demand = Demand {
+                        context_tokens: facts.context_tokens(replica.spec.context_tokens),
+                        max_concurrency: replica.spec.max_concurrency,
+                    };
+                    Reservation::new(facts.footprint, demand).total()
+                }),
+                progress: self.workers.progress(key),
+            };
+            let mut next = replica_status(&facts, &previous.status, now);
+            let instant = self.clock.instant();
+            let mut measured_at = previous.measured_at;
+            if next.measured != previous.status.measured {
+                if instant - measured_at >= MEASURED_PERIOD || previous.status.measured.is_none() {
+                    measured_at = instant;
+                } else if next.measured.is_some() {
+                    next.measured.clone_from(&previous.status.measured);
+                }
+            }
+            let mut events = happenings(&previous.status, &next);
+            if released.contains(key) {
+                events.push(status::Happening {
+                    kind: EventType::Normal,
+                    reason: "Stopped".to_owned(),
+                    message: "the worker has ended and its memory is free".to_owned(),
+                });
+            }
+            for event in events {
+                match (&self.recorder, &object) {
+                    (Some(recorder), Some(object)) => {
+                        recorder.publish(object.as_ref(), event.kind, &event.reason, event.message);
+                    }
+                    _ => info!(replica = %key, reason = event.reason, "{}", event.message),
+                }
+            }
+            let release = *step == Step::Release;
+            self.said.insert(
+                key.clone(),
+                Said {
+                    uid: replica.uid.clone(),
+                    status: next.clone(),
+                    measured_at,
+                },
+            );
+            reports.insert(
+                key.clone(),
+                Report {
+                    replica: replica.clone(),
+                    status: next,
+                    release,
+                },
+            );
+        }
+        self.said.retain(|key, _| desired.replicas.contains_key(key));
+        let (models, models_problem) = self.list_models();
+        let seen = self.workers.observe();
+        let next = Reports {
+            replicas: reports,
+            models,
+            models_problem,
+            reserved: seen
+                .values()
+                .filter(|seen| seen.worker != WorkerState::None)
+                .map(|seen| seen.held.reserved)
+                .sum(),
+            engine: self.workers.engine(),
+            idle: self.workers.is_idle(),
+            probing,
+        };
+        self.metrics.observe(&next);
+        self.reports_tx.send_if_modified(|reports| {
+            let changed = **reports != next;
+            if changed {
+                *reports = Arc::new(next);
+            }
+            changed
+        });
+    }
+
+    /// The object that shows this replica: its own, or the mirror of a manifest.
+    fn object(&self, key: &ReplicaKey, replica: &DesiredReplica) -> Option<Arc<ModelReplica>> {
+        let object = self.sources.api.as_ref()?.get(Some(&key.namespace), &key.name)?;
+        let is_it = match replica.origin {
+            Origin::Api => object.uid().as_deref() == Some(replica.uid.as_str()),
+            Origin::Manifest(_) => is_mirror(&object),
+        };
+        is_it.then_some(object)
+    }
+
+    /// What was said last, with the conditions of other writers as they are now.
+    fn previous(&self, key: &ReplicaKey, replica: &DesiredReplica, object: Option<&ModelReplica>) -> Said {
+        let written = object.and_then(|object| object.status.clone());
+        let Some(mut said) = self.said.get(key).filter(|said| said.uid == replica.uid).cloned() else {
+            return Said {
+                uid: replica.uid.clone(),
+                status: written.unwrap_or_default(),
+                measured_at: self.clock.instant(),
+            };
+        };
+        const OURS: [&str; 4] = [
+            condition_type::ADMITTED,
+            condition_type::ARTIFACTS_READY,
+            condition_type::LOADED,
+            condition_type::READY,
+        ];
+        for theirs in written.into_iter().flat_map(|status| status.conditions) {
+            if OURS.contains(&theirs.type_.as_str()) {
+                continue;
+            }
+            match said
+                .status
+                .conditions
+                .iter_mut()
+                .find(|known| known.type_ == theirs.type_)
+            {
+                Some(known) => *known = theirs,
+                None => said.status.conditions.insert(0, theirs),
+            }
+        }
+        said
+    }
+
+    fn list_models(&mut self) -> (Vec<NodeModel>, Option<ModelProblem>) {
+        let now = self.clock.instant();
+        match &self.listed {
+            Some((at, models, problem)) if now - *at < LIST_MODELS => (models.clone(), problem.clone()),
+            _ => {
+                let (models, problem) = match self.models.list() {
+                    Ok(models) => (models, None),
+                    Err(problem) => (Vec::new(), Some(problem)),
+                };
+                self.listed = Some((now, models.clone(), problem.clone()));
+                (models, problem)
+            }
+        }
+    }
+}
+
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    crate::clock::since(at, now)
+}

@@ -23,6 +23,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) serving_name: &'a str,
     pub(crate) generation: Option<i64>,
     pub(crate) step: &'a Step,
+    /// What it reserves, or will when it starts.
+    pub(crate) reservation: Option<Bytes>,
     /// `None` if the replica never had a worker here.
     pub(crate) progress: Option<Progress>,
 }
@@ -67,9 +69,10 @@ pub(crate) fn replica_status(
     let status = worker.and_then(|progress| progress.status.as_ref());
     next.model = status.and_then(loaded_model);
     next.measured = status.and_then(measured);
-    next.reserved_memory = worker
-        .and_then(|progress| progress.reservation.as_ref())
-        .map(|(bytes, _)| format_bytes(whole_mebibytes(*bytes)));
+    let reserved = worker.and_then(|progress| progress.reservation.as_ref().map(|(bytes, _)| *bytes));
+    next.reserved_memory = reserved
+        .or(facts.reservation)
+        .map(|bytes| format_bytes(whole_mebibytes(bytes)));
     if let Some(progress) = &facts.progress {
         next.restarts = progress.restarts;
         next.last_termination = progress.last_termination.clone();

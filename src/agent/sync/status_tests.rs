@@ -119,6 +119,7 @@ impl Life {
             serving_name: "guide",
             generation: Some(1),
             step,
+            reservation: None,
             progress,
         };
         let next = replica_status(&facts, &self.status, at(self.second));

@@ -1,0 +1,385 @@
+//! Keeps this node's FleetNode and its Lease at the API server: registers, reports, renews. The object's spec and
+//! labels of others belong to the user.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::node_status::{NodeFacts, node_status};
+use super::probe::ProbeState;
+use super::sync::Reports;
+use crate::api::conditions::{condition_type, is_true};
+use crate::api::meta::{LEASE_NAMESPACE, lease_name};
+use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
+use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
+use crate::clock::{Clock, since};
+use crate::error::Chain;
+use crate::host::{Host, Identity};
+
+/// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
+const LEASE_PERIOD: Duration = Duration::from_secs(10);
+const LEASE_DURATION_SECONDS: i32 = 40;
+
+/// The status is looked at again after this time, whatever has been heard.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Another machine that renewed its Lease within this time owns the name.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// See the module. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct NodeReporter {
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    pub(crate) host: Host,
+    pub(crate) identity: Identity,
+    pub(crate) machine_id: String,
+    /// On the disk that is watched for space.
+    pub(crate) state_path: Utf8PathBuf,
+    pub(crate) endpoint: String,
+    pub(crate) clock: Clock,
+    pub(crate) cache: Cache<FleetNode>,
+    pub(crate) changes: Changes,
+    pub(crate) recorder: Recorder,
+    pub(crate) reports_rx: watch::Receiver<Arc<Reports>>,
+    pub(crate) probe_rx: watch::Receiver<ProbeState>,
+}
+
+impl NodeReporter {
+    /// Registers and reports until `stop`; then says that the node is not ready.
+    pub(crate) async fn report(mut self, stop: CancellationToken) {
+        let mut changed_rx = self.changes.subscribe();
+        let mut backoff = Backoff::default();
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.cache.synced() => {}
+            }
+            changed_rx.mark_unchanged();
+            self.reports_rx.mark_unchanged();
+            self.probe_rx.mark_unchanged();
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return,
+                outcome = self.write(false) => outcome,
+            };
+            let wait = match outcome {
+                Ok(()) => {
+                    if failing {
+                        info!("the node is reported again");
+                    }
+                    failing = false;
+                    backoff = Backoff::default();
+                    LOOK
+                }
+                Err(ApiError::Conflict(_) | ApiError::AlreadyExists(_)) => backoff.next_wait(),
+                Err(err) => {
+                    if failing {
+                        debug!(error = %Chain(&err), "the node still cannot be reported");
+                    } else {
+                        failing = true;
+                        warn!(error = %Chain(&err), "the node cannot be reported; trying again");
+                    }
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(backoff.next_wait()) => {}
+                    }
+                    continue;
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = changed_rx.changed() => {}
+                _ = self.reports_rx.changed() => {}
+                _ = self.probe_rx.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Says that the agent stops, so that nobody has to wait for the Lease to run out.
+    pub(crate) async fn say_stopping(&self) -> Result<(), ApiError> {
+        self.write(true).await
+    }
+
+    async fn write(&self, stopping: bool) -> Result<(), ApiError> {
+        let api: Api<FleetNode> = Api::all(self.client.clone());
+        let node = match self.cache.get(None, &self.name) {
+            Some(node) => node,
+            None if stopping => return Ok(()),
+            None => {
+                let params = PostParams {
+                    field_manager: Some(FIELD_MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                let created = api.create(&params, &self.first()).await?;
+                info!(node = self.name, "registered the node");
+                self.recorder.publish(
+                    &created,
+                    EventType::Normal,
+                    "Registered",
+                    "the agent has registered the node",
+                );
+                self.cache.wrote(created.clone());
+                Arc::new(created)
+            }
+        };
+        if self.is_taken(&node).await? {
+            return Err(ApiError::Invalid(format!(
+                "FleetNode {} belongs to another machine (machine id {}), which is alive: start this agent with another --node-name",
+                self.name,
+                node.status
+                    .as_ref()
+                    .map_or("", |status| status.node_info.machine_id.as_str())
+            )));
+        }
+        let node = self.label(&api, node).await?;
+        let previous = node.status.clone().unwrap_or_default();
+        let status = {
+            let (reports, probe) = (self.reports_rx.borrow(), self.probe_rx.borrow());
+            let facts = NodeFacts {
+                identity: &self.identity,
+                machine_id: &self.machine_id,
+                memory: self.host.memory(),
+                disk: self.host.disk(&self.state_path).ok(),
+                endpoint: &self.endpoint,
+                probe: &probe,
+                reports: &reports,
+                generation: node.metadata.generation,
+                stopping,
+            };
+            node_status(&facts, &previous, self.clock.now())
+        };
+        if let Some(written) = patch_status(&api, node.as_ref(), &status).await? {
+            self.tell(&written, &previous, &status);
+            self.cache.wrote(written);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {
+        for kind in [
+            condition_type::READY,
+            condition_type::MEMORY_PRESSURE,
+            condition_type::DISK_PRESSURE,
+            condition_type::PROBE_FRESH,
+        ] {
+            let (was, is) = (
+                is_true(&previous.conditions, kind),
+                is_true(&next.conditions, kind),
+            );
+            let Some(condition) = next
+                .conditions
+                .iter()
+                .find(|one| one.type_ == kind)
+                .filter(|_| was != is)
+            else {
+                continue;
+            };
+            let good = is == (kind == condition_type::READY || kind == condition_type::PROBE_FRESH);
+            let event = if good {
+                EventType::Normal
+            } else {
+                EventType::Warning
+            };
+            let message = if condition.message.is_empty() {
+                kind
+            } else {
+                &condition.message
+            };
+            self.recorder.publish(node, event, &condition.reason, message);
+        }
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        [
+            ("kubernetes.io/hostname", self.identity.hostname.to_lowercase()),
+            ("kubernetes.io/os", self.identity.os.to_owned()),
+            ("kubernetes.io/arch", self.identity.architecture.to_owned()),
+            ("rooflet.dev/chip", label_value(&self.identity.chip.name)),
+        ]
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| (key.to_owned(), label_value(&value)))
+        .collect()
+    }
+
+    fn first(&self) -> FleetNode {
+        FleetNode {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                labels: Some(self.labels()),
+                ..ObjectMeta::default()
+            },
+            spec: FleetNodeSpec::default(),
+            status: None,
+        }
+    }
+
+    /// Labels of ours that are not there or wrong; all others stay.
+    async fn label(&self, api: &Api<FleetNode>, node: Arc<FleetNode>) -> Result<Arc<FleetNode>, ApiError> {
+        let mut missing = self.labels();
+        missing.retain(|key, value| node.labels().get(key) != Some(value));
+        if missing.is_empty() {
+            return Ok(node);
+        }
+        let patch = json!({"metadata": {"labels": missing}});
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let written = api.patch(&self.name, &params, &Patch::Merge(&patch)).await?;
+        self.cache.wrote(written.clone());
+        Ok(Arc::new(written))
+    }
+
+    /// Whether a living agent on another machine has this name.
+    async fn is_taken(&self, node: &FleetNode) -> Result<bool, ApiError> {
+        let other = node
+            .status
+            .as_ref()
+            .map_or("", |status| status.node_info.machine_id.as_str());
+        if other.is_empty() || other == self.machine_id {
+            return Ok(false);
+        }
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
+        let lease = leases.get_opt(&lease_name(&self.name)).await?;
+        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
+        let renewed = spec.renew_time.map(|MicroTime(time)| time);
+        let theirs = spec.holder_identity.as_deref() != Some(self.holder().as_str());
+        Ok(theirs && renewed.is_some_and(|time| since(self.clock.now(), time) < TAKEN_WITHIN))
+    }
+
+    /// Node name and machine: one name on two machines is two holders.
+    fn holder(&self) -> String {
+        format!("{}/{}", self.name, self.machine_id)
+    }
+
+    /// Renews the Lease until `stop`.
+    pub(crate) async fn renew(self, stop: CancellationToken) {
+        let mut failing = false;
+        loop {
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return,
+                outcome = tokio::time::timeout(LEASE_PERIOD, self.renew_once()) => outcome,
+            };
+            let outcome = outcome.unwrap_or_else(|_| {
+                Err(ApiError::Unreachable(format!(
+                    "no answer within {} s",
+                    LEASE_PERIOD.as_secs()
+                )))
+            });
+            match outcome {
+                Ok(()) => failing = false,
+                Err(err) if failing => {
+                    debug!(error = %Chain(&err), "the node's Lease still cannot be renewed")
+                }
+                Err(err) => {
+                    failing = true;
+                    warn!(error = %Chain(&err), "the node's Lease cannot be renewed; trying again");
+                }
+            }
+            let wait = if failing { LEASE_PERIOD / 5 } else { LEASE_PERIOD };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn renew_once(&self) -> Result<(), ApiError> {
+        // Until the node is registered there is nothing to vouch for.
+        let Some(node) = self.cache.get(None, &self.name) else {
+            return Ok(());
+        };
+        if self.is_taken(&node).await? {
+            return Ok(());
+        }
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
+        let name = lease_name(&self.name);
+        let now = MicroTime(self.clock.now());
+        let patch = json!({"spec": {
+            "holderIdentity": self.holder(),
+            "leaseDurationSeconds": LEASE_DURATION_SECONDS,
+            "renewTime": now,
+        }});
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match leases
+            .patch(&name, &params, &Patch::Merge(&patch))
+            .await
+            .map_err(ApiError::from)
+        {
+            Ok(_) => Ok(()),
+            Err(ApiError::NotFound(_)) => {
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(name),
+                        namespace: Some(LEASE_NAMESPACE.to_owned()),
+                        owner_references: owner(&node).map(|owner| vec![owner]),
+                        ..ObjectMeta::default()
+                    },
+                    spec: Some(LeaseSpec {
+                        holder_identity: Some(self.holder()),
+                        lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
+                        renew_time: Some(now),
+                        ..LeaseSpec::default()
+                    }),
+                };
+                let params = PostParams {
+                    field_manager: Some(FIELD_MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                leases.create(&params, &lease).await?;
+                Ok(())
+            }
+            Err(err) => Err(err),
+        }
+    }
+}
+
+/// The Lease goes with the node.
+fn owner(node: &FleetNode) -> Option<OwnerReference> {
+    node.owner_ref(&())
+}
+
+/// Text as a label's value: other characters become dashes.
+fn label_value(text: &str) -> String {
+    let text: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .take(63)
+        .collect();
+    text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_becomes_a_label_value() {
+        assert_eq!(label_value("Apple M4 Pro"), "Apple-M4-Pro");
+        assert_eq!(label_value("AMD EPYC 9R14 (KVM)"), "AMD-EPYC-9R14--KVM");
+        assert_eq!(label_value("…"), "");
+        assert!(label_value(&"x".repeat(100)).len() <= 63);
+    }
+}

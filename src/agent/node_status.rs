@@ -1,0 +1,332 @@
+//! The status of this node's FleetNode, from facts. Pure.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::probe::ProbeState;
+use super::replica::rfc3339;
+use super::sync::Reports;
+use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::v1alpha1::{Basis, Figure, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources};
+use crate::clock::since;
+use crate::host::{Disk, Identity, Memory};
+use crate::quantity::format_bytes;
+use crate::roofline::memory::allocatable;
+use crate::units::{Bytes, BytesPerSecond};
+use crate::wire::{EngineInfo, ProbeFigure};
+
+/// A measured figure is good for a week; the driver, the system or the cooling may have changed since.
+pub(crate) const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Less free memory or disk than this share of all is pressure, in percent.
+const LOW_PERCENT: u64 = 5;
+
+/// What a node's status is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeFacts<'a> {
+    pub(crate) identity: &'a Identity,
+    pub(crate) machine_id: &'a str,
+    pub(crate) memory: Memory,
+    pub(crate) disk: Option<Disk>,
+    pub(crate) endpoint: &'a str,
+    pub(crate) probe: &'a ProbeState,
+    pub(crate) reports: &'a Reports,
+    pub(crate) generation: Option<i64>,
+    /// The agent is stopping: nothing new should come here.
+    pub(crate) stopping: bool,
+}
+
+/// The next status. Conditions of other writers stay.
+pub(crate) fn node_status(
+    facts: &NodeFacts<'_>,
+    previous: &FleetNodeStatus,
+    now: Timestamp,
+) -> FleetNodeStatus {
+    let reports = facts.reports;
+    let total = facts.memory.total;
+    let usable = allocatable(total, facts.memory.working_set);
+    let probe = facts.probe.report();
+    let bandwidth = probe.map(|(report, _)| BytesPerSecond(report.qmv.median_bytes_per_second));
+    // Bandwidth as a quantity, in whole megabytes per second.
+    let bandwidth_quantity = bandwidth.map(|rate| format!("{:.0}M", rate.0 / 1e6));
+    let engine = probe
+        .map(|(report, _)| &report.engine)
+        .or(reports.engine.as_ref());
+    let mut next = FleetNodeStatus {
+        observed_generation: facts.generation,
+        chip: facts.identity.chip.clone(),
+        node_info: NodeInfo {
+            machine_id: facts.machine_id.to_owned(),
+            operating_system: facts.identity.operating_system.clone(),
+            os_build: facts.identity.os_build.clone(),
+            architecture: facts.identity.architecture.to_owned(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: engine.map_or_else(String::new, show_engine),
+        },
+        capacity: Resources {
+            memory: format_bytes(total),
+            memory_bandwidth: bandwidth_quantity.clone(),
+        },
+        allocatable: Resources {
+            memory: format_bytes(usable),
+            memory_bandwidth: bandwidth_quantity,
+        },
+        probe: probe.map(|(report, duration)| Probe {
+            basis: Basis::Measured,
+            read: figure(&report.read),
+            qmv: figure(&report.qmv),
+            engine: show_engine(&report.engine),
+            measured_at: report.measured_at.clone(),
+            duration_seconds: duration.as_secs_f64(),
+        }),
+        summary: NodeSummary {
+            memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
+            bandwidth: format!(
+                "{}/-",
+                bandwidth.map_or_else(|| "-".to_owned(), |rate| format!("{:.0}GB/s", rate.0 / 1e9))
+            ),
+            free_memory: gibibytes(usable - reports.reserved),
+        },
+        endpoint: Some(facts.endpoint.to_owned()),
+        models: reports.models.clone(),
+        replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
+        conditions: previous.conditions.clone(),
+    };
+    let mut set = |kind, truth, reason: &str, message: String| {
+        set_condition(
+            &mut next.conditions,
+            kind,
+            truth,
+            reason,
+            message,
+            facts.generation,
+            now,
+        );
+    };
+    match (facts.stopping, &reports.models_problem) {
+        (true, _) => set(
+            condition_type::READY,
+            Truth::False,
+            "AgentStopped",
+            "the agent was stopped".to_owned(),
+        ),
+        (false, Some(problem)) => set(
+            condition_type::READY,
+            Truth::False,
+            problem.reason,
+            problem.message.clone(),
+        ),
+        (false, None) => set(
+            condition_type::READY,
+            Truth::True,
+            "AgentReady",
+            "the agent reports and can serve".to_owned(),
+        ),
+    }
+    match is_low(facts.memory.available, total) {
+        true => set(
+            condition_type::MEMORY_PRESSURE,
+            Truth::True,
+            "MemoryLow",
+            format!("less than {LOW_PERCENT} % of the memory is free"),
+        ),
+        false => set(
+            condition_type::MEMORY_PRESSURE,
+            Truth::False,
+            "MemoryAvailable",
+            String::new(),
+        ),
+    }
+    match facts.disk {
+        None => set(
+            condition_type::DISK_PRESSURE,
+            Truth::Unknown,
+            "Unreadable",
+            "the disk cannot be looked at".to_owned(),
+        ),
+        Some(disk) if is_low(disk.free, disk.total) => set(
+            condition_type::DISK_PRESSURE,
+            Truth::True,
+            "DiskLow",
+            format!("less than {LOW_PERCENT} % of the disk with the agent's files is free"),
+        ),
+        Some(_) => set(
+            condition_type::DISK_PRESSURE,
+            Truth::False,
+            "DiskAvailable",
+            String::new(),
+        ),
+    }
+    let (truth, reason, message) = probe_fresh(facts.probe, now);
+    set(condition_type::PROBE_FRESH, truth, reason, message);
+    next
+}
+
+fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
+    match probe {
+        ProbeState::Waiting => (
+            Truth::False,
+            "NotMeasured",
+            "the probe runs when no replica does".to_owned(),
+        ),
+        ProbeState::Running => (Truth::False, "Measuring", "the probe is running".to_owned()),
+        ProbeState::Failed { reason, message } => (Truth::False, reason, message.clone()),
+        ProbeState::Done { report, .. } => {
+            let measured = report
+                .measured_at
+                .parse::<Timestamp>()
+                .unwrap_or(Timestamp::UNIX_EPOCH);
+            if since(now, measured) < PROBE_FRESH_FOR {
+                (Truth::True, "Measured", format!("measured {}", rfc3339(measured)))
+            } else {
+                (
+                    Truth::False,
+                    "Expired",
+                    format!("measured {}, more than a week ago", rfc3339(measured)),
+                )
+            }
+        }
+    }
+}
+
+fn is_low(free: Bytes, total: Bytes) -> bool {
+    free.0 < total.0 / 100 * LOW_PERCENT
+}
+
+fn show_engine(engine: &EngineInfo) -> String {
+    format!("{} {} ({})", engine.name, engine.version, engine.device)
+}
+
+fn figure(figure: &ProbeFigure) -> Figure {
+    Figure {
+        median_bytes_per_second: figure.median_bytes_per_second,
+        p10_bytes_per_second: figure.p10_bytes_per_second,
+        p90_bytes_per_second: figure.p90_bytes_per_second,
+        samples: figure.samples,
+    }
+}
+
+/// Without a blank, so that a column of `kubectl get` stays one word.
+fn gibibytes(Bytes(bytes): Bytes) -> String {
+    format!("{:.1}Gi", bytes as f64 / (1u64 << 30) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{FakeHost, Host};
+    use crate::wire::ProbeReport;
+
+    fn report(measured_at: &str) -> ProbeReport {
+        let figure = |rate| ProbeFigure {
+            median_bytes_per_second: rate,
+            p10_bytes_per_second: rate,
+            p90_bytes_per_second: rate,
+            buffer_bytes: 1,
+            buffers: 4,
+            samples: 30,
+        };
+        ProbeReport {
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: "0.32.2".to_owned(),
+                device: "metal".to_owned(),
+            },
+            read: figure(120e9),
+            qmv: figure(112.4e9),
+            measured_at: measured_at.to_owned(),
+        }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut NodeFacts<'_>), expect: &str) -> FleetNodeStatus {
+        let fake = FakeHost::new("mini-1", Bytes::gib(16));
+        let host = Host::Fake(fake);
+        let identity = host.identity();
+        let reports = Reports {
+            reserved: Bytes::gib(4),
+            ..Reports::default()
+        };
+        let probe = ProbeState::Waiting;
+        let mut facts = NodeFacts {
+            identity: &identity,
+            machine_id: "id",
+            memory: host.memory(),
+            disk: host.disk("/".into()).ok(),
+            endpoint: "http://127.0.0.1:1",
+            probe: &probe,
+            reports: &reports,
+            generation: Some(1),
+            stopping: false,
+        };
+        change(&mut facts);
+        let now = "2026-01-08T00:00:00Z".parse().unwrap();
+        let status = node_status(&facts, &FleetNodeStatus::default(), now);
+        let shown: Vec<_> = status
+            .conditions
+            .iter()
+            .map(|one| format!("{}={}/{}", one.type_, one.status, one.reason))
+            .collect();
+        assert_eq!(shown.join(" "), expect);
+        assert_eq!(
+            node_status(&facts, &status, now + Duration::from_secs(60)),
+            status,
+            "time alone changes nothing"
+        );
+        status
+    }
+
+    #[test]
+    fn a_node_says_what_it_has() {
+        let status = check(
+            |_| {},
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
+        );
+        assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
+        assert_eq!(status.summary.free_memory, "11.2Gi");
+        assert_eq!(status.summary.bandwidth, "-/-");
+        assert_eq!(status.capacity.memory, "16Gi");
+        assert_eq!(status.probe, None);
+    }
+
+    #[test]
+    fn a_measured_figure_is_fresh_for_a_week() {
+        let done = |at: &str| ProbeState::Done {
+            report: Box::new(report(at)),
+            duration: Duration::from_secs(6),
+        };
+        let fresh = done("2026-01-02T00:00:00Z");
+        let status = check(
+            |facts| facts.probe = Box::leak(Box::new(fresh)),
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=True/Measured",
+        );
+        assert_eq!(status.summary.bandwidth, "112GB/s/-");
+        assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
+        assert_eq!(status.node_info.engine, "mlx 0.32.2 (metal)");
+        let old = done("2026-01-01T00:00:00Z");
+        check(
+            |facts| facts.probe = Box::leak(Box::new(old)),
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/Expired",
+        );
+    }
+
+    #[test]
+    fn pressure_and_trouble_are_told() {
+        check(
+            |facts| {
+                facts.memory.available = Bytes::mib(700);
+                facts.disk = Some(Disk {
+                    total: Bytes::gib(100),
+                    free: Bytes::gib(4),
+                });
+                facts.probe = Box::leak(Box::new(ProbeState::Failed {
+                    reason: "ProbeFailed",
+                    message: "m".to_owned(),
+                }));
+                facts.stopping = true;
+            },
+            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow ProbeFresh=False/ProbeFailed",
+        );
+    }
+}

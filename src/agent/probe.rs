@@ -1,0 +1,243 @@
+//! The bandwidth probe: run once in a child process, on an idle node, and remembered in the state directory.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::node_status::PROBE_FRESH_FOR;
+use super::state::StateDir;
+use super::sync::Reports;
+use crate::client::Changes;
+use crate::clock::{Clock, since};
+use crate::error::Chain;
+use crate::units::BytesPerSecond;
+use crate::wire::ProbeReport;
+
+/// The file in the state directory.
+const FILE: &str = "probe.json";
+
+/// A probe that takes longer is ended: replicas wait for it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// After a failure the probe is tried again after this time, if the node is idle then.
+const RETRY: Duration = Duration::from_secs(3600);
+
+/// What is read of the probe's output, in bytes.
+const MAX_OUTPUT_BYTES: u64 = 256 << 10;
+
+/// What is known of the node's bandwidth.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ProbeState {
+    /// Not measured: replicas have been running ever since.
+    Waiting,
+    Running,
+    Done {
+        report: Box<ProbeReport>,
+        duration: Duration,
+    },
+    Failed {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+impl ProbeState {
+    pub(crate) fn report(&self) -> Option<(&ProbeReport, Duration)> {
+        match self {
+            Self::Done { report, duration } => Some((report, *duration)),
+            Self::Waiting | Self::Running | Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// A figure as it is kept. It is worth nothing on another machine, system or engine.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    /// What it was measured on and with.
+    conditions: String,
+    duration_seconds: f64,
+    report: ProbeReport,
+}
+
+/// See the module.
+pub(crate) struct Prober {
+    pub(crate) state: Arc<StateDir>,
+    /// The command of the child.
+    pub(crate) program: Utf8PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// Machine, system and version: a figure measured under others is not used.
+    pub(crate) conditions: String,
+    pub(crate) clock: Clock,
+    pub(crate) changes: Changes,
+    pub(crate) reports_rx: watch::Receiver<Arc<Reports>>,
+    pub(crate) probing_tx: watch::Sender<bool>,
+    pub(crate) state_tx: watch::Sender<ProbeState>,
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error("starting the probe")]
+    Start(#[source] std::io::Error),
+    #[error("the probe ended with {status}: {said}")]
+    Ended {
+        status: std::process::ExitStatus,
+        said: String,
+    },
+    #[error("the probe did not end within {} s", LIMIT.as_secs())]
+    TooLong,
+    #[error("the probe's output cannot be read")]
+    Output(#[source] serde_json::Error),
+}
+
+impl Prober {
+    /// The figure of an earlier life, if it is still good. To be asked before anything is started.
+    pub(crate) fn remembered(state: &StateDir, conditions: &str, now: Timestamp) -> Option<ProbeState> {
+        let kept: Kept = state.read(FILE).ok().flatten()?;
+        let measured: Timestamp = kept.report.measured_at.parse().ok()?;
+        let good = kept.conditions == conditions && since(now, measured) < PROBE_FRESH_FOR;
+        good.then(|| ProbeState::Done {
+            report: Box::new(kept.report),
+            duration: Duration::try_from_secs_f64(kept.duration_seconds).unwrap_or_default(),
+        })
+    }
+
+    /// Measures when there is no good figure and the node is idle, until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wait_until_due() => {}
+            }
+            // From here on the sync loop starts nothing. A worker that it was just starting has the machine.
+            self.set(true, ProbeState::Running);
+            if !self.is_granted().await {
+                self.set(false, ProbeState::Waiting);
+                continue;
+            }
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return,
+                outcome = self.measure() => outcome,
+            };
+            let next = match outcome {
+                Ok(done) => done,
+                Err(err) => {
+                    warn!(error = %Chain(&err), "the node's memory bandwidth could not be measured");
+                    ProbeState::Failed {
+                        reason: "ProbeFailed",
+                        message: Chain(&err).to_string(),
+                    }
+                }
+            };
+            let failed = matches!(next, ProbeState::Failed { .. });
+            self.set(false, next);
+            if failed {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(RETRY) => {}
+                }
+            }
+        }
+    }
+
+    async fn wait_until_due(&mut self) {
+        loop {
+            let due_in = match &*self.state_tx.borrow() {
+                ProbeState::Done { report, .. } => {
+                    let measured = report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH);
+                    PROBE_FRESH_FOR.saturating_sub(since(self.clock.now(), measured))
+                }
+                ProbeState::Waiting | ProbeState::Running | ProbeState::Failed { .. } => Duration::ZERO,
+            };
+            if !due_in.is_zero() {
+                tokio::time::sleep(due_in).await;
+            } else if self.reports_rx.borrow_and_update().idle {
+                return;
+            } else if self.reports_rx.changed().await.is_err() {
+                // The sync loop has ended, and the agent with it.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Whether the sync loop holds back, with no worker running.
+    async fn is_granted(&mut self) -> bool {
+        match self.reports_rx.wait_for(|reports| reports.probing).await {
+            Ok(reports) => reports.idle,
+            Err(_) => false,
+        }
+    }
+
+    fn set(&self, probing: bool, state: ProbeState) {
+        self.probing_tx.send_replace(probing);
+        self.state_tx.send_replace(state);
+        self.changes.mark();
+    }
+
+    async fn measure(&self) -> Result<ProbeState, ProbeError> {
+        let began = self.clock.instant();
+        let mut child = tokio::process::Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(ProbeError::Start)?;
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        let all = async { tokio::join!(read(output), read(errors), child.wait()) };
+        let (output, errors, status) = tokio::time::timeout(LIMIT, all)
+            .await
+            .map_err(|_| ProbeError::TooLong)?;
+        let status = status.map_err(ProbeError::Start)?;
+        if !status.success() {
+            let said = String::from_utf8_lossy(&errors);
+            let said = said
+                .lines()
+                .rev()
+                .find(|line| !line.trim().is_empty())
+                .unwrap_or("it said nothing")
+                .to_owned();
+            return Err(ProbeError::Ended { status, said });
+        }
+        let report: ProbeReport = serde_json::from_slice(&output).map_err(ProbeError::Output)?;
+        let duration = self.clock.instant() - began;
+        info!(
+            qmv = %BytesPerSecond(report.qmv.median_bytes_per_second),
+            read = %BytesPerSecond(report.read.median_bytes_per_second),
+            seconds = duration.as_secs_f64(),
+            "measured the node's memory bandwidth"
+        );
+        let kept = Kept {
+            conditions: self.conditions.clone(),
+            duration_seconds: duration.as_secs_f64(),
+            report: report.clone(),
+        };
+        if let Err(err) = self.state.write(FILE, &kept) {
+            warn!(error = %Chain(&err), "the measured figure could not be kept");
+        }
+        Ok(ProbeState::Done {
+            report: Box::new(report),
+            duration,
+        })
+    }
+}
+
+async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        let mut stream = stream.take(MAX_OUTPUT_BYTES);
+        // What came before a failure is all there is to show.
+        drop(stream.read_to_end(&mut bytes).await);
+    }
+    bytes
+}

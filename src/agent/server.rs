@@ -1,0 +1,307 @@
+//! The agent's HTTP server: the way to the workers' sockets, their logs, and an OpenAI endpoint over what runs here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::{Json, Router};
+use futures::StreamExt;
+use http::header::CONTENT_TYPE;
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::manifests::ManifestSet;
+use super::replica::ReplicaKey;
+use super::sync::Reports;
+use super::workers::{Endpoint, Endpoints};
+use crate::error::Chain;
+use crate::metrics::{Registry, TEXT_FORMAT, render};
+use crate::openai::ApiError;
+use crate::openai::error::ErrorCode;
+use crate::openai::response::{Model, ModelList};
+use crate::process::logs::{From, stream};
+use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
+
+/// The most lines of a log that can be asked for from its end.
+const MAX_TAIL_LINES: usize = 1_000_000;
+
+/// What the server shows. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) node: Arc<str>,
+    pub(crate) endpoints_rx: watch::Receiver<Endpoints>,
+    pub(crate) reports_rx: watch::Receiver<Arc<Reports>>,
+    pub(crate) manifests_rx: Option<watch::Receiver<Arc<ManifestSet>>>,
+    pub(crate) proxy: Proxy,
+    pub(crate) registry: Registry,
+    /// Where the next request for a model goes that several replicas serve.
+    pub(crate) turn: Arc<AtomicUsize>,
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) fn router(app: App) -> Router {
+    Router::new()
+        .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
+        .route("/replicas/{namespace}/{name}/logs", get(logs))
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/v1/{*path}", any(route_by_model))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .fallback(unknown_url)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(app)
+}
+
+impl App {
+    fn endpoint(&self, key: &ReplicaKey) -> Option<Endpoint> {
+        self.endpoints_rx.borrow().get(key).cloned()
+    }
+
+    /// Replicas that serve a model, the one whose turn it is first.
+    fn serving(&self, model: &str) -> Vec<Endpoint> {
+        let endpoints = self.endpoints_rx.borrow();
+        let mut serving: Vec<_> = endpoints
+            .values()
+            .filter(|one| one.serving_name == model)
+            .cloned()
+            .collect();
+        drop(endpoints);
+        if !serving.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % serving.len();
+            serving.rotate_left(turn);
+        }
+        serving
+    }
+}
+
+/// A request for one replica, sent to its worker untouched.
+async fn proxy_replica(
+    State(app): State<App>,
+    Path((namespace, name, path)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    let key = ReplicaKey::new(namespace, name);
+    let Some(endpoint) = app.endpoint(&key) else {
+        return ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            format!("No replica {key} runs on this node."),
+        )
+        .into_response();
+    };
+    let Some(upstream) = endpoint.upstream else {
+        return ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            format!("Replica {key} has no worker now."),
+        )
+        .into_response();
+    };
+    // The path as it was written: what the extractor gives is decoded.
+    let prefix = request
+        .uri()
+        .path()
+        .split_once("/proxy/")
+        .map_or(path.as_str(), |(_, rest)| rest);
+    let Some(path) = path_and_query(&format!("/{prefix}"), request.uri()) else {
+        return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
+    };
+    match app.proxy.forward(request, &upstream, &path).await {
+        Ok(response) => response,
+        Err(err) => forward_failed(&err),
+    }
+}
+
+fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
+    match uri.query() {
+        Some(query) => format!("{path}?{query}").parse().ok(),
+        None => path.parse().ok(),
+    }
+}
+
+fn forward_failed(err: &ForwardError) -> Response {
+    debug!(reason = err.reason(), error = %Chain(err), "a worker could not be reached");
+    ApiError::unavailable(
+        ErrorCode::ModelUnavailable,
+        "The model's worker does not answer. Please try again shortly.",
+    )
+    .into_response()
+}
+
+/// A request for a model, sent to a replica that serves it.
+async fn route_by_model(State(app): State<App>, request: Request) -> Response {
+    if request.method() != Method::POST {
+        return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
+    }
+    let Some(path) = path_and_query(request.uri().path(), request.uri()) else {
+        return ApiError::unknown_url("POST", request.uri().path()).into_response();
+    };
+    let (parts, body) = request.into_parts();
+    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES).await {
+        Ok(peeked) => peeked,
+        Err(err) => return peek_failed(&err),
+    };
+    let serving = app.serving(&peeked.model);
+    if serving.is_empty() {
+        return ApiError::model_not_found(&peeked.model).into_response();
+    }
+    let mut last = None;
+    for upstream in serving
+        .iter()
+        .filter(|one| one.ready)
+        .filter_map(|one| one.upstream.as_ref())
+    {
+        let request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
+        match app.proxy.forward(request, upstream, &path).await {
+            Ok(response) => return response,
+            // Another replica may take it, as long as this one cannot have begun.
+            Err(err) if err.nothing_was_sent() => last = Some(err),
+            Err(err) => return forward_failed(&err),
+        }
+    }
+    match last {
+        Some(err) => forward_failed(&err),
+        None => ApiError::model_loading(&peeked.model).into_response(),
+    }
+}
+
+fn peek_failed(err: &PeekError) -> Response {
+    match err {
+        PeekError::TooLarge { limit } => ApiError::request_too_large(*limit),
+        PeekError::Json(problem) => ApiError::invalid_json(problem),
+        PeekError::NotAnObject => ApiError::invalid_json("it must be an object"),
+        PeekError::NoModel => ApiError::missing("model"),
+        PeekError::Read(_) => ApiError::invalid_json("the body ended early"),
+    }
+    .into_response()
+}
+
+fn models(app: &App) -> Vec<Model> {
+    let endpoints = app.endpoints_rx.borrow();
+    let mut seen = BTreeSet::new();
+    endpoints
+        .values()
+        .filter(|endpoint| endpoint.ready && seen.insert(endpoint.serving_name.clone()))
+        .map(|endpoint| {
+            let created = endpoint.started.map_or(0, |started| started.as_second());
+            let context = endpoint
+                .context_tokens
+                .and_then(|tokens| usize::try_from(tokens).ok());
+            Model::new(endpoint.serving_name.clone(), created, context)
+        })
+        .collect()
+}
+
+async fn list_models(State(app): State<App>) -> Json<ModelList> {
+    Json(ModelList::new(models(&app)))
+}
+
+async fn show_model(State(app): State<App>, Path(name): Path<String>) -> Response {
+    match models(&app).into_iter().find(|model| model.id == name) {
+        Some(model) => Json(model).into_response(),
+        None => ApiError::model_not_found(&name).into_response(),
+    }
+}
+
+/// `kubectl logs`' own names.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LogQuery {
+    #[serde(default)]
+    follow: bool,
+    tail_lines: Option<usize>,
+}
+
+async fn logs(
+    State(app): State<App>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<LogQuery>,
+) -> Response {
+    let key = ReplicaKey::new(namespace, name);
+    let Some(endpoint) = app.endpoint(&key) else {
+        let known = app.reports_rx.borrow().replicas.contains_key(&key);
+        let message = match known {
+            true => {
+                format!("replica {key} has not been started yet, so it has no log; its conditions say why\n")
+            }
+            false => format!("no replica {key} on node {}\n", app.node),
+        };
+        return (StatusCode::NOT_FOUND, message).into_response();
+    };
+    let from = query
+        .tail_lines
+        .map_or(From::Start, |lines| From::LastLines(lines.min(MAX_TAIL_LINES)));
+    let reader = match endpoint.log.read(from) {
+        Ok(reader) => reader,
+        Err(err) => {
+            let message = format!("reading `{}`: {err}\n", endpoint.log.path());
+            return (StatusCode::INTERNAL_SERVER_ERROR, message).into_response();
+        }
+    };
+    let (mut endpoints_rx, stop) = (app.endpoints_rx.clone(), app.stop.clone());
+    // A followed log ends with its replica, or with the agent.
+    let gone = async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = endpoints_rx.wait_for(|endpoints| !endpoints.contains_key(&key)) => {}
+        }
+    };
+    let bytes = stream(reader, query.follow).take_until(Box::pin(gone));
+    (
+        [(CONTENT_TYPE, "text/plain; charset=utf-8")],
+        Body::from_stream(bytes),
+    )
+        .into_response()
+}
+
+/// Alive, and what there is to know at a glance.
+async fn health(State(app): State<App>) -> Response {
+    let reports = app.reports_rx.borrow().clone();
+    let replicas: Vec<_> = reports
+        .replicas
+        .iter()
+        .map(|(key, report)| {
+            let ready = report
+                .status
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == "Ready");
+            json!({
+                "namespace": key.namespace,
+                "name": key.name,
+                "model": report.replica.spec.serving_name,
+                "phase": report.status.phase,
+                "reason": ready.map(|ready| &ready.reason),
+                "message": ready.map(|ready| &ready.message),
+                "restarts": report.status.restarts,
+            })
+        })
+        .collect();
+    let mut health = json!({ "status": "ok", "node": &*app.node, "replicas": replicas });
+    if let Some(manifests_rx) = &app.manifests_rx {
+        let manifests = manifests_rx.borrow();
+        health["manifests"] =
+            json!({ "deployments": manifests.replicas.len(), "problems": manifests.problems });
+    }
+    Json(health).into_response()
+}
+
+async fn metrics(State(app): State<App>) -> Response {
+    ([(CONTENT_TYPE, TEXT_FORMAT)], render(&app.registry)).into_response()
+}
+
+async fn unknown_url(method: Method, uri: Uri) -> Response {
+    ApiError::unknown_url(method.as_str(), uri.path()).into_response()
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    ApiError::method_not_allowed(method.as_str(), uri.path()).into_response()
+}
