@@ -49,6 +49,7 @@ mod store;
 
 // Services: siblings never import each other.
 mod agent;
+mod apiserver;
 mod controller;
 mod gateway;
 #[cfg(feature = "mlx")]

@@ -1,0 +1,217 @@
+//! CustomResourceDefinition: what one must look like, what it turns into (resources), and its life (conditions,
+//! removal of its objects).
+
+mod lifecycle;
+
+use jiff::Timestamp;
+use kube::core::Version;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::object;
+use super::resource::{CustomVersion, Names, Origin, Resource, ScalePaths};
+use crate::schema::crd as rules;
+use crate::schema::{FieldError, StructuralSchema};
+use crate::store::Revision;
+use crate::table::Table;
+
+pub(crate) use lifecycle::{
+    CLEANUP_FINALIZER, ESTABLISHED, accepted_names, is_condition_true, mark_terminating, next_status,
+    set_condition,
+};
+
+/// Defaults that the real server fills in.
+pub(crate) fn default(crd: &mut Value) {
+    rules::apply_defaults(crd);
+    // Always false in v1 and then not shown.
+    if let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut)
+        && spec.get("preserveUnknownFields") == Some(&Value::Bool(false))
+    {
+        spec.remove("preserveUnknownFields");
+    }
+}
+
+/// Checks a definition; its metadata excepted on create, where only the name has rules of its own.
+pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = rules::validate(crd, old);
+    // A webhook that would never be called must not be accepted as if it were.
+    if object::text(crd, &["spec", "conversion", "strategy"]) == "Webhook" {
+        let detail = "this server does not call conversion webhooks; serve one version, or use strategy None";
+        errors.push(FieldError::forbidden("spec.conversion.strategy", detail));
+    }
+    errors
+}
+
+/// Formats that schemas name and nobody knows, unless `old` named them too.
+pub(crate) fn warnings(crd: &Value, old: Option<&Value>) -> Vec<String> {
+    let known = old.map(rules::format_warnings).unwrap_or_default();
+    let mut new = rules::format_warnings(crd);
+    new.retain(|warning| !known.contains(warning));
+    new
+}
+
+/// The versions of a definition, as they stand in its spec.
+pub(crate) fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
+    crd["spec"]["versions"].as_array().into_iter().flatten()
+}
+
+fn storage_version(crd: &Value) -> Option<&str> {
+    versions(crd)
+        .find(|version| version["storage"] == Value::Bool(true))
+        .and_then(|version| version["name"].as_str())
+}
+
+fn note_storage_version(crd: &mut Value) {
+    let Some(storage) = storage_version(crd).map(str::to_owned) else {
+        return;
+    };
+    let stored = &mut crd["status"]["storedVersions"];
+    match stored.as_array_mut() {
+        Some(versions) if versions.iter().any(|version| *version == storage.as_str()) => {}
+        Some(versions) => versions.push(Value::from(storage)),
+        None => *stored = json!([storage]),
+    }
+}
+
+pub(crate) fn prepare_create(crd: &mut Value) {
+    crd["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null});
+    note_storage_version(crd);
+    object::metadata_mut(crd).insert("generation".to_owned(), json!(1));
+}
+
+pub(crate) fn prepare_update(crd: &mut Value, old: &Value, subresource: &str) {
+    let Some(map) = crd.as_object_mut() else { return };
+    if subresource == "status" {
+        object::set_or_remove(map, "spec", old.get("spec").cloned());
+        let labels_and_such = ["labels", "annotations", "finalizers", "ownerReferences"];
+        for field in labels_and_such {
+            let value = old["metadata"].get(field).cloned();
+            object::set_or_remove(object::metadata_mut(crd), field, value);
+        }
+        return;
+    }
+    object::set_or_remove(map, "status", old.get("status").cloned());
+    if crd["spec"] != old["spec"] {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
+        object::metadata_mut(crd).insert("generation".to_owned(), json!(generation));
+    }
+    note_storage_version(crd);
+}
+
+/// The resources that a definition serves now; none before its names are accepted. `fresh_since`: see [`CustomVersion`].
+pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
+    if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
+        return Vec::new();
+    }
+    let text = |path: &[&str]| object::text(crd, path).to_owned();
+    let names = &crd["status"]["acceptedNames"];
+    let list = |key: &str| -> Vec<String> {
+        names[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
+    };
+    let group = text(&["spec", "group"]);
+    let storage = storage_version(crd).unwrap_or_default().to_owned();
+    let is_only_version = versions(crd).count() == 1;
+    let is_terminating = object::is_being_deleted(crd) || is_condition_true(crd, "Terminating");
+    let mut served: Vec<&Value> = versions(crd)
+        .filter(|version| version["served"] == Value::Bool(true))
+        .collect();
+    let name_of = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
+    served.sort_by_key(|version| std::cmp::Reverse(Version::parse(&name_of(version)).priority()));
+    served
+        .into_iter()
+        .map(|version| {
+            let name = version["name"].as_str().unwrap_or_default().to_owned();
+            let kind = text(&["status", "acceptedNames", "kind"]);
+            let deprecation_warning = (version["deprecated"] == Value::Bool(true)).then(|| {
+                version["deprecationWarning"]
+                    .as_str()
+                    .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
+            });
+            let open_api = &version["schema"]["openAPIV3Schema"];
+            let custom = CustomVersion {
+                definition: object::name(crd).to_owned(),
+                schema: std::sync::Arc::new(StructuralSchema::trusted(open_api)),
+                spec: version.clone(),
+                has_status: version["subresources"]
+                    .get("status")
+                    .is_some_and(Value::is_object),
+                scale: scale_paths(&version["subresources"]["scale"]),
+                selectable_fields: selectable_fields(version),
+                storage_version: storage.clone(),
+                fresh_since,
+                is_only_version,
+                is_terminating,
+                deprecation_warning,
+                retired: retired.clone(),
+            };
+            let names = Names {
+                group: group.clone(),
+                version: name,
+                plural: text(&["status", "acceptedNames", "plural"]),
+                singular: text(&["status", "acceptedNames", "singular"]),
+                kind,
+                list_kind: text(&["status", "acceptedNames", "listKind"]),
+                short_names: list("shortNames"),
+                categories: list("categories"),
+            };
+            let namespaced = object::text(crd, &["spec", "scope"]) == "Namespaced";
+            Resource::new(
+                names,
+                namespaced,
+                Table::of_crd_version(version),
+                Origin::Custom(Box::new(custom)),
+            )
+        })
+        .collect()
+}
+
+fn selectable_fields(version: &Value) -> Vec<String> {
+    let fields = version["selectableFields"].as_array().into_iter().flatten();
+    fields
+        .filter_map(|field| field["jsonPath"].as_str())
+        .map(|path| path.trim_start_matches('.').to_owned())
+        .collect()
+}
+
+fn scale_paths(scale: &Value) -> Option<ScalePaths> {
+    let path = |key: &str| -> Option<Vec<String>> {
+        let path = scale[key].as_str().filter(|path| !path.is_empty())?;
+        Some(
+            path.trim_start_matches('.')
+                .split('.')
+                .map(str::to_owned)
+                .collect(),
+        )
+    };
+    Some(ScalePaths {
+        spec_replicas: path("specReplicasPath")?,
+        status_replicas: path("statusReplicasPath")?,
+        selector: path("labelSelectorPath"),
+    })
+}
+
+/// A condition of a definition.
+pub(crate) struct Condition {
+    pub(crate) kind: &'static str,
+    pub(crate) status: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+impl Condition {
+    fn to_json(&self, now: Timestamp) -> Value {
+        json!({
+            "lastTransitionTime": super::typed::format_time(now),
+            "message": self.message,
+            "reason": self.reason,
+            "status": if self.status { "True" } else { "False" },
+            "type": self.kind,
+        })
+    }
+}

@@ -1,0 +1,264 @@
+//! What the server serves, as discovery tells it: plain lists and the aggregated form.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::negotiate::{Clause, JSON, clauses};
+use super::registry::{Group, GroupVersion, Snapshot};
+use super::resource::{Resource, Subresource, api_version, to_bytes};
+use super::status::ApiError;
+
+/// Content type of the aggregated form.
+pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Whether a client wants `/api` and `/apis` aggregated or plain. The first clause that can be served wins.
+pub(crate) fn wants_aggregated(accept: &str) -> Result<bool, ApiError> {
+    if accept.is_empty() {
+        return Ok(false);
+    }
+    let verdict = |clause: &Clause<'_>| -> Option<bool> {
+        if !matches!(clause.media_type, JSON | "*/*" | "application/*") {
+            return None;
+        }
+        match (
+            clause.parameter("as"),
+            clause.parameter("g"),
+            clause.parameter("v"),
+        ) {
+            (None, None, None) => Some(false),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(true),
+            _ => None,
+        }
+    };
+    clauses(accept).iter().find_map(verdict).ok_or_else(|| {
+        ApiError::not_acceptable(&[JSON, "application/yaml", "application/vnd.kubernetes.protobuf"])
+    })
+}
+
+/// `/api`, plain.
+pub(crate) fn core_versions(server_address: &str) -> Value {
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}],
+    })
+}
+
+/// `/apis`, plain.
+pub(crate) fn group_list(snapshot: &Snapshot) -> Value {
+    let groups: Vec<Value> = named_groups(snapshot).map(group_entry).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+fn named_groups(snapshot: &Snapshot) -> impl Iterator<Item = &Group> {
+    snapshot.groups.iter().filter(|group| !group.name.is_empty())
+}
+
+fn group_entry(group: &Group) -> Value {
+    let versions: Vec<Value> = group
+        .versions
+        .iter()
+        .map(|version| {
+            json!({"groupVersion": api_version(&group.name, &version.version), "version": version.version})
+        })
+        .collect();
+    json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
+}
+
+/// `/apis/G`.
+pub(crate) fn group(group: &Group) -> Value {
+    let mut entry = group_entry(group);
+    entry["kind"] = json!("APIGroup");
+    entry["apiVersion"] = json!("v1");
+    entry
+}
+
+/// `/api/v1` and `/apis/G/V`.
+pub(crate) fn resource_list(group: &str, version: &GroupVersion) -> Value {
+    let resources: Vec<Value> = version
+        .resources
+        .iter()
+        .flat_map(|resource| rows(resource))
+        .collect();
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version(group, &version.version),
+        "resources": resources,
+    })
+}
+
+fn rows(resource: &Resource) -> Vec<Value> {
+    let mut main = json!({
+        "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
+        "kind": resource.kind, "verbs": resource.verbs(), "storageVersionHash": storage_hash(resource),
+    });
+    if !resource.short_names.is_empty() {
+        main["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        main["categories"] = json!(resource.categories);
+    }
+    let subresources = resource.subresources().into_iter().map(|subresource| {
+        let mut row = json!({
+            "name": format!("{}/{}", resource.plural, subresource.as_str()), "singularName": "",
+            "namespaced": resource.namespaced, "kind": resource.kind, "verbs": subresource_verbs(subresource),
+        });
+        if subresource == Subresource::Scale {
+            row["kind"] = json!("Scale");
+            row["group"] = json!("autoscaling");
+            row["version"] = json!("v1");
+        }
+        row
+    });
+    std::iter::once(main).chain(subresources).collect()
+}
+
+fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
+    match subresource {
+        Subresource::Status | Subresource::Scale => &["get", "patch", "update"],
+        Subresource::Finalize => &["update"],
+    }
+}
+
+/// Tells clients when two versions share what is stored.
+fn storage_hash(resource: &Resource) -> String {
+    use base64::Engine as _;
+    let version = resource.custom().map_or(resource.version.as_str(), |custom| {
+        custom.storage_version.as_str()
+    });
+    let digest = Sha256::digest(format!("{}/{version}/{}", resource.group, resource.kind));
+    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
+}
+
+/// `/api` (`core` is true) and `/apis`, aggregated.
+fn aggregated(snapshot: &Snapshot, core: bool) -> Value {
+    let items: Vec<Value> = snapshot
+        .groups
+        .iter()
+        .filter(|group| group.name.is_empty() == core)
+        .map(|group| {
+            let versions: Vec<Value> = group
+                .versions
+                .iter()
+                .map(|version| {
+                    let mut resources: Vec<&Resource> = version.resources.iter().map(AsRef::as_ref).collect();
+                    resources.sort_by(|a, b| a.plural.cmp(&b.plural));
+                    let resources: Vec<Value> = resources.into_iter().map(aggregated_resource).collect();
+                    json!({"version": version.version, "resources": resources, "freshness": "Current"})
+                })
+                .collect();
+            let mut metadata = Map::new();
+            if !group.name.is_empty() {
+                metadata.insert("name".to_owned(), json!(group.name));
+            }
+            metadata.insert("creationTimestamp".to_owned(), Value::Null);
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items
+    })
+}
+
+fn aggregated_resource(resource: &Resource) -> Value {
+    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let mut entry = json!({
+        "resource": resource.plural, "responseKind": kind, "singularResource": resource.singular,
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" }, "verbs": resource.verbs(),
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    let subresources: Vec<Value> = resource
+        .subresources()
+        .into_iter()
+        .map(|subresource| {
+            let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
+            let response = if subresource == Subresource::Scale { scale } else { kind.clone() };
+            json!({
+                "subresource": subresource.as_str(), "responseKind": response, "verbs": subresource_verbs(subresource)
+            })
+        })
+        .collect();
+    if !subresources.is_empty() {
+        entry["subresources"] = Value::from(subresources);
+    }
+    entry
+}
+
+/// The aggregated answer and its ETag.
+pub(crate) fn aggregated_answer(snapshot: &Snapshot, core: bool) -> (Bytes, String) {
+    let key = if core { "discovery/api" } else { "discovery/apis" };
+    let bytes = snapshot
+        .answers
+        .get_or_make(key, || to_bytes(&aggregated(snapshot, core)));
+    let tag = snapshot
+        .answers
+        .get_or_make(&format!("{key}/etag"), || Bytes::from(etag(&bytes)));
+    (bytes, String::from_utf8_lossy(&tag).into_owned())
+}
+
+/// A strong validator: the hash of the bytes, upper-case hexadecimal.
+pub(crate) fn etag(bytes: &[u8]) -> String {
+    hex::encode_upper(Sha256::digest(bytes))
+}
+
+/// `/`: every path worth knowing.
+pub(crate) fn paths(snapshot: &Snapshot) -> Value {
+    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis"]
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    for group in named_groups(snapshot) {
+        paths.push(format!("/apis/{}", group.name));
+        paths.extend(
+            group
+                .versions
+                .iter()
+                .map(|version| format!("/apis/{}/{}", group.name, version.version)),
+        );
+    }
+    let others = [
+        "/healthz",
+        "/healthz/ping",
+        "/livez",
+        "/livez/ping",
+        "/metrics",
+        "/openapi/v3",
+        "/readyz",
+    ];
+    paths.extend(
+        others
+            .into_iter()
+            .chain(["/readyz/ping", "/version"])
+            .map(str::to_owned),
+    );
+    paths.sort();
+    json!({"paths": paths})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_form_that_can_be_served_wins() {
+        let check = |accept: &str| wants_aggregated(accept).map_err(|err| err.code().as_u16());
+        assert_eq!(check(""), Ok(false));
+        assert_eq!(check("application/json"), Ok(false));
+        assert_eq!(
+            check(
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;\
+                 g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+            ),
+            Ok(true)
+        );
+        assert_eq!(
+            check("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
+            Err(406)
+        );
+    }
+}

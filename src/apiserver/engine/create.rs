@@ -1,0 +1,163 @@
+//! Creating an object.
+
+use serde_json::{Value, json};
+
+use super::super::metadata;
+use super::super::object;
+use super::super::options::WriteOptions;
+use super::super::resource::{Origin, Resource};
+use super::super::status::ApiError;
+use super::{Engine, PutError, Shown, Target, Warnings, Written, validate};
+use crate::store::Expect;
+
+/// How many names are tried for `metadata.generateName`.
+const GENERATE_NAME_ATTEMPTS: usize = 8;
+
+impl Engine {
+    /// Creates an object from its working form. `target.name` is empty, or the name on the URL.
+    pub(crate) async fn create(
+        &self,
+        target: &Target,
+        working: Value,
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Written, ApiError> {
+        let resource = &target.resource;
+        let mut working = working;
+        agree_on_namespace(target, &mut working)?;
+        let mut target = target.clone();
+        if target.name.is_empty() {
+            target.name = object::name(&working).to_owned();
+        } else if object::name(&working) != target.name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({})",
+                object::name(&working),
+                target.name
+            )));
+        }
+        self.check_namespace(&target, true)?;
+        if resource.custom().is_some_and(|custom| custom.is_terminating) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(ApiError::forbidden(&resource.group_resource(), &target.name, why));
+        }
+        note_duplicate_owners(&mut working, warnings);
+        let base = object::text(&working, &["metadata", "generateName"]).to_owned();
+        let generates = target.name.is_empty() && !base.is_empty();
+        let attempts = if generates { GENERATE_NAME_ATTEMPTS } else { 1 };
+        let mut outcome = Err(ApiError::generated_name_taken(&resource.group_resource(), &base));
+        for _ in 0..attempts {
+            let mut candidate = working.clone();
+            if generates {
+                target.name = metadata::generate_name(&base);
+                object::metadata_mut(&mut candidate)
+                    .insert("name".to_owned(), Value::from(target.name.as_str()));
+            }
+            outcome = self.try_create(&target, candidate, options, warnings).await;
+            let is_taken =
+                matches!(&outcome, Err(err) if err.reason() == super::super::status::Reason::AlreadyExists);
+            if !is_taken {
+                return outcome;
+            }
+        }
+        if generates {
+            return Err(ApiError::generated_name_taken(
+                &resource.group_resource(),
+                &target.name,
+            ));
+        }
+        outcome
+    }
+
+    async fn try_create(
+        &self,
+        target: &Target,
+        mut working: Value,
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Written, ApiError> {
+        let resource = &target.resource;
+        let given_version = object::resource_version(&working).to_owned();
+        metadata::initialise(&mut working, self.clock.now());
+        prepare(resource, &mut working);
+        validate::create(resource, &working, warnings)?;
+        if !matches!(given_version.as_str(), "" | "0") {
+            return Err(ApiError::untyped(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        object::metadata_mut(&mut working).remove("resourceVersion");
+        let key = target.key();
+        let taken = |is_being_deleted| {
+            ApiError::already_exists(&resource.group_resource(), &target.name, is_being_deleted)
+        };
+        if let Some(existing) = self.store.get(&key) {
+            return Err(taken(object::is_being_deleted(existing.json())));
+        }
+        if options.dry_run {
+            return Ok(Written {
+                shown: Shown::Value(working),
+                created: true,
+            });
+        }
+        match self.put(resource, key, Expect::Absent, working).await {
+            Ok(record) => Ok(Written {
+                shown: Shown::Record(record),
+                created: true,
+            }),
+            Err(PutError::Conflict) => Err(taken(false)),
+            Err(PutError::Refused(err)) => Err(err),
+        }
+    }
+}
+
+fn prepare(resource: &Resource, working: &mut Value) {
+    match &resource.origin {
+        Origin::BuiltIn(built_in) => built_in.prepare_create(working),
+        Origin::Custom(custom) => {
+            if custom.has_status
+                && let Some(map) = working.as_object_mut()
+            {
+                map.remove("status");
+            }
+            object::metadata_mut(working).insert("generation".to_owned(), json!(1));
+        }
+    }
+}
+
+/// The object's namespace is the request's, or not given. A cluster-scoped object has none.
+pub(super) fn agree_on_namespace(target: &Target, working: &mut Value) -> Result<(), ApiError> {
+    let expected = target
+        .namespace
+        .as_deref()
+        .filter(|_| target.resource.namespaced)
+        .unwrap_or_default();
+    let given = object::namespace(working);
+    if given.is_empty() {
+        if !expected.is_empty() {
+            object::metadata_mut(working).insert("namespace".to_owned(), Value::from(expected));
+        }
+        return Ok(());
+    }
+    if expected.is_empty() {
+        // Clients may say a namespace for what has none; it is dropped.
+        object::metadata_mut(working).remove("namespace");
+        return Ok(());
+    }
+    if given != expected {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn note_duplicate_owners(working: &mut Value, warnings: &mut Warnings) {
+    let removed = metadata::dedup_owner_references(working);
+    if !removed.is_empty() {
+        warnings.add(format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may \
+             reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            removed.join(", ")
+        ));
+    }
+}

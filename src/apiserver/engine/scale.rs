@@ -1,0 +1,184 @@
+//! The `scale` subresource: an `autoscaling/v1` Scale that reads from and writes into a custom resource.
+
+use serde_json::{Map, Value, json};
+
+use super::super::object;
+use super::super::options::WriteOptions;
+use super::super::resource::ScalePaths;
+use super::super::status::ApiError;
+use super::{Edit, Engine, Target, Warnings, Written};
+
+/// What stands for "not set" while a Scale is edited.
+const UNSET_REPLICAS: i64 = i32::MIN as i64;
+
+pub(super) fn lookup<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(object, |value, key| value.get(key))
+}
+
+fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError> {
+    let Some((last, parents)) = path.split_last() else {
+        return Ok(());
+    };
+    let mut place = object;
+    for key in parents {
+        let Some(map) = place.as_object_mut() else {
+            return Err(ApiError::internal(format!("value at {key} is not an object")));
+        };
+        place = map
+            .entry(key.as_str())
+            .or_insert_with(|| Value::Object(Map::new()));
+    }
+    match place.as_object_mut() {
+        Some(map) => drop(map.insert(last.clone(), value)),
+        None => {
+            return Err(ApiError::internal(format!(
+                "the parent of {last} is not an object"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The Scale of an object; and whether its replicas are set.
+fn build(working: &Value, paths: &ScalePaths) -> (Value, bool) {
+    let count = |path: &[String]| lookup(working, path).and_then(Value::as_i64);
+    let replicas = count(&paths.spec_replicas);
+    let mut metadata = Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = working["metadata"].get(field) {
+            metadata.insert(field.to_owned(), value.clone());
+        }
+    }
+    let mut spec = json!({});
+    if let Some(replicas) = replicas.filter(|replicas| *replicas != 0) {
+        spec["replicas"] = json!(replicas);
+    }
+    let mut status = json!({"replicas": count(&paths.status_replicas).unwrap_or_default()});
+    let selector = paths
+        .selector
+        .as_ref()
+        .and_then(|path| lookup(working, path))
+        .and_then(Value::as_str);
+    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+        status["selector"] = json!(selector);
+    }
+    let scale = json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status
+    });
+    (scale, replicas.is_some())
+}
+
+/// The Scale of an object, to be shown.
+pub(crate) fn scale_of(working: &Value, paths: &ScalePaths) -> Result<Value, ApiError> {
+    match build(working, paths) {
+        (scale, true) => Ok(scale),
+        (_, false) => {
+            let path = paths.spec_replicas.join(".");
+            Err(ApiError::internal(format!(
+                "the spec replicas field \".{path}\" does not exist"
+            )))
+        }
+    }
+}
+
+impl Engine {
+    /// Updates an object through its Scale. `edit` goes from the present Scale to the wanted one.
+    pub(crate) async fn update_scale(
+        &self,
+        target: &Target,
+        paths: &ScalePaths,
+        edit: &(dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync),
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Written, ApiError> {
+        let change = |old: &Value, warnings: &mut Warnings| -> Result<Value, ApiError> {
+            let (mut present, is_set) = build(old, paths);
+            if !is_set {
+                present["spec"]["replicas"] = json!(UNSET_REPLICAS);
+            }
+            let wanted = edit(&present, warnings)?;
+            let name = object::name(&wanted);
+            if name != target.name {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({name}) does not match the name on the URL ({})",
+                    target.name
+                )));
+            }
+            let wanted_replicas = &wanted["spec"]["replicas"];
+            let replicas = if wanted_replicas.is_null() {
+                0
+            } else {
+                let count = wanted_replicas
+                    .as_i64()
+                    .filter(|count| i32::try_from(*count).is_ok());
+                count.ok_or_else(|| ApiError::bad_request(wrong_type(wanted_replicas)))?
+            };
+            if replicas == UNSET_REPLICAS {
+                let path = paths.spec_replicas.join(".");
+                return Err(ApiError::bad_request(format!(
+                    "the spec replicas field \".{path}\" cannot be empty"
+                )));
+            }
+            let mut new = old.clone();
+            set(&mut new, &paths.spec_replicas, json!(replicas))?;
+            let version = object::resource_version(&wanted);
+            if !version.is_empty() {
+                object::metadata_mut(&mut new).insert("resourceVersion".to_owned(), json!(version));
+            }
+            Ok(new)
+        };
+        let mut target = target.clone();
+        target.subresource = None;
+        self.update(&target, Edit::Change(&change), options, warnings)
+            .await
+    }
+}
+
+fn wrong_type(value: &Value) -> String {
+    let found = match value {
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::Number(_) | Value::Null => "number",
+    };
+    format!(
+        "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {found} into Go struct field \
+         ScaleSpec.spec.replicas of type int32"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> ScalePaths {
+        let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
+        ScalePaths {
+            spec_replicas: path("spec.replicas"),
+            status_replicas: path("status.replicas"),
+            selector: Some(path("status.selector")),
+        }
+    }
+
+    #[test]
+    fn a_scale_shows_counts_and_selector() {
+        let object = json!({"metadata": {"name": "x", "labels": {"a": "b"}, "uid": "u"}, "spec": {"replicas": 3},
+            "status": {"replicas": 2, "selector": "a=b"}});
+        let scale = scale_of(&object, &paths()).expect("replicas are set");
+        assert_eq!(
+            scale,
+            json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": "x", "uid": "u"},
+                "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "a=b"}})
+        );
+    }
+
+    #[test]
+    fn unset_replicas_cannot_be_shown() {
+        let err = scale_of(&json!({"spec": {}}), &paths()).expect_err("not set");
+        assert!(
+            err.message().contains("\".spec.replicas\" does not exist"),
+            "{err}"
+        );
+    }
+}

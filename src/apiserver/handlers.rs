@@ -1,0 +1,580 @@
+//! From a request to its answer: authentication, routing, and one function per verb.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, header};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{IncludeObject, View, page_of};
+use super::auth;
+use super::discovery;
+use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
+use super::health;
+use super::list;
+use super::metrics::ApiServerMetrics;
+use super::negotiate::{self, Conversion, Encoding, JSON, OutputMedia};
+use super::object;
+use super::openapi;
+use super::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
+use super::patch_request::PatchRequest;
+use super::registry::Snapshot;
+use super::reply::{self, PLAIN_TEXT, Reply};
+use super::request::Request;
+use super::resource::{Resource, ScalePaths, Subresource};
+use super::routes::{self, ResourcePath, Route};
+use super::selection::Selection;
+use super::status::{ApiError, deleted};
+use super::watch::{self, OpenWatch, WatchRequest};
+use crate::metrics;
+use crate::pki::Token;
+
+/// Everything a request may need.
+pub(crate) struct Api {
+    pub(crate) engine: Engine,
+    pub(crate) token: Token,
+    pub(crate) metrics: ApiServerMetrics,
+    pub(crate) metrics_registry: metrics::Registry,
+    /// `host:port` as clients reach the server.
+    pub(crate) address: String,
+    /// Namespaces and definitions of the first start are there.
+    pub(crate) is_ready: AtomicBool,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A request on a resource, resolved.
+struct Call<'a> {
+    request: &'a Request,
+    path: &'a ResourcePath,
+    resource: Arc<Resource>,
+    subresource: Option<Subresource>,
+}
+
+impl Api {
+    /// Answers one request, whatever happens.
+    pub(crate) async fn handle(&self, request: Request) -> Reply {
+        let started = self.engine.clock.instant();
+        let route = routes::parse(&request.path);
+        let verb = verb(&request, &route);
+        let mut warnings = Warnings::default();
+        let outcome = self.dispatch(&request, &route, verb, &mut warnings).await;
+        let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
+        reply::add_warnings(&mut reply, warnings.into_texts());
+        if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+            reply.headers_mut().insert("audit-id", id);
+        }
+        let took = self.engine.clock.instant() - started;
+        self.metrics
+            .observe(verb, self.metric_label(&route), reply.status().as_u16(), took);
+        reply
+    }
+
+    /// Only names that are served become labels.
+    fn metric_label<'a>(&self, route: &'a Route) -> &'a str {
+        let Route::Resource(path) = route else { return "" };
+        let snapshot = self.engine.registry.snapshot();
+        let is_served = snapshot
+            .resource(&path.group, &path.version, &path.resource)
+            .is_some();
+        if is_served { &path.resource } else { "" }
+    }
+
+    async fn dispatch(
+        &self,
+        request: &Request,
+        route: &Route,
+        verb: &'static str,
+        warnings: &mut Warnings,
+    ) -> Result<Reply, ApiError> {
+        let user = auth::authenticate(&request.headers, self.token.reveal())?;
+        auth::authorize(user, route, verb, &request.path)?;
+        if let Route::Resource(path) = route {
+            return self.resource(request, path, verb, warnings).await;
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let is_known = *route != Route::Unknown;
+            return Err(if is_known {
+                ApiError::plain_method_not_allowed()
+            } else {
+                ApiError::no_route()
+            });
+        }
+        self.document(request, route)
+    }
+
+    /// Everything that is not a resource.
+    fn document(&self, request: &Request, route: &Route) -> Result<Reply, ApiError> {
+        let snapshot = self.engine.registry.snapshot();
+        let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.wants_pretty(), value));
+        match route {
+            Route::Root => json(&discovery::paths(&snapshot)),
+            Route::Version => json(&health::version()),
+            Route::Health { endpoint, check } => {
+                let is_ready = self.is_ready.load(Ordering::Acquire);
+                let checks = [("ping", true), ("bootstrap", is_ready || endpoint == "livez")];
+                Ok(health::reply(endpoint, check.as_deref(), &request.query, &checks))
+            }
+            Route::Metrics => {
+                let text = metrics::render(&self.metrics_registry);
+                Ok(reply::bytes(StatusCode::OK, metrics::TEXT_FORMAT, text))
+            }
+            Route::CoreVersions | Route::Groups if discovery::wants_aggregated(request.accept())? => {
+                let (body, etag) = discovery::aggregated_answer(&snapshot, *route == Route::CoreVersions);
+                Ok(aggregated_reply(request, body, &etag))
+            }
+            Route::CoreVersions => json(&discovery::core_versions(&self.address)),
+            Route::Groups => json(&discovery::group_list(&snapshot)),
+            Route::Group(name) => match snapshot.group(name).filter(|group| !group.name.is_empty()) {
+                Some(group) => json(&discovery::group(group)),
+                None => Err(ApiError::no_route()),
+            },
+            Route::Resources { group, version } => match snapshot.group_version(group, version) {
+                Some(found) => json(&discovery::resource_list(group, found)),
+                None => Err(ApiError::no_route()),
+            },
+            Route::OpenApiIndex => Ok(reply::bytes(
+                StatusCode::OK,
+                PLAIN_TEXT,
+                openapi::index(&snapshot),
+            )),
+            Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
+            Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
+        }
+    }
+
+    async fn resource(
+        &self,
+        request: &Request,
+        path: &ResourcePath,
+        verb: &'static str,
+        warnings: &mut Warnings,
+    ) -> Result<Reply, ApiError> {
+        let snapshot = self.engine.registry.snapshot();
+        let Some(resource) = snapshot.resource(&path.group, &path.version, &path.resource) else {
+            let is_served = snapshot.serves(&path.group, &path.version);
+            return Err(if is_served {
+                ApiError::resource_not_served()
+            } else {
+                ApiError::no_route()
+            });
+        };
+        let is_custom = resource.custom().is_some();
+        let spans_namespaces = matches!(verb, "list" | "watch");
+        if path.namespace.is_some() != resource.namespaced && !(resource.namespaced && spans_namespaces) {
+            return Err(match (is_custom, path.namespace.is_some()) {
+                (false, false) => ApiError::plain_method_not_allowed(),
+                _ => ApiError::no_route(),
+            });
+        }
+        if let Some(warning) = resource
+            .custom()
+            .and_then(|custom| custom.deprecation_warning.as_deref())
+        {
+            warnings.add(warning);
+        }
+        let subresource = match path.subresource.as_deref() {
+            None => None,
+            Some(name) => match resource.subresource(name) {
+                Some(subresource) => Some(subresource),
+                None if is_custom => {
+                    let name = path.name.as_deref().unwrap_or_default();
+                    return Err(ApiError::not_found(&resource.group_resource(), name));
+                }
+                None => return Err(ApiError::resource_not_served()),
+            },
+        };
+        let call = Call {
+            request,
+            path,
+            resource: Arc::clone(resource),
+            subresource,
+        };
+        let has_name = path.name.is_some();
+        match (verb, subresource) {
+            ("get", _) => self.get(&call),
+            ("list", None) => self.list(&call).await,
+            ("watch", None) => self.watch(&call).await,
+            ("create", None) if is_custom || !has_name => self.create(&call, warnings).await,
+            ("update", Some(Subresource::Scale)) => self.update_scale(&call, warnings).await,
+            ("update", _) if has_name => self.update(&call, warnings).await,
+            ("patch", Some(Subresource::Finalize)) => Err(call.unsupported(verb)),
+            ("patch", _) if has_name => self.patch(&call, warnings).await,
+            ("delete", None) => self.delete(&call).await,
+            ("deletecollection", None) if resource.verbs().contains(&"deletecollection") => {
+                self.delete_collection(&call).await
+            }
+            ("update" | "patch", _) if is_custom => Err(ApiError::bad_request("name must be provided")),
+            _ => Err(call.unsupported(verb)),
+        }
+    }
+
+    fn get(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        if call.subresource == Some(Subresource::Finalize) {
+            return Err(call.unsupported("get"));
+        }
+        if let Some(version) = call.request.query.non_empty("resourceVersion") {
+            // A real server passes this error on as it is.
+            list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
+        }
+        let target = call.target();
+        let record = self
+            .engine
+            .store
+            .get(&target.key())
+            .ok_or_else(|| target.not_found())?;
+        if let Some(paths) = call.scale_paths() {
+            let scale = scale_of(&call.resource.view(&record), paths)?;
+            return Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale));
+        }
+        self.show(call, media, StatusCode::OK, &Shown::Record(record))
+    }
+
+    async fn list(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = ListOptions::parse(&call.request.query, false)?;
+        let selection = call.selection(&options)?;
+        let include = IncludeObject::parse(&call.request.query);
+        let namespace = call.path.namespace.as_deref();
+        let page = list::list(&self.engine, &call.resource, namespace, &options, &selection).await?;
+        let include = if matches!(media.conversion, Conversion::Table(_)) {
+            include?
+        } else {
+            IncludeObject::Metadata
+        };
+        let view = self.view(call, media, include);
+        Ok(reply::encoded(
+            StatusCode::OK,
+            media.encoding,
+            call.request.wants_pretty(),
+            view.page(&page)?,
+        ))
+    }
+
+    async fn watch(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = ListOptions::parse(&call.request.query, true)?;
+        let selection = call.selection(&options)?;
+        let include = match media.conversion {
+            Conversion::Table(_) => IncludeObject::parse(&call.request.query)?,
+            Conversion::Object
+            | Conversion::PartialObjectMetadata(_)
+            | Conversion::PartialObjectMetadataList(_) => IncludeObject::Metadata,
+        };
+        let request = WatchRequest {
+            resource: Arc::clone(&call.resource),
+            namespace: call.path.namespace.clone(),
+            options,
+            selection,
+            media,
+            include,
+        };
+        let open = OpenWatch::new(self.metrics.watches.clone());
+        let frames = watch::start(&self.engine, request, self.stop.clone(), open).await?;
+        Ok(reply::stream(frames))
+    }
+
+    async fn create(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let encoding = negotiate::input(call.request.content_type())?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
+        let body = &call.request.body;
+        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
+        let written = self
+            .engine
+            .create(&call.target(), working, options, warnings)
+            .await?;
+        self.show(call, media, StatusCode::CREATED, &written.shown)
+    }
+
+    async fn update(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
+        let encoding = negotiate::input(call.request.content_type())?;
+        let body = &call.request.body;
+        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
+        let edit = Edit::Replace(working);
+        let written = self
+            .engine
+            .update(&call.target(), edit, options, warnings)
+            .await?;
+        self.show_written(call, media, &written)
+    }
+
+    async fn patch(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let is_built_in = call.resource.custom().is_none();
+        let content_type = call.request.content_type();
+        let patch = PatchRequest::read(content_type, &call.request.body, is_built_in)?;
+        let media = call.media()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Patch)?;
+        if let Some(paths) = call.scale_paths() {
+            let edit = |scale: &Value, _: &mut Warnings| patch.apply(scale.clone());
+            let written = self
+                .engine
+                .update_scale(&call.target(), paths, &edit, options, warnings)
+                .await?;
+            return self.show_scale(call, paths, &written);
+        }
+        let resource = Arc::clone(&call.resource);
+        let change = |working: &Value, warnings: &mut Warnings| {
+            patch.apply_to(&resource, working, options.validation, warnings)
+        };
+        let written = self
+            .engine
+            .update(&call.target(), Edit::Change(&change), options, warnings)
+            .await?;
+        self.show_written(call, media, &written)
+    }
+
+    async fn update_scale(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let Some(paths) = call.scale_paths() else {
+            return Err(call.unsupported("update"));
+        };
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
+        let encoding = negotiate::input(call.request.content_type())?;
+        let body = super::body::parse(&call.request.body, encoding).map_err(|err| {
+            let summary = super::body::summary(&call.request.body);
+            ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type Scale): couldn't get version/kind; json parse \
+                 error: {err} ({summary})"
+            ))
+        })?;
+        let wanted = body.value;
+        let edit = |_: &Value, _: &mut Warnings| Ok(wanted.clone());
+        let written = self
+            .engine
+            .update_scale(&call.target(), paths, &edit, options, warnings)
+            .await?;
+        self.show_scale(call, paths, &written)
+    }
+
+    async fn delete(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = self.delete_options(call)?;
+        let target = call.target();
+        match self.engine.delete(&target, &options).await? {
+            Deleted::Pending(shown) => self.show(call, media, StatusCode::OK, &shown),
+            Deleted::Gone(record) => {
+                let uid = object::uid(record.json());
+                let status = deleted(&call.resource.group_resource(), &target.name, uid);
+                Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &status))
+            }
+        }
+    }
+
+    async fn delete_collection(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let list_options = ListOptions::parse(&call.request.query, false)?;
+        let selection = call.selection(&list_options)?;
+        let options = self.delete_options(call)?;
+        let namespace = call.path.namespace.as_deref();
+        let page = list::list(&self.engine, &call.resource, namespace, &list_options, &selection).await?;
+        for record in &page.records {
+            let stored = record.json();
+            let namespace = Some(object::namespace(stored)).filter(|namespace| !namespace.is_empty());
+            let target = Target::new(&call.resource, namespace, object::name(stored));
+            match self.engine.delete(&target, &options).await {
+                Ok(_) => {}
+                Err(err) if err.code() == StatusCode::NOT_FOUND => {}
+                Err(err) => return Err(err),
+            }
+        }
+        let view = self.view(call, media, IncludeObject::Metadata);
+        let answer = view.page(&page_of(page.records, page.version))?;
+        Ok(reply::encoded(
+            StatusCode::OK,
+            media.encoding,
+            call.request.wants_pretty(),
+            answer,
+        ))
+    }
+
+    fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
+        let bytes = &call.request.body;
+        if bytes.is_empty() {
+            return DeleteOptions::parse(&call.request.query, None);
+        }
+        let encoding = negotiate::input(call.request.content_type())?;
+        let body = super::body::parse(bytes, encoding).map_err(|err| {
+            ApiError::bad_request(format!("couldn't get version/kind; json parse error: {err}"))
+        })?;
+        let kind = body.value["kind"].as_str().unwrap_or("DeleteOptions");
+        if kind != "DeleteOptions" {
+            return Err(ApiError::bad_request(
+                "decoded object cannot be converted to DeleteOptions",
+            ));
+        }
+        DeleteOptions::parse(&call.request.query, Some(body.value))
+    }
+
+    fn view<'a>(&self, call: &'a Call<'_>, media: OutputMedia, include: IncludeObject) -> View<'a> {
+        View {
+            resource: &call.resource,
+            conversion: media.conversion,
+            include,
+            now: self.engine.clock.now(),
+        }
+    }
+
+    fn show(
+        &self,
+        call: &Call<'_>,
+        media: OutputMedia,
+        code: StatusCode,
+        shown: &Shown,
+    ) -> Result<Reply, ApiError> {
+        let include = match media.conversion {
+            Conversion::Table(_) => IncludeObject::parse(&call.request.query)?,
+            Conversion::Object
+            | Conversion::PartialObjectMetadata(_)
+            | Conversion::PartialObjectMetadataList(_) => IncludeObject::Metadata,
+        };
+        let bytes = self.view(call, media, include).object(shown)?;
+        Ok(reply::encoded(
+            code,
+            media.encoding,
+            call.request.wants_pretty(),
+            bytes,
+        ))
+    }
+
+    fn show_written(
+        &self,
+        call: &Call<'_>,
+        media: OutputMedia,
+        written: &Written,
+    ) -> Result<Reply, ApiError> {
+        let code = if written.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        self.show(call, media, code, &written.shown)
+    }
+
+    fn show_scale(&self, call: &Call<'_>, paths: &ScalePaths, written: &Written) -> Result<Reply, ApiError> {
+        let scale = match &written.shown {
+            Shown::Record(record) => scale_of(&call.resource.view(record), paths)?,
+            Shown::Value(working) => scale_of(working, paths)?,
+        };
+        Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale))
+    }
+}
+
+impl Call<'_> {
+    fn media(&self) -> Result<OutputMedia, ApiError> {
+        negotiate::output(self.request.accept())
+    }
+
+    fn target(&self) -> Target {
+        let name = self.path.name.as_deref().unwrap_or_default();
+        let mut target = Target::new(&self.resource, self.path.namespace.as_deref(), name);
+        target.subresource = self.subresource;
+        target
+    }
+
+    fn scale_paths(&self) -> Option<&ScalePaths> {
+        let custom = self
+            .resource
+            .custom()
+            .filter(|_| self.subresource == Some(Subresource::Scale))?;
+        custom.scale.as_ref()
+    }
+
+    fn selection(&self, options: &ListOptions) -> Result<Selection, ApiError> {
+        let name = self.path.name.as_deref();
+        Selection::parse(
+            &self.resource,
+            &options.label_selector,
+            &options.field_selector,
+            name,
+        )
+    }
+
+    fn unsupported(&self, verb: &str) -> ApiError {
+        if self.resource.custom().is_some() {
+            ApiError::method_not_allowed(&self.resource.group_resource(), verb)
+        } else {
+            ApiError::plain_method_not_allowed()
+        }
+    }
+}
+
+/// The Kubernetes verb of a request.
+fn verb(request: &Request, route: &Route) -> &'static str {
+    let Route::Resource(path) = route else {
+        return match request.method {
+            Method::GET | Method::HEAD => "get",
+            Method::POST => "post",
+            Method::PUT => "put",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => "other",
+        };
+    };
+    match (&request.method, path.name.is_some()) {
+        (&Method::GET | &Method::HEAD, _) if path.is_legacy_watch => "watch",
+        (&Method::GET | &Method::HEAD, true) => "get",
+        (&Method::GET | &Method::HEAD, false) if request.query.flag("watch") == Some(true) => "watch",
+        (&Method::GET | &Method::HEAD, false) => "list",
+        (&Method::POST, _) => "create",
+        (&Method::PUT, _) => "update",
+        (&Method::PATCH, _) => "patch",
+        (&Method::DELETE, true) => "delete",
+        (&Method::DELETE, false) => "deletecollection",
+        _ => "other",
+    }
+}
+
+fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
+    let quoted = format!("\"{etag}\"");
+    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
+    let mut reply = if is_known {
+        reply::bytes(StatusCode::NOT_MODIFIED, discovery::AGGREGATED, Bytes::new())
+    } else {
+        reply::encoded(StatusCode::OK, Encoding::Json, request.wants_pretty(), body)
+    };
+    let headers = reply.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(discovery::AGGREGATED),
+    );
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        headers.insert(header::ETAG, value);
+    }
+    reply
+}
+
+fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Result<Reply, ApiError> {
+    let document = openapi::document(snapshot, path).ok_or_else(ApiError::no_route)?;
+    let hash = openapi::hash(snapshot, path).unwrap_or_default();
+    let asked = request.query.non_empty("hash");
+    if asked.is_some_and(|asked| asked != hash) {
+        let mut reply = reply::bytes(StatusCode::MOVED_PERMANENTLY, PLAIN_TEXT, Bytes::new());
+        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
+            reply.headers_mut().insert(header::LOCATION, location);
+        }
+        return Ok(reply);
+    }
+    let quoted = format!("\"{hash}\"");
+    if request.header(header::IF_NONE_MATCH) == quoted {
+        return Ok(reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new()));
+    }
+    let mut reply = reply::bytes(StatusCode::OK, JSON, document);
+    let headers = reply.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        headers.insert(header::ETAG, value);
+    }
+    if asked.is_some() {
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, immutable, max-age=31536000"),
+        );
+    }
+    Ok(reply)
+}

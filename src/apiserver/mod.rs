@@ -1,0 +1,244 @@
+//! The embedded Kubernetes API server.
+//!
+//! Owns HTTP, authentication, discovery, OpenAPI and the one engine through which every object of every kind goes.
+//! Objects lie in the store as JSON; our own kinds are CustomResourceDefinitions there like any other. Nothing in the
+//! rest of the process talks to it but through its port.
+//!
+//! A request is parsed (`request`, `routes`), answered (`handlers`) from the store directly (`list`, `watch`) or through
+//! the `engine`, and written out (`answer`, `reply`). Every failure is an [`status::ApiError`].
+
+mod answer;
+mod auth;
+mod body;
+mod builtin;
+mod crd;
+mod crd_controller;
+mod discovery;
+mod engine;
+mod handlers;
+mod health;
+mod list;
+mod metadata;
+mod metrics;
+mod negotiate;
+mod object;
+mod openapi;
+mod options;
+mod patch_request;
+mod registry;
+mod reply;
+mod request;
+mod resource;
+mod routes;
+mod selection;
+mod server;
+mod status;
+mod typed;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::clock::Clock;
+use crate::metrics as base_metrics;
+use crate::pki::Token;
+use crate::store::Store;
+use crate::task::Tasks;
+use builtin::BuiltIn;
+use engine::{DecodeFault, Edit, Engine, Target, Warnings, decode_object};
+use handlers::Api;
+use metrics::ApiServerMetrics;
+use options::{FieldValidation, WriteOptions};
+use registry::Registry;
+use status::{ApiError, Reason};
+
+/// What the server needs besides its store.
+pub(crate) struct ApiServerConfig {
+    /// The bearer token of the administrator's kubeconfig.
+    pub(crate) token: Token,
+    /// `None` serves plain HTTP; kubectl then sends no token.
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// The server could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartApiServerError {
+    #[error("registering metrics")]
+    Metrics(#[source] prometheus::Error),
+    #[error("creating namespace `{name}`")]
+    Namespace {
+        name: &'static str,
+        #[source]
+        err: ApiError,
+    },
+    #[error("installing CustomResourceDefinition `{name}`")]
+    Definition {
+        name: String,
+        #[source]
+        err: ApiError,
+    },
+    #[error(
+        "CustomResourceDefinition `{name}` was not established: another definition holds one of its names"
+    )]
+    NotEstablished { name: String },
+    #[error("taking over the listener")]
+    Listener(#[source] io::Error),
+}
+
+/// See the module's documentation.
+pub(crate) struct ApiServer {
+    engine: Engine,
+    token: Token,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    metrics: ApiServerMetrics,
+    metrics_registry: base_metrics::Registry,
+}
+
+impl ApiServer {
+    pub(crate) fn new(
+        config: ApiServerConfig,
+        store: Store,
+        clock: Clock,
+        metrics_registry: &base_metrics::Registry,
+    ) -> Result<Self, StartApiServerError> {
+        let metrics = ApiServerMetrics::register(metrics_registry).map_err(StartApiServerError::Metrics)?;
+        let registry = Registry::new(store.clone());
+        Ok(Self {
+            engine: Engine::new(store, registry, clock),
+            token: config.token,
+            tls: config.tls,
+            metrics,
+            metrics_registry: metrics_registry.clone(),
+        })
+    }
+
+    /// Creates or updates definitions and waits until they are served.
+    pub(crate) async fn install_crds(&self, definitions: &[Value]) -> Result<(), StartApiServerError> {
+        let resource = Arc::clone(
+            self.engine
+                .registry
+                .snapshot()
+                .built_in(BuiltIn::CustomResourceDefinition),
+        );
+        for definition in definitions {
+            let name = object::name(definition).to_owned();
+            let failed = |err: ApiError| StartApiServerError::Definition {
+                name: name.clone(),
+                err,
+            };
+            let mut warnings = Warnings::default();
+            let working = decode_object(
+                &resource,
+                definition.clone(),
+                Vec::new(),
+                FieldValidation::Ignore,
+                &mut warnings,
+            )
+            .map_err(|fault: DecodeFault| failed(ApiError::bad_request(fault.text())))?;
+            let target = Target::new(&resource, None, &name);
+            let spec = working["spec"].clone();
+            let created = self
+                .engine
+                .create(&target, working, WriteOptions::INTERNAL, &mut warnings)
+                .await;
+            match created {
+                Ok(_) => {}
+                Err(err) if err.reason() == Reason::AlreadyExists => {
+                    let change = |old: &Value, _: &mut Warnings| {
+                        let mut new = old.clone();
+                        new["spec"] = spec.clone();
+                        Ok(new)
+                    };
+                    let edit = Edit::Change(&change);
+                    self.engine
+                        .update(&target, edit, WriteOptions::INTERNAL, &mut warnings)
+                        .await
+                        .map_err(failed)?;
+                }
+                Err(err) => return Err(failed(err)),
+            }
+        }
+        let records = crd_controller::settle(&self.engine).await;
+        for definition in definitions {
+            let name = object::name(definition);
+            let is_established = records.iter().any(|record| {
+                object::name(record.json()) == name && crd::is_condition_true(record.json(), crd::ESTABLISHED)
+            });
+            if !is_established {
+                return Err(StartApiServerError::NotEstablished {
+                    name: name.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with `tasks`.
+    pub(crate) async fn serve(
+        self,
+        listener: std::net::TcpListener,
+        tasks: &Tasks,
+    ) -> Result<(), StartApiServerError> {
+        let listener = server::listener(listener).map_err(StartApiServerError::Listener)?;
+        let address = listener
+            .local_addr()
+            .map_err(StartApiServerError::Listener)?
+            .to_string();
+        self.create_namespaces().await?;
+        crd_controller::settle(&self.engine).await;
+        let stop = tasks.stop_token();
+        let controller = crd_controller::CrdController::new(self.engine.clone(), tasks.clone());
+        tasks.spawn("apiserver-definitions", |stop| {
+            Box::pin(async move {
+                controller.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let api = Arc::new(Api {
+            engine: self.engine,
+            token: self.token,
+            metrics: self.metrics,
+            metrics_registry: self.metrics_registry,
+            address: address.clone(),
+            is_ready: AtomicBool::new(false),
+            stop: stop.clone(),
+        });
+        let (tls, connections) = (self.tls, tasks.clone());
+        api.is_ready.store(true, Ordering::Release);
+        tasks.spawn("apiserver-accept", |stop: CancellationToken| {
+            Box::pin(async move {
+                server::accept(listener, tls, api, connections, stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        info!(address, "API server is listening");
+        Ok(())
+    }
+
+    async fn create_namespaces(&self) -> Result<(), StartApiServerError> {
+        let resource = Arc::clone(self.engine.registry.snapshot().built_in(BuiltIn::Namespace));
+        for name in builtin::started_at_boot() {
+            let mut warnings = Warnings::default();
+            let target = Target::new(&resource, None, name);
+            let working = json!({"metadata": {"name": name}});
+            match self
+                .engine
+                .create(&target, working, WriteOptions::INTERNAL, &mut warnings)
+                .await
+            {
+                Ok(_) => {}
+                Err(err) if err.reason() == Reason::AlreadyExists => {}
+                Err(err) => return Err(StartApiServerError::Namespace { name, err }),
+            }
+        }
+        Ok(())
+    }
+}

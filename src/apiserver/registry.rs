@@ -1,0 +1,259 @@
+//! The table of served resources: the built-in ones and those of the CustomResourceDefinitions in the store.
+//!
+//! Readers take a [`Snapshot`]; [`Registry::sync`] replaces it when definitions changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use bytes::Bytes;
+use kube::core::Version;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::builtin::{BuiltIn, CRD_STORAGE};
+use super::crd;
+use super::object;
+use super::resource::Resource;
+use crate::store::{ListOptions, Record, Revision, Store};
+
+/// What is served at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// Groups in the order of discovery; the core group has the empty name and is first.
+    pub(crate) groups: Vec<Group>,
+    /// Group -> version -> plural.
+    index: HashMap<String, HashMap<String, HashMap<String, Arc<Resource>>>>,
+    /// Answers that depend on the snapshot alone, by a key of their maker's choice.
+    pub(crate) answers: AnswerCache,
+}
+
+/// Bytes that are made once per snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerCache(Mutex<HashMap<String, Arc<OnceLock<Bytes>>>>);
+
+impl AnswerCache {
+    pub(crate) fn get_or_make(&self, key: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+        let cell = {
+            let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(cells.entry(key.to_owned()).or_default())
+        };
+        cell.get_or_init(make).clone()
+    }
+}
+
+/// One API group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    /// Preferred first.
+    pub(crate) versions: Vec<GroupVersion>,
+}
+
+/// The resources of one version of a group, in the order of discovery.
+#[derive(Debug)]
+pub(crate) struct GroupVersion {
+    pub(crate) version: String,
+    pub(crate) resources: Vec<Arc<Resource>>,
+}
+
+impl Snapshot {
+    fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
+        let mut snapshot = Self::default();
+        let built_in: Vec<String> = BuiltIn::ALL
+            .iter()
+            .map(|kind| kind.facts().group.to_owned())
+            .collect();
+        for resource in resources {
+            snapshot.insert(Arc::new(resource));
+        }
+        for group in &mut snapshot.groups {
+            let key = |version: &GroupVersion| std::cmp::Reverse(Version::parse(&version.version).priority());
+            group.versions.sort_by_key(key);
+        }
+        // Built-in groups come in their own order, those of definitions after them by name.
+        snapshot.groups.sort_by_key(|group| {
+            let place = built_in
+                .iter()
+                .position(|name| *name == group.name)
+                .unwrap_or(usize::MAX);
+            (place, group.name.clone())
+        });
+        snapshot
+    }
+
+    fn insert(&mut self, resource: Arc<Resource>) {
+        let versions = self.index.entry(resource.group.clone()).or_default();
+        let plurals = versions.entry(resource.version.clone()).or_default();
+        plurals.insert(resource.plural.clone(), Arc::clone(&resource));
+        let group = match self.groups.iter().position(|group| group.name == resource.group) {
+            Some(index) => &mut self.groups[index],
+            None => {
+                self.groups.push(Group {
+                    name: resource.group.clone(),
+                    versions: Vec::new(),
+                });
+                self.groups.last_mut().expect("pushed above")
+            }
+        };
+        match group
+            .versions
+            .iter_mut()
+            .find(|version| version.version == resource.version)
+        {
+            Some(version) => version.resources.push(resource),
+            None => {
+                let version = resource.version.clone();
+                group.versions.push(GroupVersion {
+                    version,
+                    resources: vec![resource],
+                });
+            }
+        }
+    }
+
+    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.index.get(group)?.get(version)?.get(plural)
+    }
+
+    pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
+        self.index
+            .get(group)
+            .is_some_and(|versions| versions.contains_key(version))
+    }
+
+    pub(crate) fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    pub(crate) fn group_version(&self, group: &str, version: &str) -> Option<&GroupVersion> {
+        self.group(group)?
+            .versions
+            .iter()
+            .find(|candidate| candidate.version == version)
+    }
+
+    /// Every resource, each kind once per version.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.groups
+            .iter()
+            .flat_map(|group| &group.versions)
+            .flat_map(|version| &version.resources)
+    }
+
+    pub(crate) fn built_in(&self, kind: BuiltIn) -> &Arc<Resource> {
+        let facts = kind.facts();
+        self.resource(facts.group, facts.version, facts.plural)
+            .expect("every snapshot holds all built-in kinds")
+    }
+}
+
+/// See the module's documentation. Clones share one table.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    store: Store,
+    current: Arc<RwLock<Arc<Snapshot>>>,
+    /// What the current snapshot was made from: the definition's record and the revision its spec stands at.
+    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+}
+
+#[derive(Clone)]
+struct Seen {
+    record: Arc<Record>,
+    fresh_since: Revision,
+    retired: CancellationToken,
+}
+
+impl Registry {
+    pub(crate) fn new(store: Store) -> Self {
+        let registry = Self {
+            store,
+            current: Arc::default(),
+            seen: Arc::default(),
+        };
+        registry.sync();
+        registry
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Brings the table up to date with the definitions in the store. Returns the definitions.
+    pub(crate) fn sync(&self) -> Vec<Arc<Record>> {
+        // Held throughout, so that an older view never replaces a newer one.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self
+            .store
+            .list(CRD_STORAGE, &ListOptions::default())
+            .map(|listing| listing.records)
+            .unwrap_or_default();
+        let is_unchanged = !self.snapshot().groups.is_empty()
+            && seen.len() == records.len()
+            && records.iter().all(|record| {
+                seen.get(record.key.as_str())
+                    .is_some_and(|old| old.record.modified == record.modified)
+            });
+        if is_unchanged {
+            return records;
+        }
+        let mut next = BTreeMap::new();
+        let mut retired_before: Vec<CancellationToken> = Vec::new();
+        let mut resources: Vec<Resource> = BuiltIn::ALL.into_iter().map(Resource::built_in).collect();
+        for record in &records {
+            let (fresh_since, retired) = match seen.remove(record.key.as_str()) {
+                Some(old) if same_spec(&old.record, record) => (old.fresh_since, old.retired),
+                changed => {
+                    retired_before.extend(changed.map(|old| old.retired));
+                    (record.modified, CancellationToken::new())
+                }
+            };
+            resources.extend(crd::resources(record.json(), fresh_since, &retired));
+            next.insert(
+                record.key.as_str().to_owned(),
+                Seen {
+                    record: Arc::clone(record),
+                    fresh_since,
+                    retired,
+                },
+            );
+        }
+        retired_before.extend(seen.values().map(|gone| gone.retired.clone()));
+        *seen = next;
+        let snapshot = Arc::new(Snapshot::new(resources));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        // Only now: who starts anew because of it must find the new table.
+        retired_before.iter().for_each(CancellationToken::cancel);
+        records
+    }
+}
+
+fn same_spec(old: &Record, new: &Record) -> bool {
+    let uid = |record: &Record| object::uid(record.json()).to_owned();
+    let spec = |record: &Record| -> Value { record.json()["spec"].clone() };
+    uid(old) == uid(new) && spec(old) == spec(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_keep_the_order_of_discovery() {
+        let snapshot = Snapshot::new(BuiltIn::ALL.into_iter().map(Resource::built_in));
+        let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["", "events.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"]
+        );
+        assert!(snapshot.resource("", "v1", "configmaps").is_some());
+        assert!(snapshot.resource("", "v1", "pods").is_none());
+        assert!(snapshot.serves("", "v1") && !snapshot.serves("apps", "v1"));
+    }
+
+    #[test]
+    fn an_answer_is_made_once() {
+        let cache = AnswerCache::default();
+        assert_eq!(cache.get_or_make("a", || Bytes::from_static(b"1")), "1");
+        assert_eq!(cache.get_or_make("a", || unreachable!("made above")), "1");
+    }
+}

@@ -1,0 +1,127 @@
+//! HTTP answers.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures::stream::{Stream, StreamExt as _};
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use serde_json::Value;
+
+use super::negotiate::{Encoding, JSON};
+use super::resource::to_bytes;
+use super::status::ApiError;
+use crate::yaml;
+
+pub(crate) type ApiBody = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type Reply = Response<ApiBody>;
+
+pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+pub(crate) fn bytes(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()).boxed_unsync());
+    *reply.status_mut() = code;
+    reply
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply.headers_mut().insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    reply
+}
+
+/// JSON that has been written already, as JSON or as YAML, indented if a person asks.
+pub(crate) fn encoded(code: StatusCode, encoding: Encoding, pretty: bool, json: Bytes) -> Reply {
+    match encoding {
+        Encoding::Json if !pretty => bytes(code, JSON, json),
+        Encoding::Json => {
+            match serde_json::from_slice::<Value>(&json).and_then(|value| serde_json::to_vec_pretty(&value)) {
+                Ok(pretty) => bytes(code, JSON, pretty),
+                Err(_) => bytes(code, JSON, json),
+            }
+        }
+        Encoding::Yaml => {
+            let text = serde_json::from_slice::<Value>(&json)
+                .ok()
+                .and_then(|value| yaml::to_string(&value).ok());
+            match text {
+                Some(text) => bytes(code, encoding.content_type(), text),
+                None => bytes(code, JSON, json),
+            }
+        }
+    }
+}
+
+pub(crate) fn json(code: StatusCode, pretty: bool, value: &Value) -> Reply {
+    encoded(code, Encoding::Json, pretty, to_bytes(value))
+}
+
+pub(crate) fn error(err: &ApiError, pretty: bool) -> Reply {
+    if err.is_plain() {
+        return bytes(err.code(), PLAIN_TEXT, err.message().to_owned());
+    }
+    let mut reply = json(err.code(), pretty, &err.to_json());
+    if let Some(seconds) = err.retry_after_seconds() {
+        reply
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    reply
+}
+
+/// A stream of frames; headers leave before the first.
+pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Reply {
+    let body = StreamBody::new(frames.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))));
+    let mut reply = Response::new(body.boxed_unsync());
+    reply
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    reply.headers_mut().insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    reply
+}
+
+/// Adds one Warning header per text. Texts that no header can hold are left out.
+pub(crate) fn add_warnings(reply: &mut Reply, texts: Vec<String>) {
+    for text in texts {
+        let quoted = text
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace(['\r', '\n'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            reply.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_quoted_one_header_each() {
+        let mut reply = bytes(StatusCode::OK, JSON, "{}");
+        add_warnings(
+            &mut reply,
+            vec!["unknown field \"spec.bogus\"".to_owned(), "second".to_owned()],
+        );
+        let got: Vec<_> = reply
+            .headers()
+            .get_all(header::WARNING)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
+        assert_eq!(
+            got,
+            [
+                &b"299 - \"unknown field \\\"spec.bogus\\\"\""[..],
+                b"299 - \"second\""
+            ]
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and an orderly end.
+
+use std::convert::Infallible;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use super::handlers::Api;
+use super::reply::{self, Reply};
+use super::request::{Query, Request};
+use super::status::ApiError;
+use crate::task::Tasks;
+
+/// What a real server reads of a body.
+const BODY_MAX_BYTES: usize = 3 << 20;
+/// A client that sends its body slower than this is cut off.
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Every agent and controller holds one or two; more than this is a leak or an attack.
+const CONNECTIONS_MAX: usize = 4_096;
+/// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
+const HTTP2_STREAMS_MAX: u32 = 1_000;
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long accepting pauses when the process has no file descriptors left.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
+
+/// Accepts connections until `stop`, each in its own task.
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    api: Arc<Api>,
+    tasks: Tasks,
+    stop: CancellationToken,
+) {
+    let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = tokio::select! {
+            () = stop.cancelled() => return,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let Ok(place) = place else { return };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(err) => {
+                warn!(error = %err, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+                continue;
+            }
+        };
+        let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), stop.clone());
+        tasks.spawn_detached(async move {
+            let _place = place;
+            api.metrics.connections.inc();
+            connection(stream, acceptor, &api, stop).await;
+            api.metrics.connections.dec();
+        });
+    }
+}
+
+fn with_alpn(config: Arc<rustls::ServerConfig>) -> Arc<rustls::ServerConfig> {
+    if !config.alpn_protocols.is_empty() {
+        return config;
+    }
+    let mut config = (*config).clone();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    api: &Arc<Api>,
+    stop: CancellationToken,
+) {
+    // Small answers must not wait for more.
+    if let Err(err) = stream.set_nodelay(true) {
+        debug!(error = %err, "setting TCP_NODELAY failed");
+    }
+    let Some(acceptor) = acceptor else {
+        return serve(stream, api, stop).await;
+    };
+    match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => serve(stream, api, stop).await,
+        Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
+        Err(_) => debug!("TLS handshake took too long"),
+    }
+}
+
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    api: &Arc<Api>,
+    stop: CancellationToken,
+) {
+    let service = service_fn(|request: http::Request<Incoming>| {
+        let api = Arc::clone(api);
+        async move { Ok::<_, Infallible>(answer(&api, request).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_READ_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .keep_alive_interval(HTTP2_PING_INTERVAL);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut is_stopping = false;
+    let outcome = loop {
+        tokio::select! {
+            outcome = connection.as_mut() => break outcome,
+            () = stop.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    };
+    if let Err(err) = outcome {
+        debug!(error = %err, "connection ended");
+    }
+}
+
+/// Answers one request; a panic becomes a 500 and harms nobody else.
+async fn answer(api: &Api, request: http::Request<Incoming>) -> Reply {
+    let request = match read(request).await {
+        Ok(request) => request,
+        Err(err) => return reply::error(&err, false),
+    };
+    let path = request.path.clone();
+    AssertUnwindSafe(api.handle(request))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            error!(path, "a request handler panicked");
+            reply::error(&ApiError::internal("the request handler panicked"), false)
+        })
+}
+
+async fn read(request: http::Request<Incoming>) -> Result<Request, ApiError> {
+    let (parts, body) = request.into_parts();
+    let too_large = || ApiError::too_large(&format!("limit is {BODY_MAX_BYTES}"));
+    let announced = body.size_hint().lower();
+    if announced > BODY_MAX_BYTES as u64 {
+        return Err(too_large());
+    }
+    let body = if body.is_end_stream() {
+        Bytes::new()
+    } else {
+        let collected =
+            tokio::time::timeout(BODY_READ_TIMEOUT, Limited::new(body, BODY_MAX_BYTES).collect()).await;
+        match collected {
+            Ok(Ok(collected)) => collected.to_bytes(),
+            Ok(Err(err)) if err.is::<LengthLimitError>() => return Err(too_large()),
+            Ok(Err(err)) => return Err(ApiError::bad_request(format!("reading the body failed: {err}"))),
+            Err(_) => return Err(ApiError::bad_request("the body did not arrive in time")),
+        }
+    };
+    Ok(Request {
+        method: parts.method,
+        path: parts.uri.path().to_owned(),
+        query: Query::parse(parts.uri.query().unwrap_or_default()),
+        headers: parts.headers,
+        body,
+    })
+}
+
+/// A listener that the caller bound without a runtime.
+pub(super) fn listener(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}

@@ -1,0 +1,245 @@
+//! The server in-process, asked over real HTTP.
+
+mod crud;
+mod definitions;
+mod kube_client;
+mod reads;
+mod watches;
+
+use std::time::Duration;
+
+use http::Method;
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use super::{ApiServer, ApiServerConfig};
+use crate::clock::Clock;
+use crate::pki::Token;
+use crate::store::{Store, StoreConfig};
+use crate::task::Tasks;
+
+/// No wait in these tests is longer.
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server on a port of its own, with a client that has the token.
+pub(super) struct TestServer {
+    pub(super) url: String,
+    pub(super) token: String,
+    client: Client,
+    tasks: Tasks,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+/// An answer: status code and body.
+#[derive(Debug)]
+pub(super) struct Got {
+    pub(super) code: u16,
+    pub(super) body: Value,
+    pub(super) headers: http::HeaderMap,
+}
+
+impl Got {
+    pub(super) fn message(&self) -> &str {
+        self.body["message"].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn warnings(&self) -> Vec<&str> {
+        self.headers
+            .get_all("warning")
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect()
+    }
+
+    pub(super) fn version(&self) -> String {
+        self.body["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+}
+
+impl TestServer {
+    pub(super) async fn start() -> Self {
+        // Only the first test of a process gets to say which.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let token = Token::open(directory.path()).expect("a token");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let tasks = Tasks::new();
+        let registry = crate::metrics::Registry::new();
+        let secret = token.reveal().to_owned();
+        let server = ApiServer::new(
+            ApiServerConfig { token, tls: None },
+            store,
+            Clock::System,
+            &registry,
+        )
+        .expect("a fresh registry");
+        server
+            .install_crds(&[gizmos()])
+            .await
+            .expect("a sound definition");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        server.serve(listener, &tasks).await.expect("serves");
+        Self {
+            url: format!("http://{address}"),
+            token: secret,
+            client: Client::new(),
+            tasks,
+            _directory: directory,
+        }
+    }
+
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Got {
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.url))
+            .body(body);
+        request = request.bearer_auth(&self.token);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = tokio::time::timeout(DEADLINE, request.send())
+            .await
+            .expect("in time")
+            .expect("an answer");
+        let (code, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let bytes = answer.bytes().await.expect("a body");
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
+        Got { code, body, headers }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Got {
+        self.send(Method::GET, path, &[], Vec::new()).await
+    }
+
+    pub(super) async fn get_as(&self, path: &str, accept: &str) -> Got {
+        self.send(Method::GET, path, &[("accept", accept)], Vec::new())
+            .await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Got {
+        let json = &[("content-type", "application/json")];
+        self.send(Method::POST, path, json, body.to_string().into_bytes())
+            .await
+    }
+
+    pub(super) async fn put(&self, path: &str, body: &Value) -> Got {
+        let json = &[("content-type", "application/json")];
+        self.send(Method::PUT, path, json, body.to_string().into_bytes())
+            .await
+    }
+
+    pub(super) async fn merge(&self, path: &str, body: &Value) -> Got {
+        let merge = &[("content-type", "application/merge-patch+json")];
+        self.send(Method::PATCH, path, merge, body.to_string().into_bytes())
+            .await
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Got {
+        self.send(Method::DELETE, path, &[], Vec::new()).await
+    }
+
+    /// A watch whose frames are read as they come.
+    pub(super) async fn watch(&self, path: &str) -> Frames {
+        self.watch_as(path, "application/json").await
+    }
+
+    pub(super) async fn watch_as(&self, path: &str, accept: &str) -> Frames {
+        let request = self
+            .client
+            .get(format!("{}{path}", self.url))
+            .bearer_auth(&self.token);
+        let answer = request.header("accept", accept).send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200, "{path}");
+        Frames {
+            answer,
+            buffer: Vec::new(),
+        }
+    }
+}
+
+/// The frames of a watch.
+pub(super) struct Frames {
+    answer: reqwest::Response,
+    buffer: Vec<u8>,
+}
+
+impl Frames {
+    /// The next frame; `None` when the stream ended.
+    pub(super) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
+            }
+            let chunk = tokio::time::timeout(DEADLINE, self.answer.chunk())
+                .await
+                .expect("a frame in time");
+            match chunk.expect("no transport error") {
+                Some(chunk) => self.buffer.extend_from_slice(&chunk),
+                None => return None,
+            }
+        }
+    }
+
+    /// The next frame as `TYPE name`.
+    pub(super) async fn brief(&mut self) -> String {
+        match self.next().await {
+            Some(frame) => format!(
+                "{} {}",
+                frame["type"].as_str().unwrap_or_default(),
+                frame["object"]["metadata"]["name"].as_str().unwrap_or("-")
+            ),
+            None => "END".to_owned(),
+        }
+    }
+}
+
+pub(super) const GIZMOS: &str = "/apis/example.com/v1/namespaces/default/gizmos";
+
+/// A definition with everything: defaults, rules, subresources, columns, a selectable field.
+pub(super) fn gizmos() -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gizmos.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "gizmos", "kind": "Gizmo", "shortNames": ["gz"], "categories": ["all"]},
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}},
+            "selectableFields": [{"jsonPath": ".spec.node"}],
+            "additionalPrinterColumns": [
+                {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+                {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+                {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}],
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": {"type": "object", "required": ["image"], "properties": {
+                    "image": {"type": "string"},
+                    "node": {"type": "string"},
+                    "replicas": {"type": "integer", "minimum": 0, "default": 1},
+                    "tier": {"type": "string", "enum": ["gold", "silver"], "default": "silver"}},
+                    "x-kubernetes-validations": [
+                        {"rule": "self.replicas <= 10", "message": "replicas must not exceed 10"}]},
+                "status": {"type": "object", "properties": {
+                    "phase": {"type": "string"}, "replicas": {"type": "integer"},
+                    "selector": {"type": "string"}}}}}}}]}})
+}
+
+pub(super) fn gizmo(name: &str) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Gizmo", "metadata": {"name": name}, "spec": {"image": "a"}})
+}

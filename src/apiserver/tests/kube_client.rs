@@ -1,0 +1,146 @@
+//! The client library the rest of the process uses, against the server.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::finalizer::{Event as FinalizerEvent, finalizer};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Config, ResourceExt as _};
+use serde_json::json;
+
+use super::{DEADLINE, TestServer, gizmo};
+
+fn client(server: &TestServer) -> Client {
+    let mut config = Config::new(server.url.parse().expect("a URL"));
+    config.auth_info.token = Some(server.token.clone().into());
+    Client::try_from(config).expect("a plain configuration")
+}
+
+fn gizmo_api(client: Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("example.com", "v1", "Gizmo");
+    Api::namespaced_with(client, "default", &ApiResource::from_gvk(&kind))
+}
+
+fn object(name: &str) -> DynamicObject {
+    serde_json::from_value(gizmo(name)).expect("a dynamic object")
+}
+
+#[tokio::test]
+async fn watchers_list_and_stream() {
+    let server = TestServer::start().await;
+    let api = gizmo_api(client(&server));
+    api.create(&PostParams::default(), &object("a"))
+        .await
+        .expect("created");
+    for config in [
+        watcher::Config::default(),
+        watcher::Config::default().streaming_lists(),
+    ] {
+        let mut applied = std::pin::pin!(watcher(api.clone(), config).applied_objects());
+        let first = tokio::time::timeout(DEADLINE, applied.try_next())
+            .await
+            .expect("in time")
+            .expect("no error");
+        assert_eq!(first.expect("an object").name_any(), "a");
+        let patch = json!({"metadata": {"annotations": {"tick": uuid::Uuid::new_v4().to_string()}}});
+        api.patch("a", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("patched");
+        let second = tokio::time::timeout(DEADLINE, applied.next())
+            .await
+            .expect("in time")
+            .expect("open");
+        assert_eq!(second.expect("no error").name_any(), "a");
+    }
+}
+
+#[tokio::test]
+async fn finalizers_and_status_work_as_controllers_use_them() {
+    let server = TestServer::start().await;
+    let api = gizmo_api(client(&server));
+    api.create(&PostParams::default(), &object("a"))
+        .await
+        .expect("created");
+    let run = async || {
+        let current = Arc::new(api.get("a").await.expect("exists"));
+        finalizer(&api, "example.com/hold", current, |event| async move {
+            match event {
+                FinalizerEvent::Apply(_) | FinalizerEvent::Cleanup(_) => {
+                    Ok::<_, std::io::Error>(kube::runtime::controller::Action::await_change())
+                }
+            }
+        })
+        .await
+        .expect("the finalizer protocol")
+    };
+    run().await;
+    let status = json!({"status": {"phase": "Ready"}});
+    api.patch_status("a", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .expect("status patched");
+    api.delete("a", &DeleteParams::default())
+        .await
+        .expect("deletion starts");
+    run().await;
+    assert!(api.get_opt("a").await.expect("answered").is_none());
+}
+
+#[tokio::test]
+async fn a_recorder_writes_events_and_repeats_become_a_series() {
+    let server = TestServer::start().await;
+    let client = client(&server);
+    let recorder = Recorder::new(
+        client.clone(),
+        Reporter {
+            controller: "rooflet-test".into(),
+            instance: Some("i".into()),
+        },
+    );
+    let about = ObjectReference {
+        api_version: Some("example.com/v1".to_owned()),
+        kind: Some("Gizmo".to_owned()),
+        name: Some("a".to_owned()),
+        namespace: Some("default".to_owned()),
+        uid: Some("u".to_owned()),
+        ..ObjectReference::default()
+    };
+    let event = Event {
+        type_: EventType::Normal,
+        reason: "Tested".to_owned(),
+        note: Some("all is well".to_owned()),
+        action: "Test".to_owned(),
+        secondary: None,
+    };
+    recorder.publish(&event, &about).await.expect("first");
+    recorder.publish(&event, &about).await.expect("second");
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client, "default");
+    let list = events
+        .list(&ListParams::default().fields("involvedObject.name=a"))
+        .await
+        .expect("listed");
+    assert_eq!(list.items.len(), 1);
+    assert_eq!(
+        list.items[0].series.as_ref().and_then(|series| series.count),
+        Some(2)
+    );
+    assert_eq!(list.items[0].message.as_deref(), Some("all is well"));
+}
+
+#[tokio::test]
+async fn an_entry_is_made_and_changed() {
+    let server = TestServer::start().await;
+    let maps: Api<ConfigMap> = Api::namespaced(client(&server), "default");
+    let mut entry = maps.entry("c").await.expect("answered").or_insert(|| ConfigMap {
+        data: Some([("a".to_owned(), "1".to_owned())].into()),
+        ..ConfigMap::default()
+    });
+    entry.commit(&PostParams::default()).await.expect("created");
+    entry.get_mut().data = Some([("a".to_owned(), "2".to_owned())].into());
+    entry.commit(&PostParams::default()).await.expect("updated");
+    let stored = maps.get("c").await.expect("exists");
+    assert_eq!(stored.data.expect("data")["a"], "2");
+}
