@@ -96,6 +96,9 @@ enum Command {
     Run(Job),
     /// See whether to go on.
     Wake,
+    /// Fail as native code or a bug of ours would.
+    #[cfg(test)]
+    Panic,
 }
 
 /// A submitted request. Dropping it cancels the request and frees its place.
@@ -208,6 +211,11 @@ impl Engine {
     }
 
     #[cfg(test)]
+    pub(crate) fn panic(&self) {
+        self.commands.try_send(Command::Panic).expect("room for one more");
+    }
+
+    #[cfg(test)]
     pub(crate) fn free_places(&self) -> usize {
         self.places.available_permits()
     }
@@ -297,6 +305,8 @@ impl EngineThread {
         match command {
             Command::Run(job) => self.waiting.push_back(job),
             Command::Wake => {}
+            #[cfg(test)]
+            Command::Panic => panic!("on purpose"),
         }
     }
 

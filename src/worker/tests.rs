@@ -176,6 +176,14 @@ fn with_worker(
     config: WorkerConfig,
     story: impl for<'a> FnOnce(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 ) {
+    end_of_worker(config, story).unwrap();
+}
+
+/// Runs a story against a ready worker, then stops it and returns how it ended.
+fn end_of_worker(
+    config: WorkerConfig,
+    story: impl for<'a> FnOnce(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+) -> Result<(), WorkerError> {
     let _mlx = mlx::exclusive();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -201,8 +209,8 @@ fn with_worker(
             stop.cancel();
         };
         let (outcome, ()) = tokio::join!(serving, story);
-        outcome.unwrap();
-    });
+        outcome
+    })
 }
 
 #[test]
@@ -534,13 +542,19 @@ fn refusals_are_openai_s() {
 
 #[test]
 fn a_client_that_goes_frees_the_engine() {
-    with_worker(config(), |worker| {
-        Box::pin(async {
-            for stream in [true, false] {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            // The second prompt takes minutes to read: it must be dropped between two chunks.
+            let prompts = [vec![cue], vec![cue; 100_000]];
+            for (prompt, stream) in prompts
+                .iter()
+                .flat_map(|prompt| [(prompt, true), (prompt, false)])
+            {
                 let before = worker.status().await.requests.completed;
-                let body = json!({"model": "tiny", "prompt": "a", "max_tokens": 480, "stream": stream, "temperature": 2,
-                                  "seed": 1})
-                .to_string();
+                let body =
+                    json!({"model": "tiny", "prompt": prompt, "max_tokens": 1_000_000, "stream": stream})
+                        .to_string();
                 let mut connection = TcpStream::connect(&worker.address).await.unwrap();
                 let head = format!(
                     "POST /v1/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
@@ -563,7 +577,7 @@ fn a_client_that_goes_frees_the_engine() {
             }
             let metrics = worker.send("GET", "/metrics", "").await.body;
             assert!(
-                metrics.contains("rooflet_worker_requests_total{outcome=\"cancelled\"} 2\n"),
+                metrics.contains("rooflet_worker_requests_total{outcome=\"cancelled\"} 4\n"),
                 "{metrics}"
             );
         })
@@ -572,31 +586,23 @@ fn a_client_that_goes_frees_the_engine() {
 
 #[test]
 fn a_full_queue_refuses_and_frees_its_places() {
-    with_worker(config(), |worker| {
-        Box::pin(async {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
             let engine = &worker.app.engine;
             let places = engine.free_places();
             assert_eq!(places, 2 + engine::MAX_QUEUED_REQUESTS);
-            let request = || prompt::ValidRequest {
-                prompt: vec![70; 8],
-                max_tokens: 400,
-                stop: Vec::new(),
-                sampling: sampler::Sampling {
-                    temperature: 2.0,
-                    top_p: 1.0,
-                    top_k: 0,
-                    seed: 3,
-                },
-            };
+            let request = || endless_request(cue);
+            let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
             let taken: Vec<_> = (0..places).map(|_| engine.submit(request()).unwrap()).collect();
-            let refused = worker.chat(json!({"max_tokens": 1})).await;
+            let refused = worker.post("/v1/completions", &one).await;
             assert_eq!(refused.status, 429);
             assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
             let wait: u32 = refused.headers["retry-after"].parse().unwrap();
             assert!((1..=60).contains(&wait));
             drop(taken);
             assert_eq!(engine.free_places(), places);
-            assert_eq!(worker.chat(json!({"max_tokens": 1})).await.status, 200);
+            assert_eq!(worker.post("/v1/completions", &one).await.status, 200);
         })
     });
 }
@@ -628,16 +634,59 @@ fn a_failed_request_harms_no_other() {
     });
 }
 
+fn endless_request(cue: u32) -> prompt::ValidRequest {
+    prompt::ValidRequest {
+        prompt: vec![cue],
+        max_tokens: 1_000_000,
+        stop: Vec::new(),
+        sampling: sampler::Sampling {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            seed: 0,
+        },
+    }
+}
+
+#[test]
+fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
+    let (_dir, config, cue) = scripted::endless();
+    let outcome = end_of_worker(config, |worker| {
+        Box::pin(async move {
+            let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
+            worker.app.engine.panic();
+            // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
+            let reading = async {
+                while let Some(event) = completion.events.recv().await {
+                    assert!(matches!(event, sequence::Event::Text(_)), "{event:?}");
+                }
+            };
+            tokio::time::timeout(DEADLINE, reading)
+                .await
+                .expect("the thread ends");
+        })
+    });
+    let err = outcome.unwrap_err();
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("EnginePanicked", ExitStatus::Failure)
+    );
+    assert_eq!(
+        err.termination_message().message,
+        "the engine ended: the engine panicked: on purpose"
+    );
+}
+
 #[test]
 fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
+    let (_dir, config, cue) = scripted::endless();
     let config = WorkerConfig {
         grace: Duration::ZERO,
-        ..config()
+        ..config
     };
     with_worker(config, |worker| {
-        Box::pin(async {
-            let body = json!({"model": "tiny", "prompt": "a", "max_tokens": 480, "temperature": 2, "seed": 1,
-                              "stream": true});
+        Box::pin(async move {
+            let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1_000_000, "stream": true});
             let head = format!(
                 "POST /v1/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
                 body.to_string().len()
@@ -655,9 +704,10 @@ fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
 
 #[test]
 fn a_stop_lets_requests_finish() {
-    with_worker(config(), |worker| {
-        Box::pin(async {
-            let body = json!({"model": "tiny", "prompt": "a", "max_tokens": 200, "temperature": 0});
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 2000});
             let (answer, ()) = tokio::join!(worker.post("/v1/completions", &body), async {
                 worker
                     .wait_until("the request runs", |status| status.requests.running == 1)
@@ -665,7 +715,7 @@ fn a_stop_lets_requests_finish() {
                 worker.stop.cancel();
             });
             assert_eq!(answer.status, 200);
-            assert!(answer.json()["usage"]["completion_tokens"].as_u64().unwrap() > 1);
+            assert_eq!(answer.json()["usage"]["completion_tokens"], 2000);
             assert!(
                 TcpStream::connect(&worker.address).await.is_err(),
                 "no longer listening"

@@ -12,6 +12,21 @@ use super::*;
 
 const SIZE: usize = 64;
 const END: u32 = 0;
+/// More than any test lives to see.
+const CONTEXT: u64 = 1 << 20;
+
+/// A model that never stops by itself, a configuration that serves it, and the prompt that starts it.
+pub(super) fn endless() -> (tempfile::TempDir, WorkerConfig, u32) {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[(&[b"ab", b"cd"], false)]);
+    script.write(dir.path());
+    let config = WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        context_tokens: Some(CONTEXT),
+        ..config()
+    };
+    (dir, config, script.cues[0])
+}
 
 /// A model that follows `script`.
 struct Script {
@@ -54,7 +69,7 @@ impl Script {
         let config = json!({
             "model_type": "llama", "hidden_size": SIZE, "num_hidden_layers": 1, "intermediate_size": 8,
             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": SIZE,
-            "max_position_embeddings": 256, "tie_word_embeddings": false, "eos_token_id": END
+            "max_position_embeddings": CONTEXT, "tie_word_embeddings": false, "eos_token_id": END
         });
         std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
         std::fs::write(dir.join("tokenizer.json"), self.tokenizer().to_string()).unwrap();
