@@ -1,1 +1,11 @@
+//! Black-box tests over the real binary: real processes, real MLX, real kubectl where it is installed.
+//!
+//! Every test has its own data directory and free ports; nothing is shared. On failure the directory is kept and named.
 
+mod bad_input;
+mod faults;
+mod harness;
+mod manifest_dir;
+mod openai;
+mod story;
+mod up;

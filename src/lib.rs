@@ -55,8 +55,9 @@ mod gateway;
 #[cfg(feature = "mlx")]
 mod worker;
 
-// The command line.
+// Composition and the command line.
 mod cli;
+mod node;
 
 // Checks on the tree itself.
 mod layers;

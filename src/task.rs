@@ -60,6 +60,12 @@ impl Tasks {
         self.spawn_tracked(future);
     }
 
+    /// Starts a task that lives as long as the process does and that [`Tasks::join`] does not wait for.
+    #[expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
+    pub(crate) fn spawn_unjoined(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(tokio::spawn(future));
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
     fn spawn_tracked(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(tokio::spawn(self.tracker.track_future(future)));

@@ -1,6 +1,8 @@
 //! The CustomResourceDefinitions, from the types. `rooflet crd` prints them; `manifests/crds.yaml` holds them.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 
 use super::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
@@ -8,12 +10,38 @@ use crate::yaml::{self, YamlError};
 
 /// All our kinds, in the order in which they are installed.
 pub(crate) fn all() -> Vec<CustomResourceDefinition> {
-    vec![
+    let definitions = [
         ModelDeployment::crd(),
         ModelRevision::crd(),
         ModelReplica::crd(),
         FleetNode::crd(),
-    ]
+    ];
+    definitions.into_iter().map(without_unsigned_formats).collect()
+}
+
+/// Kubernetes knows signed formats only and warns of `uint32`; the bounds beside it say the same.
+fn without_unsigned_formats(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let versions = definition.spec.versions.iter_mut();
+    let schemas = versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
+    schemas.for_each(drop_unsigned);
+    definition
+}
+
+fn drop_unsigned(schema: &mut JSONSchemaProps) {
+    schema.format.take_if(|format| format.starts_with("uint"));
+    schema
+        .properties
+        .iter_mut()
+        .flat_map(|properties| properties.values_mut())
+        .for_each(drop_unsigned);
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(item)) => drop_unsigned(item),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(drop_unsigned),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(rest)) = &mut schema.additional_properties {
+        drop_unsigned(rest);
+    }
 }
 
 /// [`all`] as one YAML stream.

@@ -1,16 +1,27 @@
 //! The command line: one file per verb, each with its arguments and a `run`.
 
 mod crd;
+mod server;
 mod ui;
+mod up;
 mod version;
+#[cfg(feature = "mlx")]
+mod worker;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::Context;
+use camino::Utf8PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::error::ExitStatus;
 use crate::telemetry::{self, LogFormat};
+
+/// Where the API server listens unless told otherwise.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
+/// Where the gateway listens unless told otherwise.
+pub(crate) const DEFAULT_GATEWAY_LISTEN: &str = "127.0.0.1:7480";
 
 /// Declarative node agent and control plane for fleets of Macs that serve language models.
 #[derive(Debug, Parser)]
@@ -30,6 +41,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run control plane, gateway and agent on this machine, in one process tree.
+    Up(up::Args),
+    /// Run the control plane: API server, controller and gateway.
+    Server(server::Args),
+    /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
+    #[cfg(feature = "mlx")]
+    Worker(worker::Args),
     /// Print the CustomResourceDefinitions, for `kubectl apply -f -`.
     Crd(crd::Args),
     /// Print the version.
@@ -76,15 +94,63 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     telemetry::init(cli.log_format, "info");
-    let outcome = match cli.command {
-        Command::Crd(args) => crd::run(&args),
-        Command::Version(args) => version::run(&args),
-    };
-    match outcome {
+    match execute(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             ui::error(&failure.error);
             ExitCode::from(failure.status as u8)
         }
+    }
+}
+
+fn execute(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(args) => block_on(up::run(args)),
+        Command::Server(args) => block_on(server::run(args)),
+        #[cfg(feature = "mlx")]
+        Command::Worker(args) => block_on(worker::run(args)),
+        Command::Crd(args) => crd::run(&args),
+        Command::Version(args) => version::run(&args),
+    }
+}
+
+/// Runs an asynchronous verb to its end.
+fn block_on(verb: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    // Two TLS stacks of our dependencies could each choose a provider; say once which.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    let outcome = runtime.block_on(verb);
+    // A read of standard input may still block its thread, and must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// `~/.rooflet`, or `.rooflet` here where no home is known.
+fn default_data_dir() -> Utf8PathBuf {
+    let home = std::env::home_dir()
+        .and_then(|home| Utf8PathBuf::from_path_buf(home).ok())
+        .unwrap_or_default();
+    home.join(".rooflet")
+}
+
+/// This machine's host name, as a name of a FleetNode may be written.
+fn default_node_name() -> String {
+    let hostname = crate::host::Host::Native.identity().hostname.to_lowercase();
+    let allowed = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
+            c
+        } else {
+            '-'
+        }
+    };
+    let name: String = hostname.chars().map(allowed).collect();
+    let name = name.trim_matches(['.', '-']);
+    if name.is_empty() {
+        "node".to_owned()
+    } else {
+        name.to_owned()
     }
 }

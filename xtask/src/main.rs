@@ -4,6 +4,7 @@
 
 mod check_macos;
 mod console;
+mod generate;
 mod setup;
 mod test;
 mod up;
@@ -21,6 +22,7 @@ usage: cargo xtask VERB
   up [--release] [ARG]  all of it: setup, build, then `rooflet up` with the example model and one question;
                         with --exit it stops after the answer. ARGs go to `rooflet up`
   test [--only NAME]... every check, or those named
+  generate              write manifests/ anew from the types
   check-macos           clippy over the code as a Mac compiles it
 ";
 
@@ -38,6 +40,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["setup"] => setup::run().map(|()| ExitCode::SUCCESS),
+        ["generate"] => generate::run().map(|()| ExitCode::SUCCESS),
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),

@@ -1,0 +1,212 @@
+//! Bad input: one clear message that names the field or the file and the fix, and nothing changed.
+
+use std::process::Command;
+
+use crate::harness::{Fleet, Options, Scratch, copy_guide, eventually, repository, rooflet};
+
+const GOOD: &str = "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: bad}\nspec: {model: {source: 'local://guide'}}\n";
+
+#[test]
+fn kubectl_refuses_with_the_field_and_stores_nothing() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    let cases = [
+        (
+            "spec: {model: {source: 'local://guide'}, replcas: 2}",
+            "unknown field \"spec.replcas\"",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, replicas: many}",
+            "spec.replicas in body must be of type integer: \"string\"",
+        ),
+        ("spec: {replicas: 1}", "spec.model: Required value"),
+        (
+            "spec: {model: {source: 'local://guide'}, replicas: -1}",
+            "spec.replicas in body should be greater than or equal to 0",
+        ),
+        ("spec: {model: {source: 'guide'}}", "must be local://NAME"),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Sideways}}",
+            "supported values: \"RollingUpdate\", \"Recreate\"",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}}",
+            "rollingUpdate may only be set when type is RollingUpdate",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 0}}}",
+            "maxUnavailable and maxSurge may not both be 0",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, objectives: {timeToFirstToken: {max: soon}}}",
+            "spec.objectives.timeToFirstToken.max in body should match",
+        ),
+    ];
+    let head = GOOD.split("spec:").next().expect("a head");
+    for (spec, expect) in cases {
+        let told = kubectl.apply(&format!("{head}{spec}\n")).refused();
+        assert!(told.contains(expect), "{spec}\n{told}");
+    }
+    assert_eq!(kubectl.run("get mdep -A -o name").ok(), "");
+
+    // A refused change leaves the stored object as it was.
+    kubectl.apply(GOOD).ok();
+    let before = kubectl.json("mdep bad").expect("stored")["spec"].clone();
+    kubectl
+        .run_with(
+            &[
+                "patch",
+                "mdep",
+                "bad",
+                "--type=merge",
+                "-p",
+                r#"{"spec":{"replicas":-3,"paused":true}}"#,
+            ],
+            "",
+        )
+        .refused();
+    assert_eq!(kubectl.json("mdep bad").expect("stored")["spec"], before);
+    // A bound replica cannot be moved by hand.
+    let replica = eventually("a bound replica", || {
+        let found = kubectl.json("mrep")?;
+        let replica = found["items"][0].clone();
+        if replica["spec"]["nodeName"] == "node-1" {
+            Ok(replica)
+        } else {
+            Err(replica.to_string())
+        }
+    });
+    let name = replica["metadata"]["name"].as_str().expect("a name");
+    let told = kubectl
+        .run_with(
+            &[
+                "patch",
+                "mrep",
+                name,
+                "--type=merge",
+                "-p",
+                r#"{"spec":{"nodeName":"elsewhere"}}"#,
+            ],
+            "",
+        )
+        .refused();
+    assert!(told.contains("nodeName may be set once"), "{told}");
+}
+
+#[test]
+fn a_broken_model_directory_is_told_by_file() {
+    let models = Scratch::new();
+    copy_guide(&models.join("no-config"));
+    std::fs::remove_file(models.join("no-config/config.json")).expect("it was there");
+    copy_guide(&models.join("bad-header"));
+    let weights = models.join("bad-header/model.safetensors");
+    let mut bytes = std::fs::read(&weights).expect("readable");
+    bytes[8..40].fill(b'x');
+    std::fs::write(&weights, bytes).expect("writable");
+    copy_guide(&models.join("other-kind"));
+    let config = models.join("other-kind/config.json");
+    let text = std::fs::read_to_string(&config).expect("readable");
+    std::fs::write(&config, text.replace("\"llama\"", "\"mamba\"")).expect("writable");
+
+    let fleet = Fleet::with(Options {
+        model_dir: Some(models.path().to_owned()),
+        ..Options::default()
+    });
+    let Some(kubectl) = fleet.kubectl() else { return };
+    for (name, words) in [
+        ("no-config", &["config.json"][..]),
+        ("bad-header", &["model.safetensors"]),
+        ("other-kind", &["mamba", "config.json"]),
+        ("absent", &["absent"]),
+    ] {
+        kubectl
+            .apply(
+                &GOOD
+                    .replace("name: bad", &format!("name: {name}"))
+                    .replace("local://guide", &format!("local://{name}")),
+            )
+            .ok();
+        let condition = fleet.wait_for_condition(&kubectl, &format!("mdep {name}"), "Ready", "False");
+        eventually(&format!("{name}: a message that names {words:?}"), || {
+            let described = kubectl.run(&format!("describe mdep {name}")).stdout;
+            if words.iter().all(|word| described.contains(word)) {
+                Ok(())
+            } else {
+                Err(format!("{condition:#}\n{described}"))
+            }
+        });
+    }
+    assert!(fleet.processes("worker").is_empty());
+}
+
+#[test]
+fn a_taken_port_and_a_second_up_are_told() {
+    let fleet = Fleet::start();
+    let scratch = Scratch::new();
+    let up = |args: &[String]| {
+        let output = Command::new(rooflet())
+            .arg("up")
+            .args(args)
+            .output()
+            .expect("it starts");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let model_dir = format!("--model-dir={}", repository("examples/models").display());
+
+    let data = format!("--data-dir={}", scratch.join("data").display());
+    let taken = format!("--listen=127.0.0.1:{}", fleet.api_port);
+    let (code, told) = up(&[
+        data,
+        taken,
+        "--gateway-listen=127.0.0.1:0".into(),
+        model_dir.clone(),
+    ]);
+    assert!(
+        code.is_some_and(|code| code != 0) && told.contains("the port is in use"),
+        "{code:?} {told}"
+    );
+
+    let same = format!("--data-dir={}", fleet.scratch.join("data").display());
+    let (code, told) = up(&[
+        same,
+        "--listen=127.0.0.1:0".into(),
+        "--gateway-listen=127.0.0.1:0".into(),
+        model_dir,
+    ]);
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains("another `rooflet up` is running"), "{told}");
+
+    // The server's own lock, without `up` before it.
+    let output = Command::new(rooflet())
+        .args(["server", "--listen=127.0.0.1:0", "--gateway-listen=127.0.0.1:0"])
+        .arg(format!(
+            "--data-dir={}",
+            fleet.scratch.join("data/server").display()
+        ))
+        .arg(format!(
+            "--kubeconfig-out={}",
+            scratch.join("kubeconfig").display()
+        ))
+        .output()
+        .expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{told}");
+    assert!(!scratch.join("kubeconfig").exists(), "nothing is half-written");
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    for args in [
+        &["serve"][..],
+        &["up", "--listen=nowhere"],
+        &["worker"],
+        &["agent", "--no-such-flag"],
+    ] {
+        let output = Command::new(rooflet()).args(args).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! Processes killed with real signals at bad moments: everything heals, and no acknowledged write is lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::harness::{Fleet, eventually, kill_9, repository};
+
+fn one(pids: &[u32], what: &str) -> u32 {
+    assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
+    pids[0]
+}
+
+#[test]
+fn a_killed_worker_comes_back_and_is_counted() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .run(&format!(
+            "apply -f {}",
+            repository("examples/guide.yaml").display()
+        ))
+        .ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    let before = one(&fleet.processes("worker"), "worker");
+    kill_9(before);
+    eventually("another worker that serves", || {
+        let workers = fleet.processes("worker");
+        let answer = fleet.gateway.try_chat("guide", "What is rooflet?")?;
+        if workers.len() == 1 && workers[0] != before && answer.status == 200 {
+            Ok(())
+        } else {
+            Err(format!("{workers:?} {answer:?}"))
+        }
+    });
+    eventually("the restart in the status", || {
+        let found = kubectl.json("mrep")?;
+        let status = found["items"][0]["status"].clone();
+        if status["restarts"] == 1 && status["lastTermination"]["signal"] == 9 {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    });
+}
+
+#[test]
+fn a_killed_agent_takes_its_worker_back() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .run(&format!(
+            "apply -f {}",
+            repository("examples/guide.yaml").display()
+        ))
+        .ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    let worker = one(&fleet.processes("worker"), "worker");
+    let agent = one(&fleet.processes("agent"), "agent");
+    kill_9(agent);
+    eventually("another agent, serving through the same worker", || {
+        let agents = fleet.processes("agent");
+        let answer = fleet.gateway.try_chat("guide", "What is rooflet?")?;
+        let workers = fleet.processes("worker");
+        if agents.len() == 1 && agents[0] != agent && answer.status == 200 && workers == [worker] {
+            Ok(())
+        } else {
+            Err(format!("agents {agents:?}, workers {workers:?}, {answer:?}"))
+        }
+    });
+    assert_eq!(
+        kubectl.json("mrep").expect("a list")["items"][0]["status"]["restarts"],
+        0
+    );
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .run(&format!(
+            "apply -f {}",
+            repository("examples/guide.yaml").display()
+        ))
+        .ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    let worker = fleet.processes("worker");
+
+    let done = AtomicBool::new(false);
+    let acknowledged = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut names = Vec::new();
+            for n in 0.. {
+                if done.load(Ordering::SeqCst) {
+                    break;
+                }
+                let name = format!("written-{n}");
+                let yaml = format!(
+                    "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{n: '{n}'}}\n"
+                );
+                if kubectl
+                    .run_with(
+                        &["create", "--validate=false", "--request-timeout=5s", "-f", "-"],
+                        &yaml,
+                    )
+                    .success
+                {
+                    names.push(name);
+                }
+            }
+            names
+        });
+        for _ in 0..3 {
+            let server = eventually("a running server", || {
+                fleet
+                    .processes("server")
+                    .first()
+                    .copied()
+                    .ok_or("none".to_owned())
+            });
+            eventually("a few writes", || {
+                let count = kubectl
+                    .run("get cm -o name --request-timeout=5s")
+                    .stdout
+                    .lines()
+                    .count();
+                if count > 2 {
+                    Ok(())
+                } else {
+                    Err(format!("{count}"))
+                }
+            });
+            kill_9(server);
+            eventually("the server again", || {
+                let found = kubectl.run("get ns --request-timeout=5s");
+                if found.success && !fleet.processes("server").contains(&server) {
+                    Ok(())
+                } else {
+                    Err(found.stderr)
+                }
+            });
+        }
+        done.store(true, Ordering::SeqCst);
+        writer.join().expect("the writer ends")
+    });
+    assert!(acknowledged.len() > 3, "{acknowledged:?}");
+    let stored = kubectl.run("get cm -o name").ok();
+    let lost: Vec<&String> = acknowledged
+        .iter()
+        .filter(|name| !stored.lines().any(|line| line == format!("configmap/{name}")))
+        .collect();
+    assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+
+    // The data plane served on with the same worker, and everything still reconciles.
+    assert_eq!(fleet.processes("worker"), worker);
+    assert!(!fleet.gateway.chat("guide", "What is rooflet?").is_empty());
+    kubectl.run("scale mdep/guide --replicas=0").ok();
+    eventually("no worker", || match fleet.processes("worker").len() {
+        0 => Ok(()),
+        n => Err(format!("{n} workers")),
+    });
+}

@@ -1,0 +1,136 @@
+//! `rooflet up` with its own directory and ports.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
+
+/// How a fleet is started.
+#[derive(Default)]
+pub(crate) struct Options {
+    /// Further arguments of `rooflet up`.
+    pub(crate) args: Vec<String>,
+    /// Where models are; the examples by default.
+    pub(crate) model_dir: Option<PathBuf>,
+}
+
+/// A running `rooflet up`.
+pub(crate) struct Fleet {
+    pub(crate) up: Process,
+    pub(crate) gateway: Http,
+    pub(crate) gateway_port: u16,
+    pub(crate) api_port: u16,
+    /// Dropped last: the processes write into it.
+    pub(crate) scratch: Scratch,
+}
+
+impl Fleet {
+    /// Starts one and waits until it says that it is ready.
+    pub(crate) fn start() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        let fleet = Self::launch(options);
+        fleet.wait_ready();
+        fleet
+    }
+
+    fn launch(options: Options) -> Self {
+        let scratch = Scratch::new();
+        let (api_port, gateway_port) = (free_port(), free_port());
+        let model_dir = options.model_dir.unwrap_or_else(|| repository("examples/models"));
+        let mut args = vec![
+            "up".to_owned(),
+            format!("--data-dir={}", scratch.join("data").display()),
+            format!("--model-dir={}", model_dir.display()),
+            format!("--listen=127.0.0.1:{api_port}"),
+            format!("--gateway-listen=127.0.0.1:{gateway_port}"),
+            "--node-name=node-1".to_owned(),
+        ];
+        args.extend(options.args);
+        let up = Process::start(args, &scratch.join("up.log"));
+        let gateway = Http::new(format!("http://127.0.0.1:{gateway_port}"));
+        Self {
+            up,
+            gateway,
+            gateway_port,
+            api_port,
+            scratch,
+        }
+    }
+
+    fn wait_ready(&self) {
+        eventually("`rooflet up` being ready", || {
+            let log = self.up.log();
+            if log.contains("\nnext:") { Ok(()) } else { Err(log) }
+        });
+    }
+
+    /// Stops it as Ctrl-C does and starts it again on the same data and ports.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.up.interrupt().success(), "{}", self.up.log());
+        drop(std::fs::remove_file(self.scratch.join("up.log")));
+        let args = [
+            "up".to_owned(),
+            format!("--data-dir={}", self.scratch.join("data").display()),
+            format!("--model-dir={}", repository("examples/models").display()),
+            format!("--listen=127.0.0.1:{}", self.api_port),
+            format!("--gateway-listen=127.0.0.1:{}", self.gateway_port),
+            "--node-name=node-1".to_owned(),
+        ];
+        self.up = Process::start(args, &self.scratch.join("up.log"));
+        self.wait_ready();
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.scratch.join("data/kubeconfig")
+    }
+
+    pub(crate) fn kubectl(&self) -> Option<Kubectl> {
+        Kubectl::find(&self.kubeconfig(), self.scratch.path())
+    }
+
+    /// Pids of processes of this fleet whose command line holds `verb`, such as `worker`.
+    pub(crate) fn processes(&self, verb: &str) -> Vec<u32> {
+        let directory = self.scratch.path().display().to_string();
+        processes_with(&[&directory, &format!(" {verb} ")])
+    }
+
+    /// Waits until a deployment is Ready.
+    #[track_caller]
+    pub(crate) fn wait_for_ready(&self, kubectl: &Kubectl, deployment: &str) {
+        let output = kubectl.run(&format!(
+            "wait --for=condition=Ready mdep/{deployment} --timeout=120s"
+        ));
+        assert!(
+            output.success,
+            "{}{}",
+            output.stderr,
+            kubectl.run(&format!("describe mdep,mrep {deployment}")).stdout
+        );
+    }
+
+    /// Waits until the condition `kind` of an object has `status`; returns the condition.
+    #[track_caller]
+    pub(crate) fn wait_for_condition(
+        &self,
+        kubectl: &Kubectl,
+        object: &str,
+        kind: &str,
+        status: &str,
+    ) -> Value {
+        eventually(&format!("{object}: {kind}={status}"), || {
+            let found = kubectl.json(object)?;
+            let conditions = found["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let wanted = conditions
+                .iter()
+                .find(|condition| condition["type"] == kind && condition["status"] == status);
+            wanted.cloned().ok_or_else(|| format!("{conditions:#?}"))
+        })
+    }
+}

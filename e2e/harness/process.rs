@@ -1,0 +1,151 @@
+//! One child process of a test, and what runs on this machine.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::{eventually, rooflet};
+
+/// A running `rooflet`; killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `rooflet ARGS`; its output goes to `log`.
+    pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("a writable log");
+        let child = Command::new(rooflet())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a second handle"))
+            .stderr(file)
+            .spawn()
+            .expect("the binary starts");
+        Self {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Asks it to stop as Ctrl-C does and waits until it has.
+    pub(crate) fn interrupt(&mut self) -> ExitStatus {
+        signal(self.pid(), "INT");
+        self.wait()
+    }
+
+    /// Asks it to stop as a service manager does and waits until it has.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        signal(self.pid(), "TERM");
+        self.wait()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let log = self.log.clone();
+        eventually("the end of a process", || {
+            match self.child.try_wait().expect("our own child") {
+                Some(status) => Ok(status),
+                None => Err(format!("it still runs; its log is {}", log.display())),
+            }
+        })
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        // Gently first, so that the children of what we kill are not left behind.
+        signal(self.pid(), "TERM");
+        for _ in 0..100 {
+            if self.has_ended() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    drop(
+        Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(pid.to_string())
+            .stderr(Stdio::null())
+            .status(),
+    );
+}
+
+/// Ends a process as a crash would.
+pub(crate) fn kill_9(pid: u32) {
+    signal(pid, "KILL");
+}
+
+/// pid, parent's pid and command line of every process of this machine.
+fn processes() -> Vec<(u32, u32, String)> {
+    let output = Command::new("ps")
+        .args(["-A", "-ww", "-o", "pid=,ppid=,stat=,args="])
+        .output()
+        .expect("ps is there");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(pid), Some(parent), Some(state)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if let (Ok(pid), Ok(parent), false) = (pid.parse(), parent.parse(), state.starts_with('Z')) {
+            found.push((pid, parent, words.collect::<Vec<_>>().join(" ")));
+        }
+    }
+    found
+}
+
+/// Processes whose command line holds all of `words`.
+pub(crate) fn processes_with(words: &[&str]) -> Vec<u32> {
+    let matches = |line: &str| words.iter().all(|word| line.contains(word));
+    processes()
+        .into_iter()
+        .filter(|(_, _, line)| matches(line))
+        .map(|(pid, ..)| pid)
+        .collect()
+}
+
+/// Children, grandchildren and so on of `pid`.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let all = processes();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(
+            all.iter()
+                .filter(|(_, of, _)| *of == parent)
+                .map(|(pid, ..)| *pid),
+        );
+        next += 1;
+    }
+    found.remove(0);
+    found
+}

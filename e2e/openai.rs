@@ -1,0 +1,228 @@
+//! The OpenAI API as a client sees it: through the gateway, and from a worker run by hand.
+
+use serde_json::json;
+
+use crate::harness::{Fleet, Http, Process, Scratch, eventually, free_port, repository};
+
+fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": "What is rooflet?"}], "temperature": 0, "max_tokens": 24});
+    body.as_object_mut()
+        .expect("an object")
+        .extend(extra.as_object().expect("an object").clone());
+    body
+}
+
+#[test]
+fn the_gateway_passes_everything_through() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .run(&format!(
+            "apply -f {}",
+            repository("examples/guide.yaml").display()
+        ))
+        .ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    conforms(&fleet.gateway, "guide");
+    let unknown = fleet.gateway.try_chat("nobody", "Hello?").expect("an answer");
+    assert_eq!(
+        (unknown.status, unknown.json()["error"]["code"].as_str()),
+        (404, Some("model_not_found")),
+        "{}",
+        unknown.text
+    );
+    kubectl.run("scale mdep/guide --replicas=0").ok();
+    eventually("503 while no replica is there", || {
+        match fleet.gateway.try_chat("guide", "Hello?")? {
+            answer
+                if answer.status == 503
+                    && answer.json()["error"]["message"].is_string()
+                    && answer.headers.contains_key("retry-after") =>
+            {
+                Ok(())
+            }
+            answer => Err(format!("{answer:?}")),
+        }
+    });
+}
+
+#[test]
+fn a_worker_by_hand_is_a_plain_server() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let mut worker = Process::start(
+        [
+            "worker".to_owned(),
+            format!("--model={}", repository("examples/models/guide").display()),
+            format!("--listen=127.0.0.1:{port}"),
+            "--name=mine".to_owned(),
+        ],
+        &scratch.join("worker.log"),
+    );
+    let http = Http::new(format!("http://127.0.0.1:{port}"));
+    eventually("/ready", || match http.get("/ready")? {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.text),
+    });
+    conforms(&http, "mine");
+    let metrics = http.get("/metrics").expect("an answer").text;
+    assert!(
+        metrics.contains("rooflet_") && !metrics.contains("What is rooflet"),
+        "{metrics}"
+    );
+    assert!(worker.terminate().success(), "{}", worker.log());
+}
+
+/// What every OpenAI client relies on.
+fn conforms(http: &Http, model: &str) {
+    // Whole and streamed answers are the same text; usage adds up.
+    let whole = http
+        .post("/v1/chat/completions", &chat(model, json!({})))
+        .expect("an answer");
+    assert_eq!(whole.status, 200, "{}", whole.text);
+    let body = whole.json();
+    let text = body["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    let usage = &body["usage"];
+    assert_eq!(
+        usage["prompt_tokens"].as_u64().expect("a number")
+            + usage["completion_tokens"].as_u64().expect("a number"),
+        usage["total_tokens"].as_u64().expect("a number")
+    );
+    let streamed = http
+        .post(
+            "/v1/chat/completions",
+            &chat(
+                model,
+                json!({"stream": true, "stream_options": {"include_usage": true}}),
+            ),
+        )
+        .expect("an answer");
+    assert_eq!(streamed.streamed_text(), text);
+    let events = streamed.events();
+    assert_eq!(events.last().map(String::as_str), Some("[DONE]"));
+    let last: serde_json::Value = serde_json::from_str(&events[events.len() - 2]).expect("JSON");
+    assert_eq!(
+        (
+            last["choices"].as_array().map(Vec::len),
+            &last["usage"]["completion_tokens"]
+        ),
+        (Some(0), &usage["completion_tokens"])
+    );
+    let finishes: Vec<String> = events[..events.len() - 1]
+        .iter()
+        .filter_map(|event| serde_json::from_str::<serde_json::Value>(event).ok())
+        .filter_map(|event| event["choices"][0]["finish_reason"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(finishes.len(), 1, "one terminal chunk: {events:?}");
+
+    // max_tokens is exact.
+    for n in [1, 2, 7] {
+        let answer = http
+            .post("/v1/chat/completions", &chat(model, json!({"max_tokens": n})))
+            .expect("an answer")
+            .json();
+        assert_eq!(
+            (
+                answer["usage"]["completion_tokens"].as_u64(),
+                answer["choices"][0]["finish_reason"].as_str()
+            ),
+            (Some(n), Some("length"))
+        );
+    }
+    // A stop string is not part of the answer and ends it.
+    let stop: String = text.chars().skip(4).take(5).collect();
+    let stopped = http
+        .post("/v1/chat/completions", &chat(model, json!({"stop": stop})))
+        .expect("an answer")
+        .json();
+    assert_eq!(
+        stopped["choices"][0]["message"]["content"].as_str(),
+        text.split(&stop).next()
+    );
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+
+    // A seed repeats itself.
+    let sample = |seed: u64| {
+        let body = chat(model, json!({"temperature": 1.0, "seed": seed}));
+        http.post("/v1/chat/completions", &body)
+            .expect("an answer")
+            .json()["choices"][0]["message"]["content"]
+            .clone()
+    };
+    assert_eq!(sample(7), sample(7));
+
+    // Completions take text, lists and token ids.
+    for prompt in [json!("rooflet is"), json!(["rooflet is"]), json!([1, 2, 3])] {
+        let answer = http
+            .post(
+                "/v1/completions",
+                &json!({"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0}),
+            )
+            .expect("an answer");
+        assert_eq!(
+            (
+                answer.status,
+                answer.json()["usage"]["completion_tokens"].as_u64()
+            ),
+            (200, Some(4)),
+            "{}",
+            answer.text
+        );
+    }
+
+    // Bad requests are told as such and cost nothing.
+    let long = "word ".repeat(20_000);
+    let bad = [
+        (
+            http.post(
+                "/v1/chat/completions",
+                &chat(model, json!({"messages": [{"role": "user", "content": long}]})),
+            ),
+            "context_length_exceeded",
+        ),
+        (http.post_text("/v1/chat/completions", "{\"model\": "), "JSON"),
+        (
+            http.post(
+                "/v1/chat/completions",
+                &chat(model, json!({"temperature": "hot"})),
+            ),
+            "temperature",
+        ),
+        (
+            http.post("/v1/chat/completions", &chat(model, json!({"max_tokens": 0}))),
+            "max_tokens",
+        ),
+        (
+            http.post("/v1/chat/completions", &chat(model, json!({"n": 3}))),
+            "n",
+        ),
+        (
+            http.post("/v1/chat/completions", &json!({"model": model})),
+            "messages",
+        ),
+    ];
+    for (answer, word) in bad {
+        let answer = answer.expect("an answer");
+        let error = &answer.json()["error"];
+        assert_eq!(answer.status, 400, "{word}: {}", answer.text);
+        assert!(
+            error["message"].is_string()
+                && error["type"] == "invalid_request_error"
+                && answer.text.contains(word),
+            "{word}: {}",
+            answer.text
+        );
+    }
+    assert_eq!(http.get("/v1/nothing").expect("an answer").status, 404);
+    let after = http
+        .post("/v1/chat/completions", &chat(model, json!({})))
+        .expect("an answer");
+    assert_eq!(
+        after.json()["choices"][0]["message"]["content"].as_str(),
+        Some(text.as_str()),
+        "it still answers as before"
+    );
+}

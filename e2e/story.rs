@@ -1,0 +1,303 @@
+//! The story a new user lives through, with real kubectl.
+
+use crate::harness::{Fleet, descendants, eventually, repository};
+
+/// A second model beside the guide: the same files under another name.
+const SECOND: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: second}
+spec:
+  model: {source: local://guide}
+  serving: {name: other-name, contextTokens: 256, maxConcurrency: 2}
+";
+
+#[test]
+fn from_apply_to_tokens_to_delete() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+
+    // The node is there, with its chip and a measured figure.
+    let node = kubectl.json("mac node-1").expect("the node");
+    assert_eq!(node["status"]["probe"]["basis"], "Measured");
+    assert!(
+        node["status"]["probe"]["qmv"]["medianBytesPerSecond"]
+            .as_f64()
+            .expect("a figure")
+            > 0.0,
+        "{node:#}"
+    );
+    assert!(
+        !node["status"]["chip"]["name"]
+            .as_str()
+            .expect("a name")
+            .is_empty()
+    );
+
+    // Apply, wait, look.
+    let example = repository("examples/guide.yaml");
+    let applied = kubectl.run(&format!("apply -f {}", example.display())).ok();
+    assert_eq!(applied, "modeldeployment.rooflet.dev/guide created\n");
+    fleet.wait_for_ready(&kubectl, "guide");
+    let again = kubectl.run(&format!("apply -f {}", example.display())).ok();
+    assert_eq!(again, "modeldeployment.rooflet.dev/guide unchanged\n");
+    let table = kubectl.run("get mdep").ok();
+    let header: Vec<&str> = table
+        .lines()
+        .next()
+        .expect("a header")
+        .split_whitespace()
+        .collect();
+    assert_eq!(
+        header,
+        [
+            "NAME",
+            "MODEL",
+            "READY",
+            "UP-TO-DATE",
+            "AVAILABLE",
+            "TOK/S(P/M)",
+            "TTFT(P/M)",
+            "AGE"
+        ]
+    );
+    let row: Vec<&str> = table.lines().nth(1).expect("a row").split_whitespace().collect();
+    assert_eq!(row[..5], ["guide", "local://guide", "1/1", "1", "1"]);
+
+    // kubectl explain knows every field.
+    let explained = kubectl.run("explain mdep.spec.objectives").ok();
+    assert!(
+        explained.contains("decodeTokensPerSecond")
+            && explained.contains("Tokens per second each stream should get"),
+        "{explained}"
+    );
+
+    // It answers, readably, what it learned and what it did not.
+    let answer = fleet.gateway.chat("guide", "What is rooflet?");
+    assert!(
+        answer.to_lowercase().contains("rooflet") && answer.contains("Mac"),
+        "{answer}"
+    );
+    for unseen in [
+        "Who won the chess championship in 1972?",
+        "Grüße! Wie spät ist es? 🕰",
+        "x",
+    ] {
+        let answer = fleet.gateway.chat("guide", unseen);
+        assert!(
+            !answer.trim().is_empty() && !answer.contains('\u{fffd}'),
+            "{unseen}: {answer}"
+        );
+    }
+
+    // What it measured while answering reaches the status.
+    eventually("a measured speed in the status", || {
+        let found = kubectl.json("mdep guide")?;
+        let speed = found["status"]["tokensPerSecond"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let measured = speed.strip_prefix("-/").and_then(|text| text.parse::<f64>().ok());
+        measured.filter(|speed| *speed > 0.0).ok_or(speed)
+    });
+
+    // describe tells the story.
+    let described = kubectl.run("describe mdep guide").ok();
+    for word in ["Admitted", "Scheduled", "Available", "Ready", "Events:"] {
+        assert!(described.contains(word), "{word} is missing in\n{described}");
+    }
+    let replica = kubectl.run("get mrep -o name").ok();
+    let described = kubectl.run(&format!("describe {}", replica.trim())).ok();
+    for word in ["node-1", "Loaded", "Ready", "Normal"] {
+        assert!(described.contains(word), "{word} is missing in\n{described}");
+    }
+
+    // Scaling up and down restarts nothing.
+    let first_worker = fleet.processes("worker");
+    kubectl.run("scale mdep/guide --replicas=2").ok();
+    eventually("two workers", || match fleet.processes("worker").len() {
+        2 => Ok(()),
+        n => Err(format!("{n} workers")),
+    });
+    fleet.wait_for_ready(&kubectl, "guide");
+    eventually("2/2", || {
+        let ready = kubectl.json("mdep guide")?["status"]["ready"].clone();
+        if ready == "2/2" {
+            Ok(())
+        } else {
+            Err(ready.to_string())
+        }
+    });
+    assert!(
+        fleet.processes("worker").contains(&first_worker[0]),
+        "scaling up restarted the first worker"
+    );
+    kubectl.run("scale mdep/guide --replicas=1").ok();
+    eventually("one worker", || match fleet.processes("worker").len() {
+        1 => Ok(()),
+        n => Err(format!("{n} workers")),
+    });
+
+    // Delete leaves nothing behind.
+    kubectl.run("delete mdep guide --timeout=60s").ok();
+    eventually("nothing left", || {
+        let left = kubectl.run("get mdep,mrep,mrev -o name").stdout;
+        let workers = fleet.processes("worker");
+        if left.is_empty() && workers.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left} {workers:?}"))
+        }
+    });
+    let gone = fleet
+        .gateway
+        .try_chat("guide", "Are you there?")
+        .expect("an answer");
+    assert_eq!(
+        (gone.status, gone.json()["error"]["code"].as_str()),
+        (404, Some("model_not_found")),
+        "{}",
+        gone.text
+    );
+}
+
+#[test]
+fn two_deployments_side_by_side() {
+    let mut fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .run(&format!(
+            "apply -f {}",
+            repository("examples/guide.yaml").display()
+        ))
+        .ok();
+    kubectl.apply(SECOND).ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    fleet.wait_for_ready(&kubectl, "second");
+    let models = fleet.gateway.get("/v1/models").expect("an answer").json();
+    let names: Vec<&str> = models["data"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    assert_eq!(names, ["guide", "other-name"]);
+    assert_eq!(
+        fleet.gateway.chat("guide", "What is rooflet?"),
+        fleet.gateway.chat("other-name", "What is rooflet?")
+    );
+
+    // Each keeps its own context limit.
+    let long = "word ".repeat(600);
+    let refused = fleet.gateway.try_chat("other-name", &long).expect("an answer");
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (400, Some("context_length_exceeded")),
+        "{}",
+        refused.text
+    );
+
+    // One goes, the other stays.
+    let kept = kubectl
+        .json("mrep -l rooflet.dev/deployment=second")
+        .expect("a list")["items"][0]["metadata"]["uid"]
+        .clone();
+    kubectl.run("delete mdep guide --timeout=60s").ok();
+    assert!(!fleet.gateway.chat("other-name", "What is rooflet?").is_empty());
+    assert_eq!(
+        kubectl
+            .json("mrep -l rooflet.dev/deployment=second")
+            .expect("a list")["items"][0]["metadata"]["uid"],
+        kept
+    );
+
+    // Ctrl-C leaves no process behind, and the next start finds everything as it was.
+    let pids = descendants(fleet.up.pid());
+    assert!(pids.len() >= 3, "server, agent and worker: {pids:?}");
+    fleet.restart();
+    eventually("the old processes to be gone", || {
+        let left: Vec<u32> = pids
+            .iter()
+            .copied()
+            .filter(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists())
+            .collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    });
+    fleet.wait_for_ready(&kubectl, "second");
+    assert!(!fleet.gateway.chat("other-name", "What is rooflet?").is_empty());
+}
+
+#[test]
+fn a_changed_template_rolls_out_and_back() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl.apply(SECOND).ok();
+    fleet.wait_for_ready(&kubectl, "second");
+    let first = kubectl.json("mdep second").expect("there")["status"]["currentRevision"].clone();
+
+    kubectl.apply(&SECOND.replace("256", "128")).ok();
+    eventually("the new revision to serve", || {
+        let found = kubectl.json("mdep second")?;
+        let status = &found["status"];
+        let done = status["currentRevision"] != first
+            && status["updatedReplicas"] == 1
+            && status["ready"] == "1/1"
+            && status["replicas"] == 1;
+        if done { Ok(()) } else { Err(status.to_string()) }
+    });
+    let replica = kubectl
+        .json("mrep -l rooflet.dev/deployment=second")
+        .expect("a list");
+    assert_eq!(replica["items"][0]["spec"]["serving"]["contextTokens"], 128);
+    assert_eq!(
+        kubectl.json("mrev").expect("a list")["items"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+
+    // A change of objectives restarts nothing.
+    let worker = fleet.processes("worker");
+    kubectl
+        .run_with(
+            &[
+                "patch",
+                "mdep",
+                "second",
+                "--type=merge",
+                "-p",
+                r#"{"spec":{"objectives":{"decodeTokensPerSecond":0.5}}}"#,
+            ],
+            "",
+        )
+        .ok();
+    fleet.gateway.chat("other-name", "What is rooflet?");
+    fleet.wait_for_condition(&kubectl, "mdep second", "ObjectivesMet", "True");
+    assert_eq!(fleet.processes("worker"), worker);
+}
+
+#[test]
+fn logs_show_what_the_worker_said() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl.apply(SECOND).ok();
+    fleet.wait_for_ready(&kubectl, "second");
+    let replica = kubectl.run("get mrep -o name").ok();
+    let name = replica.trim().rsplit('/').next().expect("a name").to_owned();
+    let output = std::process::Command::new(crate::harness::rooflet())
+        .args(["logs", &format!("mrep/{name}")])
+        .env("KUBECONFIG", fleet.kubeconfig())
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && !text.trim().is_empty(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!text.contains("What is rooflet"), "prompts are never logged");
+}

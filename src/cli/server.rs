@@ -1,0 +1,60 @@
+//! `rooflet server`
+
+use std::net::SocketAddr;
+
+use camino::Utf8PathBuf;
+
+use super::Failure;
+use crate::node::server::{self, Role, ServerConfig, StartServerError};
+use crate::node::shutdown;
+use crate::task::Tasks;
+
+/// Arguments of `rooflet server`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the store and the keys are kept.
+    #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", default_value_t = super::default_data_dir().join("server"))]
+    data_dir: Utf8PathBuf,
+    /// Where the API server listens.
+    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// Where the OpenAI-compatible gateway listens.
+    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
+    gateway_listen: SocketAddr,
+    /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig_out: Option<Utf8PathBuf>,
+    /// Which parts run in this process.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Role::Apiserver, Role::Controller, Role::Gateway])]
+    roles: Vec<Role>,
+    /// Use this API server instead of an own one, for the roles controller and gateway.
+    #[arg(long, env = "KUBECONFIG", hide_env_values = true, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+    /// Stop when standard input ends: a supervisor holds the other end.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    if args.stop_with_stdin {
+        shutdown::on_stdin_end(&tasks)?;
+    }
+    let config = ServerConfig {
+        kubeconfig_out: args
+            .kubeconfig_out
+            .unwrap_or_else(|| args.data_dir.join("kubeconfig")),
+        data_dir: args.data_dir,
+        listen: args.listen,
+        gateway_listen: args.gateway_listen,
+        roles: args.roles,
+        kubeconfig: args.kubeconfig,
+    };
+    server::start(config, &tasks)
+        .await
+        .map_err(|err: StartServerError| Failure::new(err.status(), err))?;
+    server::wait(&tasks)
+        .await
+        .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}

@@ -1,0 +1,77 @@
+//! `rooflet worker`
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tracing::warn;
+
+use super::Failure;
+use crate::clock::Clock;
+use crate::node::shutdown;
+use crate::task::Tasks;
+use crate::wire::TerminationMessage;
+use crate::worker::{self, Listen, WorkerConfig};
+
+/// Arguments of `rooflet worker`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("address").required(true).args(["listen", "socket"])))]
+pub(crate) struct Args {
+    /// The model's directory: config.json, tokenizer.json, *.safetensors.
+    #[arg(long, value_name = "DIR")]
+    model: Utf8PathBuf,
+    /// The name clients put into `model`.
+    #[arg(long)]
+    name: String,
+    /// Listen on this TCP address.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// Listen on this Unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<Utf8PathBuf>,
+    /// Tokens of prompt and answer together that one request may have. Default: the model's maximum, at most 32768.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    context_tokens: Option<u64>,
+    /// Requests served at the same time.
+    #[arg(long, value_name = "N", default_value_t = crate::api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    max_concurrency: u32,
+    /// Seconds that running requests may take to finish after SIGTERM.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    grace_seconds: u64,
+    /// Where the reason is written as JSON when the worker ends by itself.
+    #[arg(long, value_name = "FILE", hide = true)]
+    termination_message_path: Option<Utf8PathBuf>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    let listen = match (args.socket, args.listen) {
+        (Some(path), _) => Listen::Unix(path),
+        (None, Some(address)) => Listen::Tcp(address),
+        (None, None) => unreachable!("the argument group asks for one of the two"),
+    };
+    let config = WorkerConfig {
+        model: args.model,
+        listen,
+        name: args.name,
+        context_tokens: args.context_tokens,
+        max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
+        grace: Duration::from_secs(args.grace_seconds),
+        clock: Clock::System,
+    };
+    worker::run(config, tasks.stop_token()).await.map_err(|err| {
+        if let Some(path) = &args.termination_message_path {
+            leave(path, &err.termination_message());
+        }
+        Failure::new(err.exit_status(), err)
+    })
+}
+
+/// Leaves the reason where the agent finds it; not being able to is no reason to hide the reason itself.
+fn leave(path: &Utf8Path, message: &TerminationMessage) {
+    let text = serde_json::to_string(message).expect("two strings always serialise");
+    if let Err(err) = std::fs::write(path, text) {
+        warn!(%path, error = %err, "the termination message could not be written");
+    }
+}

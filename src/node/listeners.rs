@@ -1,0 +1,51 @@
+//! Binding ports. Every port of a process is bound before any of its work starts, so that nothing is half-started.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+/// Why a port could not be bound.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindError {
+    #[error(
+        "{flag} {address}: the port is in use by another process; stop that process or choose another port (port 0 takes a free one)"
+    )]
+    InUse { flag: &'static str, address: SocketAddr },
+    #[error("{flag} {address}: cannot listen there")]
+    Other {
+        flag: &'static str,
+        address: SocketAddr,
+        #[source]
+        err: io::Error,
+    },
+}
+
+/// Binds `address`, which the user gave with `flag`.
+pub(crate) async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address).await.map_err(|err| {
+        if err.kind() == io::ErrorKind::AddrInUse {
+            BindError::InUse { flag, address }
+        } else {
+            BindError::Other { flag, address, err }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_in_use_is_told_as_such() {
+        let first = bind("--listen", "127.0.0.1:0".parse().expect("an address"))
+            .await
+            .expect("a free port");
+        let address = first.local_addr().expect("bound");
+        let err = bind("--listen", address).await.expect_err("taken");
+        assert!(
+            matches!(err, BindError::InUse { .. }) && err.to_string().contains("--listen 127.0.0.1:"),
+            "{err}"
+        );
+    }
+}

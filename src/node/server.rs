@@ -1,0 +1,222 @@
+//! The control plane in one process: API server, controller and gateway, or a part of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tracing::info;
+
+use super::listeners::{self, BindError};
+use crate::api::crd;
+use crate::apiserver::{ApiServer, ApiServerConfig, StartApiServerError};
+use crate::client::{self, ConnectError, KubeconfigSource};
+use crate::clock::Clock;
+use crate::controller::{self, ControllerConfig};
+use crate::error::ExitStatus;
+use crate::gateway;
+use crate::host::Host;
+use crate::metrics::Registry;
+use crate::pki::{
+    Authority, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token, kubeconfig,
+};
+use crate::store::{OpenStoreError, Store, StoreConfig};
+use crate::task::Tasks;
+
+/// How long streams may take to end after the process was asked to stop.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// A part of the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// The embedded API server and its store.
+    Apiserver,
+    /// Deployments, scheduling, node lifecycle.
+    Controller,
+    /// The OpenAI-compatible URL.
+    Gateway,
+}
+
+/// How the control plane is set up.
+#[derive(Debug)]
+pub(crate) struct ServerConfig {
+    pub(crate) data_dir: Utf8PathBuf,
+    pub(crate) listen: SocketAddr,
+    pub(crate) gateway_listen: SocketAddr,
+    pub(crate) kubeconfig_out: Utf8PathBuf,
+    pub(crate) roles: Vec<Role>,
+    /// An API server elsewhere, for roles without an own one.
+    pub(crate) kubeconfig: Option<Utf8PathBuf>,
+}
+
+/// Why the control plane could not start. Nothing was half-started when this is returned.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartServerError {
+    #[error("--roles without `apiserver` needs --kubeconfig, to know which API server to use")]
+    NoApiServer,
+    #[error("cannot create the data directory `{path}`")]
+    DataDir {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("opening the store")]
+    Store(#[from] OpenStoreError),
+    #[error("opening the certificate authority")]
+    Authority(#[from] OpenAuthorityError),
+    #[error("opening the administrator's token")]
+    Token(#[from] OpenTokenError),
+    #[error("issuing the serving certificate")]
+    Certificate(#[from] IssueError),
+    #[error("writing the kubeconfig")]
+    Kubeconfig(#[from] kubeconfig::WriteKubeconfigError),
+    #[error("starting the API server")]
+    ApiServer(#[from] StartApiServerError),
+    #[error("connecting to the API server")]
+    Connect(#[from] ConnectError),
+    #[error("taking over a listener")]
+    Listener(#[source] io::Error),
+    #[error("registering metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+impl StartServerError {
+    /// What the process ends with.
+    pub(crate) fn status(&self) -> ExitStatus {
+        match self {
+            Self::NoApiServer => ExitStatus::Usage,
+            Self::Bind(BindError::InUse { .. }) | Self::Store(OpenStoreError::InUse { .. }) => {
+                ExitStatus::Unavailable
+            }
+            Self::DataDir { .. }
+            | Self::Bind(BindError::Other { .. })
+            | Self::Store(_)
+            | Self::Authority(_)
+            | Self::Token(_)
+            | Self::Certificate(_)
+            | Self::Kubeconfig(_) => ExitStatus::Config,
+            Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
+                ExitStatus::Failure
+            }
+        }
+    }
+}
+
+/// Starts the roles. Returns once all of them serve; they end with `tasks`.
+pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
+    let has = |role| config.roles.contains(&role);
+    if !has(Role::Apiserver) && config.kubeconfig.is_none() {
+        return Err(StartServerError::NoApiServer);
+    }
+    // All ports first: a process that cannot have one must not have touched anything.
+    let api_listener = match has(Role::Apiserver) {
+        true => Some(listeners::bind("--listen", config.listen).await?),
+        false => None,
+    };
+    let gateway_listener = match has(Role::Gateway) {
+        true => Some(listeners::bind("--gateway-listen", config.gateway_listen).await?),
+        false => None,
+    };
+    let registry = Registry::new();
+    let clock = Clock::System;
+
+    let kubeconfig = match api_listener {
+        Some(listener) => {
+            let address = listener.local_addr().map_err(StartServerError::Listener)?;
+            let listener = listener.into_std().map_err(StartServerError::Listener)?;
+            start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
+            config.kubeconfig_out.clone()
+        }
+        None => config.kubeconfig.clone().unwrap_or_default(),
+    };
+    if !has(Role::Controller) && !has(Role::Gateway) {
+        return Ok(());
+    }
+    let client = client::connect(&KubeconfigSource::File(kubeconfig)).await?;
+    if has(Role::Controller) {
+        let config = ControllerConfig {
+            identity: identity(&config),
+        };
+        controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
+    }
+    if let Some(listener) = gateway_listener {
+        gateway::serve(listener, client, clock, tasks, &registry)?;
+    }
+    Ok(())
+}
+
+/// Who the controller is when several want to lead.
+fn identity(config: &ServerConfig) -> String {
+    let hostname = Host::Native.identity().hostname;
+    if config.roles.contains(&Role::Apiserver) {
+        // One server has a data directory at a time, so after a crash it may go on leading at once.
+        format!("{hostname}_{}", config.data_dir)
+    } else {
+        format!("{hostname}_{}", std::process::id())
+    }
+}
+
+async fn start_api_server(
+    config: &ServerConfig,
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    clock: &Clock,
+    registry: &Registry,
+    tasks: &Tasks,
+) -> Result<(), StartServerError> {
+    let directory: &Utf8Path = &config.data_dir;
+    std::fs::create_dir_all(directory).map_err(|err| StartServerError::DataDir {
+        path: directory.to_owned(),
+        err,
+    })?;
+    // The store's lock says whether another server has this directory, so it comes before everything that writes.
+    let store = Store::open(StoreConfig::at(directory.join("store.redb")), clock.clone())?;
+    let authority = Arc::new(Authority::open(directory.as_std_path(), clock)?);
+    let token = Token::open(directory.as_std_path())?;
+    let names = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
+    let tls = Arc::new(certificate.server_config()?);
+
+    let api = ApiServerConfig {
+        token: token.clone(),
+        tls: Some(tls),
+    };
+    let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
+    let definitions: Vec<_> = crd::all()
+        .iter()
+        .map(|definition| serde_json::json!(definition))
+        .collect();
+    server.install_crds(&definitions).await?;
+    server.serve(listener, tasks).await?;
+
+    // Written last: whoever finds the file can use it.
+    let host = if address.ip().is_unspecified() {
+        "127.0.0.1".to_owned()
+    } else {
+        address.ip().to_string()
+    };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let url = format!("https://{host}:{}", address.port());
+    kubeconfig::write(config.kubeconfig_out.as_std_path(), &url, &authority, &token)?;
+    info!(kubeconfig = %config.kubeconfig_out, "kubeconfig is written");
+    tasks.spawn("store-close", |stop| {
+        Box::pin(async move {
+            stop.cancelled().await;
+            store.close().await;
+            Ok::<_, io::Error>(())
+        })
+    });
+    Ok(())
+}
+
+/// Waits until the control plane has stopped.
+pub(crate) async fn wait(tasks: &Tasks) -> Result<(), String> {
+    tasks.join(STOP_GRACE).await
+}
