@@ -15,11 +15,14 @@ mod crd;
 mod crd_controller;
 mod discovery;
 mod engine;
+mod expiry;
+mod gc;
 mod handlers;
 mod health;
 mod list;
 mod metadata;
 mod metrics;
+mod namespaces;
 mod negotiate;
 mod object;
 mod openapi;
@@ -202,6 +205,7 @@ impl ApiServer {
                 Ok::<_, StartApiServerError>(())
             })
         });
+        self.spawn_controllers(tasks);
         let api = Arc::new(Api {
             engine: self.engine,
             token: self.token,
@@ -221,6 +225,31 @@ impl ApiServer {
         });
         info!(address, "API server is listening");
         Ok(())
+    }
+
+    /// What a controller manager does beside a real server: clients wait for it to happen.
+    fn spawn_controllers(&self, tasks: &Tasks) {
+        let collector = gc::GarbageCollector::new(self.engine.clone());
+        tasks.spawn("apiserver-garbage-collector", |stop| {
+            Box::pin(async move {
+                collector.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let namespaces = namespaces::NamespaceController::new(self.engine.clone());
+        tasks.spawn("apiserver-namespaces", |stop| {
+            Box::pin(async move {
+                namespaces.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let engine = self.engine.clone();
+        tasks.spawn("apiserver-event-expiry", |stop| {
+            Box::pin(async move {
+                expiry::run(engine, stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
     }
 
     async fn create_namespaces(&self) -> Result<(), StartApiServerError> {

@@ -1,5 +1,6 @@
 //! The server in-process, asked over real HTTP.
 
+mod collection;
 mod crud;
 mod definitions;
 mod kube_client;

@@ -61,6 +61,8 @@ pub(crate) enum CommitError {
     /// The key is not as the write expects; `current` is what it holds.
     #[error("key is not at the expected revision")]
     Conflict { current: Option<Arc<Record>> },
+    #[error("what the write requires of `{key}` does not hold")]
+    Unguarded { key: Key },
     #[error("value of `{key}` is {bytes} bytes, the limit is {limit}")]
     TooLarge { key: Key, bytes: usize, limit: usize },
     #[error("value of `{key}` is not JSON")]
@@ -78,6 +80,7 @@ impl CommitError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Conflict { .. } => "Conflict",
+            Self::Unguarded { .. } => "Unguarded",
             Self::TooLarge { .. } => "TooLarge",
             Self::NotJson { .. } => "NotJson",
             Self::Encoder { .. } => "EncoderFailed",

@@ -86,6 +86,13 @@ pub(crate) struct Write {
     pub(crate) change: Change,
 }
 
+/// Something about another key that must hold at the very moment of a write.
+pub(crate) struct Guard {
+    pub(crate) key: Key,
+    /// Asked of what the key holds; a key that holds nothing refuses the write.
+    pub(crate) holds: fn(&Record) -> bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     Absent,
@@ -162,9 +169,22 @@ impl Store {
     /// Writes one key. Returns once the write survives a power cut and every reader sees it; on an
     /// error nothing has changed. If the caller stops waiting the write may still happen.
     pub(crate) async fn commit(&self, write: Write) -> Result<Arc<Record>, CommitError> {
+        self.send(write, None).await
+    }
+
+    /// Writes one key if `guard` holds just then.
+    pub(crate) async fn commit_guarded(
+        &self,
+        write: Write,
+        guard: Guard,
+    ) -> Result<Arc<Record>, CommitError> {
+        self.send(write, Some(guard)).await
+    }
+
+    async fn send(&self, write: Write, guard: Option<Guard>) -> Result<Arc<Record>, CommitError> {
         let (reply, outcome) = oneshot::channel();
         self.commands_tx
-            .send(Command::Commit { write, reply })
+            .send(Command::Commit { write, guard, reply })
             .await
             .map_err(|_| CommitError::Closed)?;
         outcome.await.map_err(|_| CommitError::Closed)?

@@ -48,6 +48,11 @@ impl Record {
         }))
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_tests(key: Key, value: Bytes) -> Arc<Self> {
+        Self::load(key, value, Revision::INITIAL, Revision::INITIAL)
+    }
+
     /// The value parsed.
     pub(crate) fn json(&self) -> &Value {
         self.parsed

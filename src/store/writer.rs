@@ -17,7 +17,8 @@ use super::medium::Medium;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
 use super::{
-    Change, Event, EventKind, Expect, Key, Record, Revision, Shared, StoreConfig, StoreMetrics, Write, disk,
+    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Shared, StoreConfig, StoreMetrics, Write,
+    disk,
 };
 use crate::clock::Clock;
 
@@ -31,8 +32,14 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 pub(crate) const VALUE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) enum Command {
-    Commit { write: Write, reply: Reply },
-    Close { done: oneshot::Sender<()> },
+    Commit {
+        write: Write,
+        guard: Option<Guard>,
+        reply: Reply,
+    },
+    Close {
+        done: oneshot::Sender<()>,
+    },
 }
 
 type Outcome = Result<Arc<Record>, CommitError>;
@@ -128,7 +135,10 @@ impl Writer {
             let mut current = Some(command);
             while let Some(command) = current.take() {
                 match command {
-                    Command::Commit { write, reply } => self.decide(&mut batch, write, reply),
+                    Command::Commit { write, guard, reply } => {
+                        let outcome = self.decide(&mut batch, write, guard);
+                        batch.replies.push((reply, outcome));
+                    }
                     Command::Close { done } => {
                         closing = Some(done);
                         break;
@@ -147,30 +157,33 @@ impl Writer {
         None
     }
 
-    fn decide(&self, batch: &mut Batch, write: Write, reply: Reply) {
+    fn decide(&self, batch: &mut Batch, write: Write, guard: Option<Guard>) -> Outcome {
         let Write { key, expect, change } = write;
         let (current, revision) = {
             let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
-            let current = match batch.pending.get(&key) {
+            let held = |key: &Key| match batch.pending.get(key) {
                 Some(pending) => pending.clone(),
                 None => shared.state.get(key.as_str()).map(Arc::clone),
             };
-            let durable = shared.state.revision();
-            (
-                current,
-                batch.events.last().map_or(durable, |event| event.revision).next(),
-            )
+            if let Some(Guard { key, holds }) = guard
+                && !held(&key).is_some_and(|record| holds(&record))
+            {
+                return Err(CommitError::Unguarded { key });
+            }
+            let newest = batch
+                .events
+                .last()
+                .map_or(shared.state.revision(), |event| event.revision);
+            (held(&key), newest.next())
         };
-        let outcome = decide_one(key, &expect, change, current, revision).map(|event| {
-            let event = Arc::new(event);
-            batch.bytes += event.record.value.len();
-            batch
-                .pending
-                .insert(event.key().clone(), event.outcome().map(Arc::clone));
-            batch.events.push(Arc::clone(&event));
-            Arc::clone(&event.record)
-        });
-        batch.replies.push((reply, outcome));
+        let event = Arc::new(decide_one(key, &expect, change, current, revision)?);
+        let record = Arc::clone(&event.record);
+        batch.bytes += record.value.len();
+        batch
+            .pending
+            .insert(event.key().clone(), event.outcome().map(Arc::clone));
+        batch.events.push(event);
+        Ok(record)
     }
 
     fn commit(&mut self, batch: Batch) {

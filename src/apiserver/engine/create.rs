@@ -8,7 +8,6 @@ use super::super::options::WriteOptions;
 use super::super::resource::{Origin, Resource};
 use super::super::status::ApiError;
 use super::{Engine, PutError, Shown, Target, Warnings, Written, validate};
-use crate::store::Expect;
 
 /// How many names are tried for `metadata.generateName`.
 const GENERATE_NAME_ATTEMPTS: usize = 8;
@@ -86,11 +85,10 @@ impl Engine {
             ));
         }
         object::metadata_mut(&mut working).remove("resourceVersion");
-        let key = target.key();
         let taken = |is_being_deleted| {
             ApiError::already_exists(&resource.group_resource(), &target.name, is_being_deleted)
         };
-        if let Some(existing) = self.store.get(&key) {
+        if let Some(existing) = self.store.get(&target.key()) {
             return Err(taken(object::is_being_deleted(existing.json())));
         }
         if options.dry_run {
@@ -99,7 +97,7 @@ impl Engine {
                 created: true,
             });
         }
-        match self.put(resource, key, Expect::Absent, working).await {
+        match self.put_new(target, working).await {
             Ok(record) => Ok(Written {
                 shown: Shown::Record(record),
                 created: true,

@@ -21,7 +21,7 @@ use super::resource::{Resource, Subresource};
 use super::status::{ApiError, GroupResource};
 use crate::clock::Clock;
 use crate::error::Chain;
-use crate::store::{Change, CommitError, Expect, Key, Record, Revision, Store, Write};
+use crate::store::{Change, CommitError, Expect, Guard, Key, Record, Revision, Store, Write};
 
 pub(crate) use decode::{DecodeFault, Warnings, object as decode_object, request_body};
 pub(crate) use delete::Deleted;
@@ -97,12 +97,8 @@ impl Engine {
         let Some(namespace) = target.namespace.as_deref().filter(|_| target.resource.namespaced) else {
             return Ok(());
         };
-        let key = Key::new(format!("{}{namespace}", builtin::NAMESPACE_STORAGE));
-        match self.store.get(&key) {
-            None => Err(ApiError::not_found(
-                &GroupResource::new("", "namespaces"),
-                namespace,
-            )),
+        match self.store.get(&namespace_key(namespace)) {
+            None => Err(no_namespace(namespace)),
             Some(record) if is_create && builtin::is_terminating(record.json()) => {
                 let resource = target.resource.group_resource();
                 Err(ApiError::namespace_terminating(
@@ -123,13 +119,39 @@ impl Engine {
         expect: Expect,
         working: Value,
     ) -> Result<Arc<Record>, PutError> {
-        let sealed = Sealed::new(resource.stored(working));
-        let change = Change::Put(Box::new(move |revision: Revision| sealed.seal(revision)));
-        let record = self.commit(Write { key, expect, change }).await?;
+        let change = sealed(resource, working);
+        let record = self.store.commit(Write { key, expect, change }).await?;
         if resource.is(BuiltIn::CustomResourceDefinition) {
             self.registry.sync();
         }
         Ok(record)
+    }
+
+    /// Stores a new object, in a namespace that takes new objects at that very moment.
+    async fn put_new(&self, target: &Target, working: Value) -> Result<Arc<Record>, PutError> {
+        let resource = &target.resource;
+        let Some(namespace) = target.namespace.as_deref().filter(|_| resource.namespaced) else {
+            return self.put(resource, target.key(), Expect::Absent, working).await;
+        };
+        let change = sealed(resource, working);
+        let write = Write {
+            key: target.key(),
+            expect: Expect::Absent,
+            change,
+        };
+        let holds = |namespace: &Record| !builtin::is_terminating(namespace.json());
+        let guard = Guard {
+            key: namespace_key(namespace),
+            holds,
+        };
+        match self.store.commit_guarded(write, guard).await {
+            // The namespace went, or began to, after it was checked.
+            Err(CommitError::Unguarded { .. }) => {
+                let why = self.check_namespace(target, true).err();
+                Err(PutError::Refused(why.unwrap_or_else(|| no_namespace(namespace))))
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Puts a new value in place of a record that must not have changed; no checks are made. False if it has.
@@ -159,26 +181,25 @@ impl Engine {
             expect: Expect::At(record.modified),
             change,
         };
-        let removed = self.commit(write).await?;
+        let removed = self.store.commit(write).await?;
         if resource.is(BuiltIn::CustomResourceDefinition) {
             self.registry.sync();
         }
         Ok(removed)
     }
+}
 
-    async fn commit(&self, write: Write) -> Result<Arc<Record>, PutError> {
-        self.store.commit(write).await.map_err(|err| match err {
-            CommitError::Conflict { .. } => PutError::Conflict,
-            CommitError::TooLarge { bytes, limit, .. } => {
-                let what = format!("the object has {bytes} bytes, the limit is {limit}");
-                PutError::Refused(ApiError::too_large(&what))
-            }
-            other @ (CommitError::NotJson { .. }
-            | CommitError::Encoder { .. }
-            | CommitError::Io(_)
-            | CommitError::Closed) => PutError::Refused(ApiError::internal(Chain(&other))),
-        })
-    }
+fn namespace_key(name: &str) -> Key {
+    Key::new(format!("{}{name}", builtin::NAMESPACE_STORAGE))
+}
+
+fn no_namespace(name: &str) -> ApiError {
+    ApiError::not_found(&GroupResource::new("", "namespaces"), name)
+}
+
+fn sealed(resource: &Resource, working: Value) -> Change {
+    let sealed = Sealed::new(resource.stored(working));
+    Change::Put(Box::new(move |revision: Revision| sealed.seal(revision)))
 }
 
 /// Why a write did not happen.
@@ -187,4 +208,64 @@ enum PutError {
     /// Somebody else changed the key first.
     Conflict,
     Refused(ApiError),
+}
+
+impl From<CommitError> for PutError {
+    fn from(err: CommitError) -> Self {
+        match err {
+            CommitError::Conflict { .. } => Self::Conflict,
+            CommitError::TooLarge { bytes, limit, .. } => {
+                let what = format!("the object has {bytes} bytes, the limit is {limit}");
+                Self::Refused(ApiError::too_large(&what))
+            }
+            other @ (CommitError::NotJson { .. }
+            | CommitError::Encoder { .. }
+            | CommitError::Unguarded { .. }
+            | CommitError::Io(_)
+            | CommitError::Closed) => Self::Refused(ApiError::internal(Chain(&other))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{DeleteOptions, WriteOptions};
+    use super::super::status::Reason;
+    use super::*;
+    use crate::store::StoreConfig;
+    use serde_json::json;
+
+    /// The check before a create and its write are two moments; what counts is the second.
+    #[tokio::test]
+    async fn a_namespace_must_take_objects_at_the_moment_of_the_write() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store), Clock::System);
+        let snapshot = engine.registry.snapshot();
+        let namespace = Target::new(snapshot.built_in(BuiltIn::Namespace), None, "n");
+        let map = |name: &str| Target::new(snapshot.built_in(BuiltIn::ConfigMap), Some("n"), name);
+        let put_new = async |name: &str| {
+            let working = json!({"metadata": {"name": name, "namespace": "n"}});
+            match engine.put_new(&map(name), working).await {
+                Ok(_) => None,
+                Err(PutError::Refused(err)) => Some(err.reason()),
+                Err(PutError::Conflict) => Some(Reason::Conflict),
+            }
+        };
+        assert_eq!(put_new("too-early").await, Some(Reason::NotFound));
+        let mut warnings = Warnings::default();
+        let object = json!({"metadata": {"name": "n"}});
+        engine
+            .create(&namespace, object, WriteOptions::INTERNAL, &mut warnings)
+            .await
+            .expect("created");
+        assert_eq!(put_new("in-time").await, None);
+        assert_eq!(put_new("in-time").await, Some(Reason::Conflict));
+        engine
+            .delete(&namespace, &DeleteOptions::default())
+            .await
+            .expect("marked");
+        assert_eq!(put_new("too-late").await, Some(Reason::Forbidden));
+    }
 }

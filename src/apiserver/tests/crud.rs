@@ -3,6 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use super::definitions::until;
 use super::{GIZMOS, TestServer, gizmo};
 
 #[tokio::test]
@@ -359,9 +360,15 @@ async fn built_in_kinds_have_their_specials() {
 async fn namespaces_wait_for_their_finalizer() {
     let server = TestServer::start().await;
     let created = server
-        .post("/api/v1/namespaces", &json!({"metadata": {"name": "team"}}))
+        .post(
+            "/api/v1/namespaces",
+            &json!({"metadata": {"name": "team"}, "spec": {"finalizers": ["example.com/hold"]}}),
+        )
         .await;
-    assert_eq!(created.body["spec"]["finalizers"], json!(["kubernetes"]));
+    assert_eq!(
+        created.body["spec"]["finalizers"],
+        json!(["example.com/hold", "kubernetes"])
+    );
     assert_eq!(created.body["status"]["phase"], "Active");
     assert_eq!(
         created.body["metadata"]["labels"]["kubernetes.io/metadata.name"],
@@ -387,7 +394,10 @@ async fn namespaces_wait_for_their_finalizer() {
         (refused.code, &refused.body["details"]["causes"][0]["reason"]),
         (403, &json!("NamespaceTerminating"))
     );
-    let mut finalized = terminating.body.clone();
+    // The server takes its own finalizer away once the namespace is empty, and only that.
+    let only_held = |_: u16, body: &Value| body["spec"]["finalizers"] == json!(["example.com/hold"]);
+    until(&server, "/api/v1/namespaces/team", "emptied", only_held).await;
+    let mut finalized = server.get("/api/v1/namespaces/team").await.body;
     finalized["spec"] = json!({"finalizers": []});
     assert_eq!(
         server

@@ -19,7 +19,7 @@ fn part(name: &str) -> Value {
     json!({"apiVersion": "shop.example.com/v1", "kind": "Part", "metadata": {"name": name}, "spec": {"a": "x"}})
 }
 
-async fn until(server: &TestServer, path: &str, what: &str, holds: impl Fn(u16, &Value) -> bool) {
+pub(super) async fn until(server: &TestServer, path: &str, what: &str, holds: impl Fn(u16, &Value) -> bool) {
     let found = tokio::time::timeout(DEADLINE, async {
         loop {
             let got = server.get(path).await;

@@ -455,3 +455,41 @@ fn what_happens_is_counted() {
         assert!(text.contains(&format!("{line}\n")), "{line} is not in:\n{text}");
     }
 }
+
+#[test]
+fn a_guard_is_asked_at_the_very_moment_of_the_write() {
+    let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
+    let open = || {
+        let holds = |record: &Record| text(record) == "open";
+        Some(Guard {
+            key: Key::new("/door"),
+            holds,
+        })
+    };
+    let outcomes = store.guarded_batch([
+        (put("/room/1", Expect::Absent, "x"), open()),
+        (put("/door", Expect::Absent, "open"), None),
+        (put("/room/2", Expect::Absent, "x"), open()),
+        (put("/door", Expect::Any, "closed"), None),
+        (put("/room/3", Expect::Absent, "x"), open()),
+        (delete("/door", Expect::Any), None),
+        (put("/room/4", Expect::Absent, "x"), open()),
+    ]);
+    let reasons: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| outcome.as_ref().map_or_else(CommitError::reason, |_| "done"))
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "Unguarded",
+            "done",
+            "done",
+            "done",
+            "Unguarded",
+            "done",
+            "Unguarded"
+        ]
+    );
+    assert_eq!(store.list("/room/"), [("/room/2".to_owned(), "x".to_owned())]);
+}

@@ -65,15 +65,20 @@ impl Manual {
 
     /// Commits all writes as one batch.
     fn batch(&mut self, writes: impl IntoIterator<Item = Write>) -> Vec<Result<Arc<Record>, CommitError>> {
+        self.guarded_batch(writes.into_iter().map(|write| (write, None)))
+    }
+
+    fn guarded_batch(
+        &mut self,
+        writes: impl IntoIterator<Item = (Write, Option<Guard>)>,
+    ) -> Vec<Result<Arc<Record>, CommitError>> {
         let (commands_tx, mut commands_rx) = mpsc::channel(QUEUE_WRITES_MAX);
         let outcomes: Vec<_> = writes
             .into_iter()
-            .map(|write| {
+            .map(|(write, guard)| {
                 let (reply, outcome) = oneshot::channel();
-                commands_tx
-                    .try_send(Command::Commit { write, reply })
-                    .map_err(|_| "full")
-                    .expect("fits");
+                let command = Command::Commit { write, guard, reply };
+                commands_tx.try_send(command).map_err(|_| "full").expect("fits");
                 outcome
             })
             .collect();

@@ -1,0 +1,402 @@
+//! Namespaces that are being deleted: emptied, then let go.
+//!
+//! One task. It deletes what a namespace holds, as a client would, tells in the namespace's conditions what
+//! it still waits for, and takes the namespace's own finalizer away when nothing is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::builtin::{BuiltIn, NAMESPACE_STORAGE};
+use super::crd::{Condition, set_condition};
+use super::engine::{Edit, Engine, Target, Warnings};
+use super::object;
+use super::options::{DeleteOptions, Propagation, WriteOptions};
+use super::resource::{Resource, Subresource};
+use super::status::ApiError;
+use crate::store::{Event, EventKind, ListOptions, Record};
+
+const EVERYTHING: &str = "/";
+/// The finalizer in a namespace's spec that this task stands for.
+const FINALIZER: &str = "kubernetes";
+/// How long to wait before something that failed is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Deletions under way at once.
+const WRITES_MAX: usize = 64;
+
+pub(super) struct NamespaceController {
+    engine: Engine,
+    /// Namespaces to work on.
+    dirty: BTreeSet<String>,
+    /// Namespaces that wait for their content to go.
+    waiting: BTreeSet<String>,
+    /// Namespaces to try again after a while.
+    failed: BTreeSet<String>,
+}
+
+impl NamespaceController {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            dirty: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let work = self.follow_store();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = work => {}
+            }
+            // The watch fell behind, or the store is closing: begin again from what is there.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RETRY_DELAY) => {}
+            }
+        }
+    }
+
+    async fn follow_store(&mut self) {
+        let Ok(listing) = self.engine.store.list(NAMESPACE_STORAGE, &ListOptions::default()) else {
+            return;
+        };
+        let Ok(mut watcher) = self.engine.store.watch(EVERYTHING, listing.revision) else {
+            return;
+        };
+        let terminating = listing.records.iter().filter(|record| is_ours(record.json()));
+        self.dirty = terminating
+            .map(|record| object::name(record.json()).to_owned())
+            .collect();
+        loop {
+            while let Some(event) = watcher.ready() {
+                self.take_in(&event);
+            }
+            if let Some(name) = self.dirty.pop_first() {
+                self.work(name).await;
+                continue;
+            }
+            let retry = tokio::time::sleep(RETRY_DELAY);
+            tokio::select! {
+                event = watcher.next() => match event {
+                    Some(event) => self.take_in(&event),
+                    None => return,
+                },
+                () = retry, if !self.failed.is_empty() => self.dirty.append(&mut self.failed),
+            }
+        }
+    }
+
+    fn take_in(&mut self, event: &Event) {
+        let object = event.record.json();
+        if event.key().as_str().starts_with(NAMESPACE_STORAGE) {
+            if event.kind != EventKind::Deleted
+                && is_ours(object)
+                && !self.waiting.contains(object::name(object))
+            {
+                self.dirty.insert(object::name(object).to_owned());
+            }
+        } else if self.waiting.contains(object::namespace(object)) {
+            self.dirty.insert(object::namespace(object).to_owned());
+        }
+    }
+
+    async fn work(&mut self, name: String) {
+        match self.empty(&name).await {
+            Ok(Emptied::Gone) => {
+                self.waiting.remove(&name);
+                info!(namespace = name, "namespace and its content removed");
+            }
+            Ok(Emptied::Waits) => drop(self.waiting.insert(name)),
+            Err(err) => {
+                warn!(namespace = name, error = %err, "emptying a namespace failed; trying again");
+                self.failed.insert(name);
+            }
+        }
+    }
+
+    async fn empty(&self, name: &str) -> Result<Emptied, ApiError> {
+        let namespaces = Arc::clone(self.engine.registry.snapshot().built_in(BuiltIn::Namespace));
+        let mut target = Target::new(&namespaces, None, name);
+        let Some(record) = self.engine.store.get(&target.key()) else {
+            return Ok(Emptied::Gone);
+        };
+        if !is_ours(record.json()) {
+            return Ok(Emptied::Gone);
+        }
+        self.delete_content(name).await?;
+        let remaining = Remaining::new(
+            self.content(name)?
+                .iter()
+                .map(|(resource, record)| (&**resource, &**record)),
+        );
+        let now = self.engine.clock.now();
+        let (subresource, emptied) = match remaining.objects.is_empty() {
+            true => (Subresource::Finalize, Emptied::Gone),
+            false => (Subresource::Status, Emptied::Waits),
+        };
+        target.subresource = Some(subresource);
+        let change = |namespace: &Value, _: &mut Warnings| {
+            let mut namespace = namespace.clone();
+            match emptied {
+                Emptied::Gone => release(&mut namespace),
+                Emptied::Waits => remaining.tell(&mut namespace, now),
+            }
+            Ok(namespace)
+        };
+        let mut warnings = Warnings::default();
+        let written = self
+            .engine
+            .update(
+                &target,
+                Edit::Change(&change),
+                WriteOptions::INTERNAL,
+                &mut warnings,
+            )
+            .await;
+        unless_gone(written.map(drop))?;
+        Ok(emptied)
+    }
+
+    /// Every object of the namespace, each once however many versions show it.
+    fn content(&self, namespace: &str) -> Result<Vec<(Arc<Resource>, Arc<Record>)>, ApiError> {
+        let snapshot = self.engine.registry.snapshot();
+        let mut by_prefix: BTreeMap<String, &Arc<Resource>> = BTreeMap::new();
+        for resource in snapshot.resources().filter(|resource| resource.namespaced) {
+            let is_stored_so = resource
+                .custom()
+                .is_none_or(|custom| custom.storage_version == resource.version);
+            if is_stored_so {
+                by_prefix
+                    .entry(resource.prefix_in(Some(namespace)))
+                    .or_insert(resource);
+            }
+        }
+        let mut content = Vec::new();
+        for (prefix, resource) in by_prefix {
+            let listing = self
+                .engine
+                .store
+                .list(&prefix, &ListOptions::default())
+                .map_err(ApiError::internal)?;
+            content.extend(
+                listing
+                    .records
+                    .into_iter()
+                    .map(|record| (Arc::clone(resource), record)),
+            );
+        }
+        Ok(content)
+    }
+
+    async fn delete_content(&self, namespace: &str) -> Result<(), ApiError> {
+        let mut content = self.content(namespace)?;
+        content.retain(|(_, record)| !object::is_being_deleted(record.json()));
+        let options = DeleteOptions {
+            propagation: Some(Propagation::Background),
+            ..DeleteOptions::default()
+        };
+        let outcomes: Vec<Result<(), ApiError>> = futures::stream::iter(content)
+            .map(|(resource, record)| {
+                let target = Target::new(&resource, Some(namespace), object::name(record.json()));
+                let options = &options;
+                async move { unless_gone(self.engine.delete(&target, options).await.map(drop)) }
+            })
+            .buffer_unordered(WRITES_MAX)
+            .collect()
+            .await;
+        outcomes.into_iter().collect()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Emptied {
+    /// Nothing is left to do for the namespace.
+    Gone,
+    /// Objects with finalizers of others are left.
+    Waits,
+}
+
+fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+    match outcome {
+        Err(err) if err.code() == StatusCode::NOT_FOUND => Ok(()),
+        other => other,
+    }
+}
+
+/// It is being deleted, and waits for this task.
+fn is_ours(namespace: &Value) -> bool {
+    let finalizers = namespace["spec"]["finalizers"].as_array();
+    object::is_being_deleted(namespace)
+        && finalizers.is_some_and(|names| names.iter().any(|name| name == FINALIZER))
+}
+
+fn release(namespace: &mut Value) {
+    if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
+        finalizers.retain(|name| name != FINALIZER);
+    }
+}
+
+/// What a namespace still holds.
+#[derive(Debug, Default)]
+struct Remaining {
+    /// How many objects, by `resource.group`.
+    objects: BTreeMap<String, usize>,
+    /// How many objects wait for each finalizer.
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Remaining {
+    fn new<'a>(content: impl Iterator<Item = (&'a Resource, &'a Record)>) -> Self {
+        let mut remaining = Self::default();
+        for (resource, record) in content {
+            let name = format!("{}.{}", resource.plural, resource.group);
+            *remaining.objects.entry(name).or_default() += 1;
+            for finalizer in object::finalizers(record.json()) {
+                *remaining.finalizers.entry(finalizer.to_owned()).or_default() += 1;
+            }
+        }
+        remaining
+    }
+
+    /// Sets the conditions that a real server sets, in its words.
+    fn tell(&self, namespace: &mut Value, now: Timestamp) {
+        let counted = |counts: &BTreeMap<String, usize>, verb: &str| {
+            let parts: Vec<String> = counts
+                .iter()
+                .map(|(name, count)| format!("{name} {verb} {count} resource instances"))
+                .collect();
+            parts.join(", ")
+        };
+        let content = match self.objects.is_empty() {
+            true => (
+                false,
+                "ContentRemoved",
+                "All content successfully removed".to_owned(),
+            ),
+            false => {
+                let message = format!("Some resources are remaining: {}", counted(&self.objects, "has"));
+                (true, "SomeResourcesRemain", message)
+            }
+        };
+        let finalizers = match self.finalizers.is_empty() {
+            true => (
+                false,
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished".to_owned(),
+            ),
+            false => {
+                let what = counted(&self.finalizers, "in");
+                (
+                    true,
+                    "SomeFinalizersRemain",
+                    format!("Some content in the namespace has finalizers remaining: {what}"),
+                )
+            }
+        };
+        let well = |reason, message: &str| (false, reason, message.to_owned());
+        let deleted = "All content successfully deleted, may be waiting on finalization";
+        let conditions = [
+            (
+                "NamespaceDeletionDiscoveryFailure",
+                well("ResourcesDiscovered", "All resources successfully discovered"),
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
+                well("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+            ),
+            ("NamespaceDeletionContentFailure", well("ContentDeleted", deleted)),
+            ("NamespaceContentRemaining", content),
+            ("NamespaceFinalizersRemaining", finalizers),
+        ];
+        for (kind, (status, reason, message)) in conditions {
+            let condition = Condition {
+                kind,
+                status,
+                reason: reason.to_owned(),
+                message,
+            };
+            set_condition(namespace, &condition, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_namespace_under_deletion_with_our_finalizer_is_ours() {
+        let check = |namespace: Value, expect: bool| assert_eq!(is_ours(&namespace), expect, "{namespace}");
+        check(
+            json!({"metadata": {}, "spec": {"finalizers": ["kubernetes"]}}),
+            false,
+        );
+        check(
+            json!({"metadata": {"deletionTimestamp": "t"}, "spec": {"finalizers": ["kubernetes"]}}),
+            true,
+        );
+        check(
+            json!({"metadata": {"deletionTimestamp": "t"}, "spec": {"finalizers": ["a/b"]}}),
+            false,
+        );
+        check(json!({"metadata": {"deletionTimestamp": "t"}, "spec": {}}), false);
+    }
+
+    #[test]
+    fn release_takes_only_our_finalizer() {
+        let mut namespace = json!({"spec": {"finalizers": ["a/b", "kubernetes"]}});
+        release(&mut namespace);
+        assert_eq!(namespace, json!({"spec": {"finalizers": ["a/b"]}}));
+    }
+
+    #[test]
+    fn conditions_tell_what_is_waited_for() {
+        let remaining = Remaining {
+            objects: [
+                ("configmaps.".to_owned(), 1),
+                ("gizmos.example.com".to_owned(), 2),
+            ]
+            .into(),
+            finalizers: [("a/b".to_owned(), 3)].into(),
+        };
+        let mut namespace = json!({"status": {"phase": "Terminating"}});
+        remaining.tell(&mut namespace, Timestamp::UNIX_EPOCH);
+        let told: Vec<String> = namespace["status"]["conditions"]
+            .as_array()
+            .expect("conditions")
+            .iter()
+            .map(|condition| {
+                let text = |key| condition[key].as_str().unwrap_or_default();
+                format!("{}={} {}", text("type"), text("status"), text("message"))
+            })
+            .collect();
+        assert_eq!(
+            told[3..],
+            [
+                "NamespaceContentRemaining=True Some resources are remaining: configmaps. has 1 resource instances, \
+                 gizmos.example.com has 2 resource instances",
+                "NamespaceFinalizersRemaining=True Some content in the namespace has finalizers remaining: a/b in 3 \
+                 resource instances",
+            ]
+        );
+        let again = namespace.clone();
+        remaining.tell(&mut namespace, Timestamp::MAX);
+        assert_eq!(
+            namespace, again,
+            "a condition keeps its time while it keeps its status"
+        );
+        Remaining::default().tell(&mut namespace, Timestamp::MAX);
+        assert_eq!(namespace["status"]["conditions"][3]["reason"], "ContentRemoved");
+    }
+}
