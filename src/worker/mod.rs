@@ -257,10 +257,14 @@ impl Worker {
         }
         // The process must not end while the thread is inside MLX, whose statics would be gone.
         app.engine.stop();
-        if tokio::time::timeout(ENGINE_END, engine_ended).await.is_err() {
-            tracing::warn!("the engine did not end in time");
+        match tokio::time::timeout(ENGINE_END, engine_ended).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(failed) => ended(failed),
+            Err(_elapsed) => {
+                tracing::warn!("the engine did not end in time");
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 
