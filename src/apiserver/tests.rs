@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{ApiServer, ApiServerConfig};
 use crate::clock::Clock;
 use crate::pki::Token;
-use crate::store::{Store, StoreConfig};
+use crate::store::{HistoryLimits, Store, StoreConfig};
 use crate::task::Tasks;
 
 /// No wait in these tests is longer.
@@ -27,7 +27,7 @@ pub(super) struct TestServer {
     pub(super) url: String,
     pub(super) token: String,
     client: Client,
-    tasks: Tasks,
+    pub(super) tasks: Tasks,
     _directory: tempfile::TempDir,
 }
 
@@ -68,11 +68,16 @@ impl Got {
 
 impl TestServer {
     pub(super) async fn start() -> Self {
+        Self::start_with(HistoryLimits::default()).await
+    }
+
+    pub(super) async fn start_with(history: HistoryLimits) -> Self {
         // Only the first test of a process gets to say which.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = Token::open(directory.path()).expect("a token");
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let mut config = StoreConfig::at(directory.path().join("store.redb"));
+        config.history = history;
         let store = Store::open(config, Clock::System).expect("a new store");
         let tasks = Tasks::new();
         let registry = crate::metrics::Registry::new();

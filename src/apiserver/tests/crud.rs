@@ -408,3 +408,90 @@ async fn namespaces_wait_for_their_finalizer() {
     );
     assert_eq!(server.get("/api/v1/namespaces/team").await.code, 404);
 }
+
+#[tokio::test]
+async fn deletes_take_preconditions_policies_and_selectors() {
+    let server = TestServer::start().await;
+    let created = server.post(GIZMOS, &gizmo("a")).await;
+    let path = format!("{GIZMOS}/a");
+    let json_type = &[("content-type", "application/json")];
+    let with = async |options: Value| {
+        server
+            .send(Method::DELETE, &path, json_type, options.to_string().into_bytes())
+            .await
+    };
+    let wrong = with(json!({"preconditions": {"uid": "other"}})).await;
+    assert_eq!(
+        (wrong.code, &wrong.body["details"]["kind"]),
+        (409, &json!("Gizmo"))
+    );
+    assert!(
+        wrong
+            .message()
+            .contains("the UID in the precondition (other) does not match the UID in record")
+    );
+    assert_eq!(with(json!({"propagationPolicy": "Sideways"})).await.code, 422);
+    let uid = &created.body["metadata"]["uid"];
+    let foreground = with(
+        json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
+        "preconditions": {"uid": uid}}),
+    )
+    .await;
+    assert_eq!(
+        foreground.body["metadata"]["finalizers"],
+        json!(["foregroundDeletion"])
+    );
+
+    for (name, color) in [("b", "red"), ("c", "blue"), ("d", "red")] {
+        let mut body = gizmo(name);
+        body["metadata"]["labels"] = json!({"color": color});
+        server.post(GIZMOS, &body).await;
+    }
+    let deleted = server
+        .delete(&format!("{GIZMOS}?labelSelector=color%3Dred"))
+        .await;
+    assert_eq!((deleted.code, &deleted.body["kind"]), (200, &json!("GizmoList")));
+    assert_eq!(deleted.body["items"].as_array().map(Vec::len), Some(2));
+    let left = server.get(&format!("{GIZMOS}?labelSelector=color")).await;
+    assert_eq!(left.body["items"][0]["metadata"]["name"], "c");
+}
+
+#[tokio::test]
+async fn yaml_bodies_and_answers() {
+    let server = TestServer::start().await;
+    let yaml = "apiVersion: example.com/v1\nkind: Gizmo\nmetadata: {name: why}\nspec:\n  image: \"on\"\n  replicas: 2\n";
+    let headers = &[
+        ("content-type", "application/yaml"),
+        ("accept", "application/yaml"),
+    ];
+    let got = server
+        .send(Method::POST, GIZMOS, headers, yaml.as_bytes().to_vec())
+        .await;
+    assert_eq!(got.code, 201, "{got:?}");
+    let text = got.body.as_str().expect("YAML is no JSON");
+    assert!(text.contains("replicas: 2"), "{text}");
+    let norway = yaml.replace("why", "y");
+    let got = server
+        .send(Method::POST, GIZMOS, headers, norway.into_bytes())
+        .await;
+    assert_eq!(got.code, 400, "an unquoted y is a boolean in YAML 1.1");
+    let odd = &[("content-type", "text/plain")];
+    assert_eq!(
+        server
+            .send(Method::POST, GIZMOS, odd, yaml.as_bytes().to_vec())
+            .await
+            .code,
+        415
+    );
+    let broken = &[("content-type", "application/json")];
+    let got = server
+        .send(Method::POST, GIZMOS, broken, b"{\"a\":".to_vec())
+        .await;
+    assert!(
+        got.code == 400
+            && got
+                .message()
+                .contains("couldn't get version/kind; json parse error"),
+        "{got:?}"
+    );
+}

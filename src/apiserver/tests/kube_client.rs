@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::finalizer::{Event as FinalizerEvent, finalizer};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, Config, Discovery, ResourceExt as _};
 use serde_json::json;
 
 use super::{DEADLINE, TestServer, gizmo};
@@ -143,4 +145,59 @@ async fn an_entry_is_made_and_changed() {
     entry.commit(&PostParams::default()).await.expect("updated");
     let stored = maps.get("c").await.expect("exists");
     assert_eq!(stored.data.expect("data")["a"], "2");
+}
+
+#[tokio::test]
+async fn discovery_finds_every_kind_both_ways() {
+    let server = TestServer::start().await;
+    let client = client(&server);
+    for discovery in [
+        Discovery::new(client.clone()).run().await.expect("plain"),
+        Discovery::new(client.clone())
+            .run_aggregated()
+            .await
+            .expect("aggregated"),
+    ] {
+        assert!(discovery.has_group("example.com") && discovery.has_group("coordination.k8s.io"));
+        let kind = GroupVersionKind::gvk("example.com", "v1", "Gizmo");
+        let (resource, capabilities) = discovery.resolve_gvk(&kind).expect("found");
+        assert_eq!(resource.plural, "gizmos");
+        assert!(capabilities.supports_operation("watch"));
+    }
+}
+
+#[tokio::test]
+async fn only_one_takes_a_lease() {
+    let server = TestServer::start().await;
+    let leases: Api<Lease> = Api::namespaced(client(&server), "kube-system");
+    let mut lease = Lease {
+        spec: Some(LeaseSpec {
+            holder_identity: Some("one".to_owned()),
+            lease_duration_seconds: Some(15),
+            renew_time: Some(MicroTime("2026-01-01T00:00:00.000001Z".parse().expect("a time"))),
+            ..LeaseSpec::default()
+        }),
+        ..Lease::default()
+    };
+    lease.metadata.name = Some("leader".to_owned());
+    let first = leases
+        .create(&PostParams::default(), &lease)
+        .await
+        .expect("created");
+    let mut taken = first.clone();
+    taken.spec.as_mut().expect("a spec").holder_identity = Some("two".to_owned());
+    leases
+        .replace("leader", &PostParams::default(), &taken)
+        .await
+        .expect("first come");
+    let lost = leases
+        .replace("leader", &PostParams::default(), &first)
+        .await
+        .expect_err("too late");
+    assert!(
+        matches!(&lost, kube::Error::Api(status) if status.code == 409),
+        "{lost}"
+    );
+    let held = leases.get("leader").await.expect("exists").spec.expect("a spec");
+    assert_eq!(held.renew_time, lease.spec.expect("a spec").renew_time);
 }

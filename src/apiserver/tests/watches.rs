@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::{GIZMOS, TestServer, gizmo};
+use super::{DEADLINE, GIZMOS, TestServer, gizmo};
+use crate::store::HistoryLimits;
 
 #[tokio::test]
 async fn a_watch_shows_what_was_and_then_every_change_once() {
@@ -148,4 +149,66 @@ async fn a_watch_ends_on_time_and_missing_namespaces_are_quiet() {
         .get(&format!("{GIZMOS}?watch=1&fieldSelector=spec.image%3Da"))
         .await;
     assert_eq!(bad.code, 400, "an HTTP error, not a frame");
+}
+
+fn short_memory() -> HistoryLimits {
+    HistoryLimits {
+        events_min: 0,
+        events_max: 2,
+        ..HistoryLimits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_too_old_is_a_frame_and_the_end() {
+    let server = TestServer::start_with(short_memory()).await;
+    for name in ["a", "b", "c", "d"] {
+        server.post(GIZMOS, &gizmo(name)).await;
+    }
+    let mut watch = server.watch(&format!("{GIZMOS}?watch=1&resourceVersion=1")).await;
+    let frame = watch.next().await.expect("a frame");
+    assert_eq!(frame["type"], "ERROR");
+    let status = &frame["object"];
+    assert_eq!(
+        (&status["kind"], &status["code"], &status["reason"]),
+        (&json!("Status"), &json!(410), &json!("Expired"))
+    );
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("too old resource version: 1 ("), "{message}");
+    assert_eq!(watch.brief().await, "END");
+}
+
+#[tokio::test]
+async fn an_expired_page_hands_out_a_token_to_go_on_with() {
+    let server = TestServer::start_with(short_memory()).await;
+    for name in ["a", "b", "c"] {
+        server.post(GIZMOS, &gizmo(name)).await;
+    }
+    let first = server.get(&format!("{GIZMOS}?limit=1")).await;
+    let token = first.body["metadata"]["continue"]
+        .as_str()
+        .expect("more follows")
+        .to_owned();
+    for count in 2..8 {
+        server
+            .merge(&format!("{GIZMOS}/a"), &json!({"spec": {"replicas": count}}))
+            .await;
+    }
+    let expired = server.get(&format!("{GIZMOS}?limit=5&continue={token}")).await;
+    assert_eq!((expired.code, &expired.body["reason"]), (410, &json!("Expired")));
+    let token = expired.body["metadata"]["continue"]
+        .as_str()
+        .expect("a way to go on")
+        .to_owned();
+    let rest = server.get(&format!("{GIZMOS}?limit=5&continue={token}")).await;
+    assert_eq!(rest.body["items"].as_array().map(Vec::len), Some(2), "{rest:?}");
+}
+
+#[tokio::test]
+async fn stopping_ends_watches_and_connections() {
+    let server = TestServer::start().await;
+    let mut watch = server.watch(&format!("{GIZMOS}?watch=1")).await;
+    server.tasks.cancel();
+    assert_eq!(watch.brief().await, "END");
+    server.tasks.join(DEADLINE).await.expect("every task ends");
 }
