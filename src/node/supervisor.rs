@@ -96,6 +96,8 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
         let how = match spawn(spec) {
             Err(err) => format!("could not be started: {err}"),
             Ok(mut child) => {
+                // Held here, because waiting for a child would close it, and closing it is what tells the child to stop.
+                let _lifeline = child.stdin.take();
                 let status = tokio::select! {
                     status = child.wait() => status,
                     () = stop.cancelled() => return end(child).await,
