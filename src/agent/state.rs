@@ -44,6 +44,16 @@ pub(crate) enum OpenStateError {
     Foreign { path: Utf8PathBuf },
 }
 
+impl OpenStateError {
+    /// Another process is in the way; nothing is wrong with the directory.
+    pub(crate) fn is_locked(&self) -> bool {
+        match self {
+            Self::Locked { .. } => true,
+            Self::Unusable { .. } | Self::Foreign { .. } => false,
+        }
+    }
+}
+
 /// What is kept of one replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

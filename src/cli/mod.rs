@@ -1,6 +1,10 @@
 //! The command line: one file per verb, each with its arguments and a `run`.
 
+mod agent;
 mod crd;
+mod logs;
+#[cfg(feature = "mlx")]
+mod probe;
 mod server;
 mod ui;
 mod up;
@@ -45,6 +49,13 @@ enum Command {
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
     Server(server::Args),
+    /// Run the agent of this node: it serves what is placed here, or what its manifest directory says.
+    Agent(agent::Args),
+    /// Print the log of a replica, wherever it runs.
+    Logs(logs::Args),
+    /// Measure this machine's memory bandwidth through the engine.
+    #[cfg(feature = "mlx")]
+    Probe(probe::Args),
     /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
@@ -108,6 +119,10 @@ fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
+        Command::Agent(args) => block_on(agent::run(args)),
+        Command::Logs(args) => block_on(logs::run(args)),
+        #[cfg(feature = "mlx")]
+        Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),

@@ -8,6 +8,14 @@ pub(crate) fn output(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
+/// Passes bytes on as they come. Fails when nobody reads them any more.
+pub(crate) fn output_bytes(bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
 /// Prints what went wrong with all its causes on one line.
 pub(crate) fn error(error: &anyhow::Error) {
     eprintln!("error: {error:#}");

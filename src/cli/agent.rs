@@ -1,0 +1,119 @@
+//! `rooflet agent`
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use camino::Utf8PathBuf;
+
+use super::Failure;
+use crate::agent::{Agent, AgentConfig, StartAgentError};
+use crate::client::{KubeconfigSource, connect};
+use crate::clock::Clock;
+use crate::error::ExitStatus;
+use crate::host::Host;
+use crate::node::{listeners, shutdown};
+use crate::task::Tasks;
+
+/// Arguments of `rooflet agent`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("wishes").required(true).multiple(true).args(["kubeconfig", "manifest_dir"])))]
+pub(crate) struct Args {
+    /// The API server this node belongs to. Without one, only --manifest-dir says what runs here.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+    /// Run one copy of each ModelDeployment in this directory, with or without an API server.
+    #[arg(long, value_name = "DIR")]
+    manifest_dir: Option<Utf8PathBuf>,
+    /// The name of this machine's FleetNode.
+    #[arg(long, value_name = "NAME", default_value_t = super::default_node_name())]
+    node_name: String,
+    /// Where `local://NAME` models are: one directory each.
+    #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
+    model_dir: Option<Utf8PathBuf>,
+    /// Where the agent keeps its logs and what it needs to find its workers again.
+    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", default_value_t = super::default_data_dir().join("agent"))]
+    state_dir: Utf8PathBuf,
+    /// Where the agent takes requests for its replicas. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// The address at which the gateway reaches this agent, if it is another one than it listens on.
+    #[arg(long, value_name = "HOST")]
+    advertise_address: Option<String>,
+    /// Seconds that a worker may take to finish running requests before it is killed.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    grace_seconds: u64,
+    /// Leave workers running when the agent stops; its next start takes them over. After a crash it always does.
+    #[arg(long)]
+    keep_workers: bool,
+    /// Do not measure the memory bandwidth.
+    #[arg(long)]
+    no_probe: bool,
+    /// Stop when standard input ends: a supervisor holds the other end.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
+    if let Some(what) = crate::schema::names::dns_subdomain(&args.node_name).first() {
+        return Err(unusable(format!("--node-name {}: {what}", args.node_name)));
+    }
+    if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {
+        return Err(unusable(format!(
+            "--listen {}: say with --advertise-address at which address others reach this machine",
+            args.listen
+        )));
+    }
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    if args.stop_with_stdin {
+        shutdown::on_stdin_end(&tasks)?;
+    }
+    let client = match args.kubeconfig {
+        Some(path) => {
+            let connecting = connect(&KubeconfigSource::File(path)).await;
+            Some(connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?)
+        }
+        None => None,
+    };
+    let listener = listeners::bind("--listen", args.listen)
+        .await
+        .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
+    let bound = listener.local_addr().context("reading the bound address")?;
+    let host = match args.advertise_address {
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => bound.to_string(),
+    };
+    let program = std::env::current_exe().context("finding this program's own file")?;
+    let config = AgentConfig {
+        node_name: args.node_name,
+        state_dir: args.state_dir,
+        model_dir: args.model_dir,
+        manifest_dir: args.manifest_dir,
+        endpoint: format!("http://{host}"),
+        program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
+            anyhow::anyhow!("this program's path `{}` is not UTF-8: move it", path.display())
+        })?,
+        grace: Duration::from_secs(args.grace_seconds),
+        keep_workers: args.keep_workers,
+        probe: !args.no_probe && cfg!(feature = "mlx"),
+    };
+    let agent =
+        Agent::new(config, Host::Native, Clock::System).map_err(|err| Failure::new(status(&err), err))?;
+    agent
+        .run(client, listener, tasks.stop_token())
+        .await
+        .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}
+
+fn status(err: &StartAgentError) -> ExitStatus {
+    match err {
+        StartAgentError::State(err) if err.is_locked() => ExitStatus::Unavailable,
+        StartAgentError::State(_) | StartAgentError::Manifests(_) | StartAgentError::ModelDir { .. } => {
+            ExitStatus::Config
+        }
+        StartAgentError::Metrics(_) => ExitStatus::Failure,
+    }
+}

@@ -1,0 +1,130 @@
+//! `rooflet logs`
+
+use anyhow::{Context, anyhow, bail};
+use camino::Utf8PathBuf;
+use futures::StreamExt;
+use kube::Api;
+
+use super::{Failure, ui};
+use crate::api::v1alpha1::{FleetNode, ModelReplica};
+use crate::client::{ApiError, KubeconfigSource, connect};
+use crate::error::ExitStatus;
+
+/// The most that is read of an agent's refusal, in bytes.
+const MAX_REFUSAL_BYTES: usize = 4 << 10;
+
+/// Arguments of `rooflet logs`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The replica: mrep/NAME, modelreplica/NAME or NAME. `kubectl get mrep` lists them.
+    #[arg(value_name = "mrep/NAME")]
+    replica: String,
+    /// The replica's namespace.
+    #[arg(long, short, default_value = "default")]
+    namespace: String,
+    /// Go on with what is logged from now on.
+    #[arg(long, short)]
+    follow: bool,
+    /// Begin with the last N lines.
+    #[arg(long, value_name = "N")]
+    tail: Option<usize>,
+    /// Which API server to ask. Default: what kubectl would use.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let name = replica_name(&args.replica).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    let source = args
+        .kubeconfig
+        .clone()
+        .map_or(KubeconfigSource::Environment, KubeconfigSource::File);
+    let client = connect(&source)
+        .await
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), &args.namespace);
+    let replica = replicas.get_opt(name).await.map_err(ApiError::from)?;
+    let replica = replica.ok_or_else(|| {
+        anyhow!(
+            "no ModelReplica {name} in namespace {}; `kubectl get mrep -A` lists them",
+            args.namespace
+        )
+    })?;
+    let node = replica.spec.node_name.ok_or_else(|| {
+        anyhow!("ModelReplica {name} is on no node yet; `kubectl describe mrep {name}` says why")
+    })?;
+    let nodes: Api<FleetNode> = Api::all(client);
+    let endpoint = nodes
+        .get_opt(&node)
+        .await
+        .map_err(ApiError::from)?
+        .and_then(|node| node.status)
+        .and_then(|status| status.endpoint)
+        .ok_or_else(|| anyhow!("the agent of FleetNode {node} has not said where it listens"))?;
+    Ok(print(&args, name, &node, &endpoint).await?)
+}
+
+async fn print(args: &Args, name: &str, node: &str, endpoint: &str) -> anyhow::Result<()> {
+    let mut url = format!(
+        "{endpoint}/replicas/{}/{name}/logs?follow={}",
+        args.namespace, args.follow
+    );
+    if let Some(lines) = args.tail {
+        url.push_str(&format!("&tailLines={lines}"));
+    }
+    // The agent is reached directly: a proxy meant for the world outside does not know it.
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .build()
+        .context("setting up HTTP")?;
+    let response = http
+        .get(url)
+        .send()
+        .await
+        .with_context(|| format!("the agent of node {node} at {endpoint} cannot be reached from here"))?;
+    let status = response.status();
+    let mut bytes = response.bytes_stream();
+    if !status.is_success() {
+        let mut said = Vec::new();
+        while let (true, Some(chunk)) = (said.len() < MAX_REFUSAL_BYTES, bytes.next().await) {
+            said.extend_from_slice(&chunk?);
+        }
+        bail!("{}", String::from_utf8_lossy(&said).trim());
+    }
+    while let Some(chunk) = bytes.next().await {
+        ui::output_bytes(&chunk.context("the agent's answer broke off")?)
+            .context("writing to standard output")?;
+    }
+    Ok(())
+}
+
+/// The name after a kind of ours.
+fn replica_name(text: &str) -> anyhow::Result<&str> {
+    let Some((kind, name)) = text.split_once('/') else {
+        return Ok(text);
+    };
+    match kind {
+        "mrep" | "modelreplica" | "modelreplicas" | "modelreplicas.rooflet.dev" if !name.is_empty() => {
+            Ok(name)
+        }
+        _ => bail!("`{text}` is not a replica: write mrep/NAME; `kubectl get mrep` lists them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_named_with_or_without_its_kind() {
+        for text in ["mrep/guide-x", "modelreplica/guide-x", "guide-x"] {
+            assert_eq!(replica_name(text).unwrap(), "guide-x");
+        }
+        for text in ["mdep/guide", "mrep/", "pod/x"] {
+            assert!(
+                replica_name(text).unwrap_err().to_string().contains("mrep/NAME"),
+                "{text}"
+            );
+        }
+    }
+}
