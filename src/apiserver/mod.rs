@@ -75,7 +75,7 @@ pub(crate) struct ApiServerConfig {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartApiServerError {
     #[error("registering metrics")]
-    Metrics(#[source] prometheus::Error),
+    Metrics(#[source] base_metrics::Error),
     #[error("creating namespace `{name}`")]
     Namespace {
         name: &'static str,
@@ -94,6 +94,18 @@ pub(crate) enum StartApiServerError {
     NotEstablished { name: String },
     #[error("taking over the listener")]
     Listener(#[source] io::Error),
+}
+
+impl StartApiServerError {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Metrics(_) => "MetricsRefused",
+            Self::Namespace { .. } => "NamespaceNotCreated",
+            Self::Definition { .. } => "DefinitionRefused",
+            Self::NotEstablished { .. } => "DefinitionNotEstablished",
+            Self::Listener(_) => "ListenerFailed",
+        }
+    }
 }
 
 /// See the module's documentation.
