@@ -327,8 +327,16 @@ proptest! {
             .filter(|replica| replica.spec.node_name.is_none())
             .map(ReplicaRequest::new)
             .collect();
-        let mut after = before.clone();
-        let decisions = bind_all(&requests, &mut after);
+        let decisions = bind_all(&requests, &mut before.clone());
+        let mut bound = replicas.clone();
+        for decision in &decisions {
+            if let Ok(placement) = &decision.outcome {
+                let replica = bound.iter_mut().find(|replica| ReplicaKey::of(*replica) == decision.key);
+                replica.expect("one of them").spec.node_name = Some(placement.node().to_owned());
+            }
+        }
+        // Counted anew from the objects, not from what was promised on the way.
+        let after = Fleet::new(&nodes, &bound);
         for (before, after) in before.nodes.iter().zip(&after.nodes) {
             // What others did beforehand may be too much already; then nothing may be added.
             let limit = before.allocatable.max(before.reserved);
