@@ -78,11 +78,7 @@ impl From<&kube::Error> for ApiError {
                 if io.kind() == io::ErrorKind::ConnectionRefused {
                     return Self::Refused;
                 }
-                // An I/O error hides what it wraps from `source`.
-                if let Some(tls) = io
-                    .get_ref()
-                    .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-                {
+                if let Some(tls) = wrapped_tls(io) {
                     return Self::from_tls(tls);
                 }
             }
@@ -93,6 +89,15 @@ impl From<&kube::Error> for ApiError {
             source = err.source();
         }
         Self::Unreachable(innermost)
+    }
+}
+
+/// I/O errors hide what they wrap from `source`, and may be wrapped in one another.
+fn wrapped_tls(io: &io::Error) -> Option<&rustls::Error> {
+    let inner = io.get_ref()?;
+    match inner.downcast_ref::<io::Error>() {
+        Some(io) => wrapped_tls(io),
+        None => inner.downcast_ref(),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::clock::since;
 const MAX_TOLD: usize = 3;
 /// What ends the sentence of a rollout that is done; also how the next pass knows that it was.
 const ROLLOUT_COMPLETE: &str = "RolloutComplete";
+const NO_REPLICAS: &str = "NoReplicas";
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 
 /// What is known of a deployment's replicas once the plan is carried out.
@@ -498,7 +499,11 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                 (condition_type::ADMITTED | condition_type::OBJECTIVES_MET, "True") if was("False") => {
                     EventType::Normal
                 }
-                (condition_type::SCHEDULED, "False") if now.reason != NOT_YET_SCHEDULED => EventType::Warning,
+                (condition_type::SCHEDULED, "False")
+                    if ![NOT_YET_SCHEDULED, NO_REPLICAS].contains(&now.reason.as_str()) =>
+                {
+                    EventType::Warning
+                }
                 (condition_type::PROGRESSING, _) if now.reason == DEADLINE_EXCEEDED => EventType::Warning,
                 (condition_type::PROGRESSING, _)
                     if now.reason == ROLLOUT_COMPLETE || now.reason == "Paused" =>
