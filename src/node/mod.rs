@@ -4,3 +4,6 @@ pub(crate) mod listeners;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 pub(crate) mod supervisor;
+
+#[cfg(test)]
+mod control_plane_tests;
