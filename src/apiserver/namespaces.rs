@@ -168,7 +168,7 @@ impl NamespaceController {
     }
 
     /// Every object of the namespace, each once however many versions show it.
-    fn content(&self, namespace: &str) -> Result<Vec<(Arc<Resource>, Arc<Record>)>, ApiError> {
+    fn content(&self, namespace: &str) -> Result<Vec<Held>, ApiError> {
         let snapshot = self.engine.registry.snapshot();
         let mut by_prefix: BTreeMap<String, &Arc<Resource>> = BTreeMap::new();
         for resource in snapshot.resources().filter(|resource| resource.namespaced) {
@@ -217,6 +217,9 @@ impl NamespaceController {
         outcomes.into_iter().collect()
     }
 }
+
+/// An object and its kind.
+type Held = (Arc<Resource>, Arc<Record>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Emptied {

@@ -21,7 +21,7 @@ use crate::metrics::Registry;
 use crate::pki::{
     Authority, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token, kubeconfig,
 };
-use crate::store::{OpenStoreError, Store, StoreConfig};
+use crate::store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use crate::task::Tasks;
 
 /// How long streams may take to end after the process was asked to stop.
@@ -173,7 +173,9 @@ async fn start_api_server(
         err,
     })?;
     // The store's lock says whether another server has this directory, so it comes before everything that writes.
-    let store = Store::open(StoreConfig::at(directory.join("store.redb")), clock.clone())?;
+    let mut store_config = StoreConfig::at(directory.join("store.redb"));
+    store_config.metrics = StoreMetrics::register(registry)?;
+    let store = Store::open(store_config, clock.clone())?;
     let authority = Arc::new(Authority::open(directory.as_std_path(), clock)?);
     let token = Token::open(directory.as_std_path())?;
     let names = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
