@@ -162,15 +162,16 @@ fn conforms(http: &Http, model: &str) {
                 &json!({"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0}),
             )
             .expect("an answer");
-        assert_eq!(
-            (
-                answer.status,
-                answer.json()["usage"]["completion_tokens"].as_u64()
-            ),
-            (200, Some(4)),
+        // What follows three arbitrary ids may well be the end of the text.
+        let tokens = answer.json()["usage"]["completion_tokens"].as_u64();
+        assert!(
+            answer.status == 200 && tokens.is_some_and(|n| (1..=4).contains(&n)),
             "{}",
             answer.text
         );
+        if prompt == json!([1, 2, 3]) {
+            assert_eq!(answer.json()["usage"]["prompt_tokens"], 3);
+        }
     }
 
     // Bad requests are told as such and cost nothing.

@@ -57,7 +57,9 @@ impl Http {
             .expect("a runtime");
         // A second installation is refused, which is fine.
         drop(rustls::crypto::ring::default_provider().install_default());
+        // No connection is kept: the runtime stands still between calls and would not see a server close one.
         let client = reqwest::Client::builder()
+            .pool_max_idle_per_host(0)
             .timeout(super::PATIENCE)
             .build()
             .expect("a client");

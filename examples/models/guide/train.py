@@ -413,7 +413,7 @@ def write(directory, params, tokenizer):
         (directory / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     put("config.json", CONFIG)
-    put("generation_config.json", {"bos_token_id": 0, "eos_token_id": [2, 0], "pad_token_id": 0})
+    put("generation_config.json", {"bos_token_id": 0, "eos_token_id": [2, 0], "pad_token_id": 0, "do_sample": False})
     put(
         "tokenizer_config.json",
         {
