@@ -3,6 +3,7 @@
     clippy::disallowed_methods,
     reason = "deadlines of a test are the real clock's"
 )]
+#![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
 
 mod fleet;
 mod http;
