@@ -3,6 +3,7 @@
 //! Every test has its own data directory and free ports; nothing is shared. On failure the directory is kept and named.
 
 mod bad_input;
+mod examples;
 mod faults;
 mod harness;
 mod manifest_dir;
