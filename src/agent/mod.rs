@@ -281,10 +281,10 @@ impl Agent {
         }
         // The loop ends when the last worker is gone.
         drop(done_rx.await);
-        if let Some(farewell) = farewell {
-            if tokio::time::timeout(FAREWELL, farewell.say()).await.is_err() {
-                warn!("the API server did not take the agent's last words in time");
-            }
+        if let Some(farewell) = farewell
+            && tokio::time::timeout(FAREWELL, farewell.say()).await.is_err()
+        {
+            warn!("the API server did not take the agent's last words in time");
         }
         tasks.cancel();
         let outcome = tasks.join(TASKS_END).await;

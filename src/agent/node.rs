@@ -268,7 +268,16 @@ impl NodeReporter {
     /// Renews the Lease until `stop`.
     pub(crate) async fn renew(self, stop: CancellationToken) {
         let mut failing = false;
+        let mut changed_rx = self.changes.subscribe();
         loop {
+            // Until the node is registered there is nothing to vouch for.
+            while self.cache.get(None, &self.name).is_none() {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    _ = changed_rx.changed() => {}
+                    () = tokio::time::sleep(LEASE_PERIOD) => {}
+                }
+            }
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
                 outcome = tokio::time::timeout(LEASE_PERIOD, self.renew_once()) => outcome,
@@ -298,7 +307,6 @@ impl NodeReporter {
     }
 
     async fn renew_once(&self) -> Result<(), ApiError> {
-        // Until the node is registered there is nothing to vouch for.
         let Some(node) = self.cache.get(None, &self.name) else {
             return Ok(());
         };

@@ -84,7 +84,7 @@ pub(crate) fn node_status(
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
             bandwidth: format!(
                 "{}/-",
-                bandwidth.map_or_else(|| "-".to_owned(), |rate| format!("{:.0}GB/s", rate.0 / 1e9))
+                bandwidth.map_or_else(|| "-".to_owned(), gigabytes_per_second)
             ),
             free_memory: gibibytes(usable - reports.reserved),
         },
@@ -207,6 +207,16 @@ fn figure(figure: &ProbeFigure) -> Figure {
     }
 }
 
+/// Three digits, without a blank, so that a column of `kubectl get` stays one word.
+fn gigabytes_per_second(BytesPerSecond(rate): BytesPerSecond) -> String {
+    let gigabytes = rate / 1e9;
+    match gigabytes {
+        _ if gigabytes >= 100.0 => format!("{gigabytes:.0}GB/s"),
+        _ if gigabytes >= 10.0 => format!("{gigabytes:.1}GB/s"),
+        _ => format!("{gigabytes:.2}GB/s"),
+    }
+}
+
 /// Without a blank, so that a column of `kubectl get` stays one word.
 fn gibibytes(Bytes(bytes): Bytes) -> String {
     format!("{:.1}Gi", bytes as f64 / (1u64 << 30) as f64)
@@ -309,6 +319,13 @@ mod tests {
             |facts| facts.probe = Box::leak(Box::new(old)),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/Expired",
         );
+    }
+
+    #[test]
+    fn a_slow_machine_shows_more_than_zero() {
+        assert_eq!(gigabytes_per_second(BytesPerSecond(0.2626e9)), "0.26GB/s");
+        assert_eq!(gigabytes_per_second(BytesPerSecond(41.23e9)), "41.2GB/s");
+        assert_eq!(gigabytes_per_second(BytesPerSecond(546.2e9)), "546GB/s");
     }
 
     #[test]

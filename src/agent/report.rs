@@ -76,13 +76,11 @@ impl Reporter {
     async fn write(&self, reports: &Reports) -> Result<(), ApiError> {
         let mut outcome = Ok(());
         for (key, report) in &reports.replicas {
-            if let Err(err) = self.write_one(key, report).await {
-                match err {
-                    // The watch shows the newer version soon, and this is done again.
-                    ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::AlreadyExists(_) => {}
-                    err if err.is_transient() => outcome = Err(err),
-                    err => warn!(replica = %key, error = %Chain(&err), "the API server refuses a report"),
-                }
+            match self.write_one(key, report).await {
+                // The watch shows the newer version soon, and this is done again.
+                Ok(()) | Err(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::AlreadyExists(_)) => {}
+                Err(err) if err.is_transient() => outcome = Err(err),
+                Err(err) => warn!(replica = %key, error = %Chain(&err), "the API server refuses a report"),
             }
         }
         if let Err(err) = self.remove_leftovers(&reports.replicas).await {

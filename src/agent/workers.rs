@@ -456,30 +456,28 @@ impl Slot {
         let stopping = worker.stopping;
         self.worker = None;
         let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
-        let end = self.termination(exit, now);
-        info!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
-        match stopping {
-            Some(StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping) => {}
-            Some(StopCause::Unresponsive) => {
-                let message = "it had stopped answering".to_owned();
-                let end = Termination {
-                    reason: "Unresponsive".to_owned(),
-                    message,
-                    ..end
-                };
-                self.record.fail(end, ready_for, now);
-            }
-            None if exit == Exit::Code(i32::from(ExitStatus::Config as u8)) => {
-                self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
-                    fingerprint,
-                    at: now,
-                    reason: end.reason.clone(),
-                    message: end.message.clone(),
-                });
-                self.record.ended_by_itself = true;
-                self.record.last_termination = Some(end);
-            }
-            None => self.record.fail(end, ready_for, now),
+        if let Some(StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping) = stopping {
+            info!(replica = %self.record.key, "a worker has stopped as asked");
+            self.save();
+            return;
+        }
+        let mut end = self.termination(exit, now);
+        if stopping == Some(StopCause::Unresponsive) {
+            end.reason = "Unresponsive".to_owned();
+            end.message = "it had stopped answering".to_owned();
+        }
+        warn!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
+        if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
+            self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
+                fingerprint,
+                at: now,
+                reason: end.reason.clone(),
+                message: end.message.clone(),
+            });
+            self.record.ended_by_itself = true;
+            self.record.last_termination = Some(end);
+        } else {
+            self.record.fail(end, ready_for, now);
         }
         self.save();
     }

@@ -234,26 +234,21 @@ struct Object {
 }
 
 /// The items of a List, or the object itself.
-fn flatten(document: Value) -> Vec<Object> {
+fn flatten(mut document: Value) -> Vec<Object> {
     let is_list = document
         .get("kind")
         .and_then(Value::as_str)
         .is_some_and(|kind| kind.ends_with("List"));
-    match document {
-        Value::Object(mut object) if is_list && object.get("items").is_some_and(Value::is_array) => {
-            match object.remove("items") {
-                Some(Value::Array(items)) => items
-                    .into_iter()
-                    .map(|value| Object {
-                        value,
-                        locatable: false,
-                    })
-                    .collect(),
-                _ => Vec::new(),
-            }
-        }
-        value => vec![Object {
-            value,
+    match document.get_mut("items").and_then(Value::as_array_mut) {
+        Some(items) if is_list => std::mem::take(items)
+            .into_iter()
+            .map(|value| Object {
+                value,
+                locatable: false,
+            })
+            .collect(),
+        Some(_) | None => vec![Object {
+            value: document,
             locatable: true,
         }],
     }
@@ -332,7 +327,8 @@ fn line_in_message(message: &str) -> Option<usize> {
 
 /// The message without the excerpt of the text that follows it.
 fn first_paragraph(message: &str) -> String {
-    message.lines().next().unwrap_or_default().trim().to_owned()
+    let line = message.lines().next().unwrap_or_default().trim();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
 #[cfg(test)]

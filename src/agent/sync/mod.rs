@@ -270,7 +270,13 @@ impl SyncLoop {
                     next.measured.clone_from(&previous.status.measured);
                 }
             }
-            let mut events = happenings(&previous.status, &next);
+            // Before the server was heard nobody knows what it was told last; what is new is told then.
+            let heard = self.sources.api.as_ref().is_none_or(Cache::is_synced);
+            let mut events = if heard {
+                happenings(&previous.status, &next)
+            } else {
+                Vec::new()
+            };
             if released.contains(key) {
                 events.push(status::Happening {
                     kind: EventType::Normal,
@@ -287,14 +293,16 @@ impl SyncLoop {
                 }
             }
             let release = *step == Step::Release;
-            self.said.insert(
-                key.clone(),
-                Said {
-                    uid: replica.uid.clone(),
-                    status: next.clone(),
-                    measured_at,
-                },
-            );
+            if heard {
+                self.said.insert(
+                    key.clone(),
+                    Said {
+                        uid: replica.uid.clone(),
+                        status: next.clone(),
+                        measured_at,
+                    },
+                );
+            }
             reports.insert(
                 key.clone(),
                 Report {
@@ -392,3 +400,6 @@ impl SyncLoop {
 fn until(now: Timestamp, at: Timestamp) -> Duration {
     crate::clock::since(at, now)
 }
+
+#[cfg(test)]
+mod tests;

@@ -225,11 +225,12 @@ impl Pass<'_> {
     }
 
     fn decide_running(&self, replica: &DesiredReplica, seen: &Seen, otherwise: Step) -> Step {
+        let is_another = replica.uid != seen.uid;
+        // An older generation never undoes a newer one.
+        let has_changed = replica.generation >= seen.generation && replica.spec != seen.spec;
         if self.desired.stopping {
             Step::Stop(StopCause::AgentStopping)
-        } else if replica.uid != seen.uid {
-            Step::Stop(StopCause::Replaced)
-        } else if replica.generation >= seen.generation && replica.spec != seen.spec {
+        } else if is_another || has_changed {
             Step::Stop(StopCause::Replaced)
         } else {
             otherwise
@@ -251,10 +252,11 @@ impl Pass<'_> {
             Ok(facts) => facts,
             Err(problem) => return refuse(Ground::Artifacts, problem.reason, problem.message.clone()),
         };
-        if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()) {
-            if bad.fingerprint == facts.fingerprint && since(self.now, bad.at) < BAD_MODEL_RETRY {
-                return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
-            }
+        let is_bad = |bad: &&BadModel| {
+            bad.fingerprint == facts.fingerprint && since(self.now, bad.at) < BAD_MODEL_RETRY
+        };
+        if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
+            return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
         }
         let demand = Demand {
             context_tokens: facts.context_tokens(replica.spec.context_tokens),

@@ -133,7 +133,10 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
             ("@probing", _) => observed.probing = true,
             ("@free", gib) => observed.memory.available = Bytes::gib(gib.parse().unwrap()),
             ("@allocatable", gib) => observed.memory.allocatable = Bytes::gib(gib.parse().unwrap()),
-            _ => drop(desired.replicas.extend([wanted(word)])),
+            _ => {
+                let (key, wanted) = wanted(word);
+                desired.replicas.insert(key, wanted);
+            }
         }
     }
     observed.replicas = seen_text.split_whitespace().map(seen).collect();

@@ -140,19 +140,15 @@ fn running(facts: &Facts<'_>) -> Verdict {
             (ReplicaPhase::Ready, say(Truth::True, "Serving", message))
         }
     };
-    let loaded = match (phase, status.and_then(|status| status.model.as_ref())) {
-        (ReplicaPhase::Warming | ReplicaPhase::Ready, Some(model)) => {
+    let has_weights = matches!(phase, ReplicaPhase::Warming | ReplicaPhase::Ready);
+    let loaded = match status.and_then(|status| status.model.as_ref()) {
+        Some(model) if has_weights => {
             let weights = Bytes(model.weights_bytes);
-            say(
-                Truth::True,
-                "WeightsLoaded",
-                format!("{} with {weights} of weights is in memory", model.architecture),
-            )
+            let message = format!("{} with {weights} of weights is in memory", model.architecture);
+            say(Truth::True, "WeightsLoaded", message)
         }
-        (ReplicaPhase::Warming | ReplicaPhase::Ready, None) => {
-            say(Truth::True, "WeightsLoaded", "the weights are in memory")
-        }
-        _ => starting.clone(),
+        None if has_weights => say(Truth::True, "WeightsLoaded", "the weights are in memory"),
+        Some(_) | None => starting.clone(),
     };
     let (phase, ready) = match progress.and_then(|progress| progress.stopping) {
         Some(cause) => (
@@ -280,13 +276,14 @@ fn word(reason: &str) -> &str {
 
 /// How much other programs leave free changes all the time; the first figure stands until the verdict changes.
 fn keep_volatile_message(said: &mut Said, previous: &[Condition], kind: &str) {
-    if said.reason != MEMORY_IN_USE {
-        return;
-    }
-    if let Some(before) = previous.iter().find(|condition| condition.type_ == kind) {
-        if before.reason == said.reason && before.status == said.truth.as_str() {
-            said.message.clone_from(&before.message);
-        }
+    let before = previous.iter().find(|condition| condition.type_ == kind);
+    let is_same =
+        |before: &&Condition| before.reason == MEMORY_IN_USE && before.status == said.truth.as_str();
+    if let Some(before) = before
+        .filter(is_same)
+        .filter(|before| before.reason == said.reason)
+    {
+        said.message.clone_from(&before.message);
     }
 }
 

@@ -1,0 +1,314 @@
+//! The real loop with real processes (shell scripts in the place of workers), a machine made of values and a clock that
+//! is turned by hand.
+
+use std::fs;
+
+use camino::Utf8Path;
+use tempfile::TempDir;
+
+use super::*;
+use crate::agent::replica::ReplicaSpec;
+use crate::agent::state::StateDir;
+use crate::agent::workers::WorkerCommand;
+use crate::api::v1alpha1::ReplicaPhase;
+use crate::artifact::ModelDirectory;
+use crate::clock::ManualClock;
+use crate::host::FakeHost;
+use crate::metrics::Registry;
+use crate::process::ProcessId;
+use crate::proxy::Proxy;
+use crate::task::Tasks;
+
+const LONG: Duration = Duration::from_secs(20);
+
+const SLEEPS: &str = "exec sleep 600";
+
+/// Ends as a worker does that cannot serve its model.
+const BAD_MODEL: &str = r#"while [ $# -gt 0 ]; do
+    if [ "$1" = --termination-message-path ]; then
+        echo '{"reason": "CorruptWeights", "message": "model.safetensors is cut short"}' > "$2"
+    fi
+    shift
+done
+exit 78"#;
+
+struct Scene {
+    directory: TempDir,
+    tasks: Tasks,
+    time: ManualClock,
+    host: FakeHost,
+    manifests_tx: watch::Sender<Arc<ManifestSet>>,
+    reports_rx: watch::Receiver<Arc<Reports>>,
+    sync: SyncLoop,
+}
+
+fn key(name: &str) -> ReplicaKey {
+    ReplicaKey::new("default", name)
+}
+
+impl Scene {
+    fn new(script: &str) -> Self {
+        Self::on(tempfile::tempdir().unwrap(), script)
+    }
+
+    fn on(directory: TempDir, script: &str) -> Self {
+        let state_path = Utf8Path::from_path(directory.path()).unwrap().join("state");
+        let (tasks, changes) = (Tasks::new(), Changes::new());
+        let time = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
+        let clock = Clock::Manual(time.clone());
+        let host = FakeHost::new("mini-1", Bytes::gib(16));
+        let command = WorkerCommand {
+            program: "/bin/sh".into(),
+            arguments: ["-c", script, "worker"].map(str::to_owned).into(),
+            grace: Duration::from_secs(1),
+        };
+        let state = Arc::new(StateDir::open(&state_path).unwrap());
+        let workers = Workers::adopt(
+            state,
+            command,
+            tasks.clone(),
+            clock.clone(),
+            changes.clone(),
+            Proxy::new(),
+        );
+        let (manifests_tx, manifests_rx) = watch::channel(Arc::default());
+        let (reports_tx, reports_rx) = watch::channel(Arc::default());
+        let (_, probing) = watch::channel(false);
+        let models = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+        let sync = SyncLoop {
+            node: "mini-1".to_owned(),
+            host: Host::Fake(host.clone()),
+            clock,
+            sources: Sources {
+                api: None,
+                manifests: Some(manifests_rx),
+                probing,
+            },
+            workers,
+            models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
+            recorder: None,
+            metrics: AgentMetrics::register(&Registry::new()).unwrap(),
+            changes,
+            reports_tx,
+            said: BTreeMap::new(),
+            listed: None,
+        };
+        Self {
+            directory,
+            tasks,
+            time,
+            host,
+            manifests_tx,
+            reports_rx,
+            sync,
+        }
+    }
+
+    /// The agent is killed and started again.
+    fn restart(self, script: &str) -> Self {
+        let Self { directory, sync, .. } = self;
+        drop(sync);
+        Self::on(directory, script)
+    }
+
+    fn want(&self, names: &[&str]) {
+        let replicas = names.iter().map(|name| {
+            let spec = ReplicaSpec {
+                source: "local://guide".to_owned(),
+                serving_name: (*name).to_owned(),
+                context_tokens: Some(64),
+                max_concurrency: 1,
+            };
+            (key(name), ("a.yaml".to_owned(), spec))
+        });
+        let set = ManifestSet {
+            replicas: replicas.collect(),
+            problems: Vec::new(),
+        };
+        self.manifests_tx.send_replace(Arc::new(set));
+    }
+
+    /// `name=Phase/reason of Ready/restarts`.
+    fn shown(&self) -> String {
+        let reports = self.reports_rx.borrow();
+        let all: Vec<_> = reports
+            .replicas
+            .iter()
+            .map(|(key, report)| {
+                let ready = report
+                    .status
+                    .conditions
+                    .iter()
+                    .find(|one| one.type_ == "Ready")
+                    .unwrap();
+                format!(
+                    "{}={:?}/{}/{}",
+                    key.name, report.status.phase, ready.reason, report.status.restarts
+                )
+            })
+            .collect();
+        all.join(" ")
+    }
+
+    async fn until(&mut self, expect: &str) {
+        let mut changed_rx = self.sync.changes.subscribe();
+        let waiting = async {
+            loop {
+                self.sync.pass(false);
+                if self.shown() == expect {
+                    return;
+                }
+                tokio::select! {
+                    _ = changed_rx.changed() => {}
+                    () = tokio::time::sleep(Duration::from_millis(50)) => {}
+                }
+            }
+        };
+        let outcome = tokio::time::timeout(LONG, waiting).await;
+        assert!(outcome.is_ok(), "wanted `{expect}`, have `{}`", self.shown());
+    }
+
+    fn process(&self, name: &str) -> Option<ProcessId> {
+        self.sync
+            .workers
+            .records()
+            .find(|record| record.key == key(name))?
+            .worker
+            .clone()?
+            .process
+    }
+}
+
+#[tokio::test]
+async fn a_worker_is_started_restarted_after_its_wait_and_stopped() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a"]);
+    scene.until("a=Loading/Starting/0").await;
+    let first = scene.process("a").unwrap();
+    first.kill_group().unwrap();
+    scene.until("a=Pending/CrashLoopBackOff/0").await;
+    scene.time.advance(Duration::from_millis(999));
+    scene.until("a=Pending/CrashLoopBackOff/0").await;
+    scene.time.advance(Duration::from_millis(1));
+    scene.until("a=Loading/Starting/1").await;
+    let second = scene.process("a").unwrap();
+    assert!(second != first && second.is_alive());
+    second.kill_group().unwrap();
+    scene.until("a=Pending/CrashLoopBackOff/1").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Pending/CrashLoopBackOff/1").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Loading/Starting/2").await;
+    let third = scene.process("a").unwrap();
+    scene.want(&[]);
+    scene.until("").await;
+    let (mut changed_rx, deadline) = (scene.sync.changes.subscribe(), tokio::time::sleep(LONG));
+    tokio::pin!(deadline);
+    while !scene.sync.workers.is_idle() {
+        tokio::select! {
+            _ = changed_rx.changed() => {}
+            () = &mut deadline => panic!("the worker still runs"),
+        }
+        scene.sync.pass(false);
+    }
+    assert!(!third.is_alive());
+    scene.sync.pass(false);
+    let left = fs::read_dir(scene.directory.path().join("state/replicas"))
+        .unwrap()
+        .count();
+    assert_eq!(left, 0, "its directory is gone");
+}
+
+#[tokio::test]
+async fn a_killed_agent_takes_its_workers_back() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    let (a, b) = (scene.process("a").unwrap(), scene.process("b").unwrap());
+    b.kill_group().unwrap();
+    tokio::time::timeout(LONG, async {
+        while b.is_alive() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let mut scene = scene.restart(SLEEPS);
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/1").await;
+    assert_eq!(scene.process("a"), Some(a.clone()));
+    let new_b = scene.process("b").unwrap();
+    assert_ne!(new_b, b);
+    for process in [a, new_b] {
+        process.kill_group().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_bad_model_is_not_started_again_and_again() {
+    let mut scene = Scene::new(BAD_MODEL);
+    scene.want(&["a"]);
+    scene.until("a=Failed/CorruptWeights/0").await;
+    let message = |scene: &Scene| {
+        let reports = scene.reports_rx.borrow();
+        let report = &reports.replicas[&key("a")];
+        let condition = report
+            .status
+            .conditions
+            .iter()
+            .find(|one| one.type_ == "ArtifactsReady")
+            .unwrap();
+        condition.message.clone()
+    };
+    assert_eq!(message(&scene), "model.safetensors is cut short");
+    scene.time.advance(plan::BAD_MODEL_RETRY - Duration::from_secs(1));
+    scene.until("a=Failed/CorruptWeights/0").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Failed/CorruptWeights/1").await;
+}
+
+#[tokio::test]
+async fn a_full_node_refuses_and_starts_when_there_is_room() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.host.set_available(Bytes::mib(700));
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Pending/MemoryInUse/0").await;
+    assert!(scene.reports_rx.borrow().reserved > Bytes::mib(400));
+    scene.host.set_available(Bytes::gib(8));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    for name in ["a", "b"] {
+        scene.process(name).unwrap().kill_group().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_takes_its_workers_along() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a"]);
+    scene.until("a=Loading/Starting/0").await;
+    let process = scene.process("a").unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    tokio::time::timeout(LONG, scene.sync.run(stop, false))
+        .await
+        .unwrap();
+    assert!(!process.is_alive());
+    let phase = scene.reports_rx.borrow().replicas[&key("a")].status.phase;
+    assert_eq!(phase, ReplicaPhase::Pending);
+    scene.tasks.cancel();
+}
+
+#[tokio::test]
+async fn workers_can_be_kept_for_the_agents_next_life() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a"]);
+    scene.until("a=Loading/Starting/0").await;
+    let process = scene.process("a").unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    tokio::time::timeout(LONG, scene.sync.run(stop, true))
+        .await
+        .unwrap();
+    assert!(process.is_alive());
+    process.kill_group().unwrap();
+}
