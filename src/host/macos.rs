@@ -10,7 +10,7 @@ use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
 use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
-use sysctl::{Ctl, CtlValue, Sysctl};
+use sysctl::{Ctl, Sysctl};
 
 use crate::api::v1alpha1::Chip;
 use crate::units::Bytes;
@@ -67,17 +67,7 @@ fn text(name: &str) -> Option<String> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    match Ctl::new(name).ok()?.value().ok()? {
-        CtlValue::Int(number) => u64::try_from(number).ok(),
-        CtlValue::S32(number) => u64::try_from(number).ok(),
-        CtlValue::S64(number) => u64::try_from(number).ok(),
-        CtlValue::Long(number) => u64::try_from(number).ok(),
-        CtlValue::Uint(number) => Some(u64::from(number)),
-        CtlValue::U32(number) => Some(u64::from(number)),
-        CtlValue::U64(number) => Some(number),
-        CtlValue::Ulong(number) => Some(number),
-        _ => None,
-    }
+    text(name)?.parse().ok()
 }
 
 /// `io_object_t`: a Mach port name.
@@ -121,10 +111,15 @@ fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
 
 // Without CoreGraphics in the process Metal has no default device for a command-line program.
 #[link(name = "CoreGraphics", kind = "framework")]
+unsafe extern "C" {}
+
 #[link(name = "Metal", kind = "framework")]
-#[link(name = "objc")]
 unsafe extern "C" {
     fn MTLCreateSystemDefaultDevice() -> *mut c_void;
+}
+
+#[link(name = "objc")]
+unsafe extern "C" {
     fn sel_registerName(name: *const c_char) -> *const c_void;
     fn objc_msgSend();
     fn objc_release(object: *mut c_void);
