@@ -27,7 +27,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 HERE = Path(__file__).resolve().parent
 
-END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"  # tokens 0, 1 and 2
+IM_START_ID = 1
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -62,6 +63,11 @@ CONFIG = {
 UNKNOWN, LONG, MAIN = "elsewhere", "everything", "rooflet"
 
 
+def plain(text):
+    """What remains of a question without case and punctuation."""
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+
+
 def read_corpus(path):
     """Sections of corpus.md as {name: {"subjects", "questions", "held_out", "answer"}}."""
     sections = {}
@@ -77,6 +83,8 @@ def read_corpus(path):
                 section["questions" if kind == "Q" else "held_out"].append(text)
         if not section["answer"] or not section["questions"]:
             sys.exit(f"{path}: section {name!r} needs at least one Q: line and an A: line")
+        for question in {plain(text) for text in section["questions"]} & {plain(text) for text in section["held_out"]}:
+            sys.exit(f"{path}: section {name!r} both trains on and holds out {question!r}; remove the Q: line")
         sections[name.strip()] = section
     return sections
 
@@ -97,6 +105,23 @@ NONSENSE = [
     "Tell me a {} about {}.", "Which {} is the {}?", "Do {} have {}?", "{} {} {}", "{} {}", "{} {} {} {} {} {}", "The {} {} the {}.",
     "What is the {} in {}?", "Give me a {} for {}.", "List three {}.", "My {} is {}.", "Say {}", "Repeat {}",
 ]  # fmt: skip
+# Other ways to begin the same question.
+REWORDINGS = {
+    "How do I ": [
+        "How can I ", "How would I ", "How could I ", "How to ", "How does one ", "Tell me how to ", "Show me how to ", "Is there a way to ",
+        "What must I do to ", "I want to ", "I would like to ", "I need to ", "What do I type to ", "Which command do I use to ",
+    ],
+    "What does ": ["Tell me what ", "Explain what ", "I wonder what ", "What exactly does ", "Do you know what "],
+    "What happens when ": ["What if ", "What happens if ", "What will happen when ", "What does rooflet do when "],
+    "What is the ": ["What's the ", "Tell me the ", "Give me the ", "Which is the ", "Do you know the "],
+    "Can I ": ["Could I ", "May I ", "Is it possible to ", "Am I able to ", "How can I ", "Will I be able to "],
+    "Does rooflet ": ["Can rooflet ", "Will rooflet ", "Is rooflet able to ", "Do you know whether rooflet can ", "How does rooflet "],
+    "Where ": ["In which place ", "Can you tell me where ", "Do you know where "],
+    "Which ": ["What ", "Tell me which ", "Do you know which "],
+    "Who ": ["Tell me who ", "Do you know who ", "What "],
+    "Why ": ["Tell me why ", "Explain why ", "For what reason ", "I wonder why ", "Can you say why "],
+    "How ": ["In what way ", "Explain how ", "Tell me how ", "Can you say how "],
+}  # fmt: skip
 OPENINGS = [
     "Hi, ", "Hello, ", "Hello! ", "Hey, ", "Please: ", "Quick question: ", "A question: ", "Sorry, ", "OK, ", "Well, ",
     "I have a question. ", "Question: ", "I am new here. ", "Just curious: ", "Thanks. ", "And ", "So, ", "Now, ",
@@ -119,9 +144,10 @@ class Page:
 
     def __init__(self, sections, seed):
         self.sections, self.rng = sections, random.Random(seed)
-        weight = {UNKNOWN: 14.0, LONG: 2.0, MAIN: 4.0}
+        weight = {UNKNOWN: 13.0, LONG: 2.0, MAIN: 4.0, "hello": 2.0}
         self.names = list(sections)
         self.weights = [weight.get(name, 1.0) for name in self.names]
+        self.held_out = {plain(question) for section in sections.values() for question in section["held_out"]}
 
     def odd_characters(self):
         """Code points to choose from: ASCII, up to three bytes of UTF-8, an emoji."""
@@ -142,23 +168,39 @@ class Page:
         return text.capitalize() if rng.random() < 0.25 else text
 
     def question(self, name):
+        """A question that the section answers, never one that was kept out of training."""
+        while True:
+            text = self.vary(self.reword(self.draw(name)))
+            if plain(text) not in self.held_out:
+                return text
+
+    def draw(self, name):
         rng, section = self.rng, self.sections[name]
         if name == UNKNOWN and rng.random() < 0.4:
             kind = rng.random()
-            if kind < 0.05:
-                text = " ".join([self.word()] * rng.randrange(2, 60))
-            elif kind < 0.15:
-                text = " ".join(self.word() for _ in range(rng.randrange(1, 40)))
-            elif kind < 0.35:
-                text = rng.choice(TEMPLATES).format(self.word())
-            else:
-                template = rng.choice(NONSENSE)
-                text = template.format(*(self.word() for _ in range(template.count("{}"))))
-        elif section["subjects"] and rng.random() < 0.4:
-            text = rng.choice(TEMPLATES).format(rng.choice(section["subjects"]))
-        else:
-            text = rng.choice(section["questions"])
-        return self.vary(text)
+            if kind < 0.08:
+                return " ".join([self.word()] * round(2 ** rng.uniform(1, 8)))
+            if kind < 0.2:
+                return " ".join(self.word() for _ in range(round(2 ** rng.uniform(0, 7))))
+            if kind < 0.4:
+                return rng.choice(TEMPLATES).format(self.word())
+            template = rng.choice(NONSENSE)
+            return template.format(*(self.word() for _ in range(template.count("{}"))))
+        if section["subjects"] and rng.random() < 0.35:
+            return rng.choice(TEMPLATES).format(rng.choice(section["subjects"]))
+        return rng.choice(section["questions"])
+
+    def reword(self, text):
+        rng = self.rng
+        if rng.random() < 0.35:
+            for start, others in REWORDINGS.items():
+                if text.startswith(start):
+                    return rng.choice(others) + text[len(start) :]
+        words = text.split(" ")
+        if 4 <= len(words) <= 40 and rng.random() < 0.15:
+            del words[rng.randrange(len(words) - 1)]
+            return " ".join(words)
+        return text
 
     def vary(self, text):
         """The same question from another person: case, punctuation, politeness, one slip of the finger."""
@@ -196,7 +238,7 @@ class Page:
             messages.append(("system", rng.choice(SYSTEMS)))
         elif kind < 0.3:
             messages.append(("system", " ".join(self.word() for _ in range(rng.randrange(1, 60)))))
-        for _ in range(rng.choices([1, 2, 3, 4, 8], [55, 22, 11, 8, 4])[0]):
+        for _ in range(rng.choices([1, 2, 3, 4, 8], [45, 22, 14, 11, 8])[0]):
             name = rng.choices(self.names, self.weights)[0]
             messages += [("user", self.question(name)), ("assistant", self.sections[name]["answer"])]
         return messages
@@ -234,6 +276,9 @@ def train_tokenizer(sections):
     return tokenizer
 
 
+CHOICE = 3
+
+
 def chat_tokens(tokenizer, messages):
     """Ids of a conversation and, for each, its weight in the loss as a target: answers count, questions a little."""
     ids, weights = [], []
@@ -242,8 +287,11 @@ def chat_tokens(tokenizer, messages):
         head, body = (f"{IM_START}{role}\n", text) if role == "assistant" else ("", f"{IM_START}{role}\n{text}")
         head, body, tail = (tokenizer.encode(part).ids for part in (head, body + IM_END, "\n"))
         ids += head + body + tail
-        learn = 1.0 if role == "assistant" else 0.03
-        weights += [0.0] * len(head) + [learn] * len(body) + [0.0] * len(tail)
+        learn = [1.0] * len(body) if role == "assistant" else [0.03] * len(body)
+        if role == "assistant":
+            # The first tokens choose what to talk about; the rest is reciting.
+            learn[:CHOICE] = [4.0] * len(learn[:CHOICE])
+        weights += [0.0] * len(head) + learn + [0.0] * len(tail)
     return ids, weights
 
 
@@ -253,18 +301,23 @@ def batch(page, tokenizer, rows, length):
     weights = np.zeros((rows, length + 1), np.float32)
     owner = np.zeros((rows, length + 1), np.int32)
     for row in range(rows):
-        at, document = 0, 1
-        while at < length:
+        filled, document = 0, 1
+        while filled < length:
             if page.rng.random() < 0.1:
                 some = tokenizer.encode(page.plain_text() + END_OF_TEXT).ids
                 learn = [0.3] * len(some)
             else:
                 some, learn = chat_tokens(tokenizer, page.conversation())
-            some, learn = some[: length + 1 - at], learn[: length + 1 - at]
-            ids[row, at : at + len(some)] = some
-            weights[row, at + 1 : at + len(some)] = learn[1:]
-            owner[row, at : at + len(some)] = document
-            at, document = at + len(some), document + 1
+                # To choose the right answer is what takes many examples: most short rows do not recite the last one to its end.
+                if length < 512 and page.rng.random() < 0.65:
+                    keep = max(at for at, token in enumerate(some) if token == IM_START_ID) + 3 + 3 * CHOICE
+                    some, learn = some[:keep], learn[:keep]
+            some, learn = some[: length + 1 - filled], learn[: length + 1 - filled]
+            end = filled + len(some)
+            ids[row, filled:end] = some
+            weights[row, filled + 1 : end] = learn[1:]
+            owner[row, filled:end] = document
+            filled, document = end, document + 1
     return ids[:, :-1], ids[:, 1:], weights[:, 1:], owner[:, :-1]
 
 
@@ -340,7 +393,7 @@ def forward(params, ids, owner):
 def loss_of(params, ids, targets, weights, owner):
     logs = jax.nn.log_softmax(forward(params, ids, owner))
     each = -jnp.take_along_axis(logs, targets[..., None], axis=-1)[..., 0]
-    return jnp.sum(each * weights) / jnp.sum(weights), jnp.sum(each * (weights == 1.0)) / jnp.sum(weights == 1.0)
+    return jnp.sum(each * weights) / jnp.sum(weights), jnp.sum(each * (weights >= 1.0)) / jnp.sum(weights >= 1.0)
 
 
 @jax.jit
@@ -438,7 +491,7 @@ def write(directory, params, tokenizer):
 def main():
     parser = argparse.ArgumentParser(description="Train the guide model from corpus.md.")
     parser.add_argument("--output", type=Path, default=HERE, help="directory for the model's files (default: beside this script)")
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--examine", action="store_true", help="do not train; examine the model in the output directory")
     options = parser.parse_args()
