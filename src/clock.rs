@@ -1,6 +1,7 @@
 //! The only place that reads time. Everything else is handed a [`Clock`] or a value.
 #![expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
 
+#[cfg(test)]
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ pub(crate) enum Clock {
     /// The machine's own clock.
     #[default]
     System,
-    /// A clock that stands still until it is told otherwise: for simulation and tests.
+    /// A clock that stands still until it is told otherwise.
+    #[cfg(test)]
     Manual(ManualClock),
 }
 
@@ -21,6 +23,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
+            #[cfg(test)]
             Self::Manual(manual) => manual.now(),
         }
     }
@@ -29,12 +32,14 @@ impl Clock {
     pub(crate) fn instant(&self) -> Instant {
         match self {
             Self::System => Instant::now(),
+            #[cfg(test)]
             Self::Manual(manual) => manual.start + manual.elapsed(),
         }
     }
 }
 
-/// See [`Clock::Manual`]. Clones share the same time.
+/// See `Clock::Manual`. Clones share the same time.
+#[cfg(test)]
 #[derive(Debug, Clone)]
 pub(crate) struct ManualClock {
     epoch: Timestamp,
@@ -42,6 +47,7 @@ pub(crate) struct ManualClock {
     elapsed: Arc<Mutex<Duration>>,
 }
 
+#[cfg(test)]
 impl ManualClock {
     pub(crate) fn new(epoch: Timestamp) -> Self {
         Self {

@@ -28,8 +28,6 @@ pub(crate) enum ExitStatus {
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// What was asked for was waited for and did not come in time.
-    Timeout = 4,
     /// A port, a lock or a directory that is needed is taken by another process.
     Unavailable = 69,
     /// A configuration, a manifest or a model directory is unusable; trying again will not help.

@@ -23,9 +23,11 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 /// A directory that holds a complete, supported model.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelDir {
+    #[cfg(feature = "mlx")]
     pub(crate) path: Utf8PathBuf,
     pub(crate) shape: ModelShape,
     /// Files that hold weights, sorted by name.
+    #[cfg(feature = "mlx")]
     pub(crate) weight_files: Vec<Utf8PathBuf>,
 }
 
@@ -102,8 +104,10 @@ impl ModelDir {
             err,
         })?;
         Ok(Self {
+            #[cfg(feature = "mlx")]
             path: path.to_owned(),
             shape,
+            #[cfg(feature = "mlx")]
             weight_files,
         })
     }

@@ -14,12 +14,6 @@ use crate::schema::{FieldError, aggregate, names};
 #[error("{0}")]
 pub(crate) struct ParseSelectorError(String);
 
-impl ParseSelectorError {
-    pub(crate) fn reason(&self) -> &'static str {
-        "BadRequest"
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     In,
@@ -456,27 +450,11 @@ impl FieldSelector {
             .map(|term| term.value.as_str())
     }
 
-    /// Matches an object: a field is the dotted path of a scalar, absent fields are empty texts.
-    pub(crate) fn matches(&self, object: &Value) -> bool {
-        self.matches_with(|field| field_text(object, field))
-    }
-
-    /// Matches with fields looked up by the caller, for kinds that rename them.
+    /// Matches with fields looked up by the caller, since some kinds rename them; absent fields are empty texts.
     pub(crate) fn matches_with(&self, field: impl Fn(&str) -> String) -> bool {
         self.terms
             .iter()
             .all(|term| (field(&term.field) == term.value) != term.differs)
-    }
-}
-
-/// The text a field selector compares: the scalar at a dotted path, empty when there is none.
-pub(crate) fn field_text(object: &Value, field: &str) -> String {
-    let found = field.split('.').try_fold(object, |value, name| value.get(name));
-    match found {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Bool(flag)) => flag.to_string(),
-        Some(Value::Number(number)) => number.to_string(),
-        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
     }
 }
 

@@ -14,10 +14,6 @@ pub(crate) struct Bytes(pub(crate) u64);
 impl Bytes {
     pub(crate) const ZERO: Self = Self(0);
 
-    pub(crate) const fn kib(n: u64) -> Self {
-        Self(n << 10)
-    }
-
     pub(crate) const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
@@ -87,12 +83,6 @@ impl std::iter::Sum for Bytes {
 #[serde(transparent)]
 pub(crate) struct BytesPerSecond(pub(crate) f64);
 
-impl BytesPerSecond {
-    pub(crate) fn from_gb_per_second(gb: f64) -> Self {
-        Self(gb * 1e9)
-    }
-}
-
 impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gb = self.0 / 1e9;
@@ -121,17 +111,6 @@ impl Div<Duration> for Bytes {
     }
 }
 
-/// A number of tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Tokens(pub(crate) u64);
-
-impl fmt::Display for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +134,7 @@ mod tests {
     fn bandwidth_divides_bytes_into_time() {
         // 4 GB at 400 GB/s: ten milliseconds.
         assert_eq!(
-            Bytes(4_000_000_000) / BytesPerSecond::from_gb_per_second(400.0),
+            Bytes(4_000_000_000) / BytesPerSecond(400e9),
             Duration::from_millis(10)
         );
         assert_eq!(Bytes(1) / BytesPerSecond(0.0), Duration::MAX);

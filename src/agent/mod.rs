@@ -92,7 +92,7 @@ pub(crate) enum StartAgentError {
         err: io::Error,
     },
     #[error("registering metrics")]
-    Metrics(#[from] prometheus::Error),
+    Metrics(#[from] crate::metrics::Error),
 }
 
 /// An agent that is ready to run: its directories are there and its own.

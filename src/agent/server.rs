@@ -27,7 +27,7 @@ use crate::error::Chain;
 use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
-use crate::openai::response::{Model, ModelList};
+use crate::openai::models::{Model, ModelList};
 use crate::process::logs::{From, stream};
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
 

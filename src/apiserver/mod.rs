@@ -96,18 +96,6 @@ pub(crate) enum StartApiServerError {
     Listener(#[source] io::Error),
 }
 
-impl StartApiServerError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Metrics(_) => "MetricsRefused",
-            Self::Namespace { .. } => "NamespaceNotCreated",
-            Self::Definition { .. } => "DefinitionRefused",
-            Self::NotEstablished { .. } => "DefinitionNotEstablished",
-            Self::Listener(_) => "ListenerFailed",
-        }
-    }
-}
-
 /// See the module's documentation.
 pub(crate) struct ApiServer {
     engine: Engine,

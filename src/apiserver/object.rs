@@ -44,15 +44,6 @@ pub(crate) fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// The labels as pairs.
-pub(crate) fn labels(object: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let labels = object["metadata"]["labels"].as_object();
-    labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-}
-
 /// `metadata`, made if it is missing.
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {

@@ -224,13 +224,6 @@ impl Resource {
         }
     }
 
-    pub(crate) fn has_generation(&self) -> bool {
-        match &self.origin {
-            Origin::BuiltIn(built_in) => built_in.facts().has_generation,
-            Origin::Custom(_) => true,
-        }
-    }
-
     pub(crate) fn creates_on_update(&self) -> bool {
         matches!(&self.origin, Origin::BuiltIn(built_in) if built_in.facts().creates_on_update)
     }

@@ -85,10 +85,6 @@ impl ModelDirectory {
         Self { root }
     }
 
-    pub(crate) fn root(&self) -> Option<&Utf8Path> {
-        self.root.as_deref()
-    }
-
     /// Finds the directory of a source. A directory under the model directory must lie there with all its files:
     /// a link may not lead out of it.
     pub(crate) fn locate(&self, source: &ModelSource) -> Result<Located, ResolveModelError> {

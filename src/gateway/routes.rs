@@ -22,7 +22,7 @@ use crate::error::Chain;
 use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
-use crate::openai::response;
+use crate::openai::models;
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, Upstream, peek_model};
 
 /// Replicas one request is tried on.
@@ -83,7 +83,7 @@ impl Gateway {
         match self.table() {
             Ok(table) => {
                 let models = table.models().map(|(name, model)| card(name, model)).collect();
-                Json(response::ModelList::new(models)).into_response()
+                Json(models::ModelList::new(models)).into_response()
             }
             Err(err) => err.into_response(),
         }
@@ -194,11 +194,11 @@ fn another_may_do_better(status: StatusCode) -> bool {
     )
 }
 
-fn card(name: String, model: &Model) -> response::Model {
+fn card(name: String, model: &Model) -> models::Model {
     let context = model
         .context_tokens
         .and_then(|tokens| usize::try_from(tokens).ok());
-    response::Model::new(name, model.created, context)
+    models::Model::new(name, model.created, context)
 }
 
 fn refuse(asked: &str, unknown: Unknown) -> ApiError {

@@ -1,4 +1,4 @@
-//! A machine made of values. Not only for tests: a simulated fleet runs the real agent on it.
+//! A machine made of values.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -56,10 +56,6 @@ impl FakeHost {
 
     pub(crate) fn set_available(&self, available: Bytes) {
         self.with(|state| state.memory.available = available);
-    }
-
-    pub(crate) fn set_disk_free(&self, free: Bytes) {
-        self.with(|state| state.disk.free = free);
     }
 
     pub(super) fn identity(&self) -> Identity {

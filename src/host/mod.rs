@@ -1,7 +1,8 @@
 //! The machine the agent runs on: who it is, what memory and disk it has. Read-only.
 //!
-//! [`Host::Native`] asks the operating system; [`Host::Fake`] is a machine made of values, for simulation and tests.
+//! [`Host::Native`] asks the operating system; `Host::Fake` is a machine made of values, for tests.
 
+#[cfg(test)]
 mod fake;
 #[cfg(not(target_os = "macos"))]
 mod linux;
@@ -19,6 +20,7 @@ use linux as native;
 #[cfg(target_os = "macos")]
 use macos as native;
 
+#[cfg(test)]
 pub(crate) use fake::FakeHost;
 
 use crate::api::v1alpha1::Chip;
@@ -30,6 +32,7 @@ pub(crate) enum Host {
     /// This machine.
     Native,
     /// A machine that is what it is told to be.
+    #[cfg(test)]
     Fake(FakeHost),
 }
 
@@ -82,6 +85,7 @@ impl Host {
                 },
                 architecture: kubernetes_architecture(std::env::consts::ARCH),
             },
+            #[cfg(test)]
             Self::Fake(fake) => fake.identity(),
         }
     }
@@ -89,6 +93,7 @@ impl Host {
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::Native => native_memory(),
+            #[cfg(test)]
             Self::Fake(fake) => fake.memory(),
         }
     }
@@ -110,6 +115,7 @@ impl Host {
                     free: Bytes(unit) * free,
                 })
             }
+            #[cfg(test)]
             Self::Fake(fake) => Ok(fake.disk()),
         }
     }
@@ -142,6 +148,7 @@ fn kubernetes_architecture(rust: &'static str) -> &'static str {
 
 /// Whether a brand string is that of a real Apple Silicon chip; virtual machines and Rosetta show others, such as
 /// `Apple processor`, `Apple M1 (Virtual)` and `VirtualApple @ 2.50GHz`.
+#[cfg(any(target_os = "macos", test))]
 fn is_apple_silicon(brand: &str) -> bool {
     let Some(rest) = brand.strip_prefix("Apple ") else {
         return false;

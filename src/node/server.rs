@@ -80,7 +80,7 @@ pub(crate) enum StartServerError {
     #[error("taking over a listener")]
     Listener(#[source] io::Error),
     #[error("registering metrics")]
-    Metrics(#[from] prometheus::Error),
+    Metrics(#[from] crate::metrics::Error),
 }
 
 impl StartServerError {

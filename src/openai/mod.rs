@@ -1,8 +1,15 @@
 //! OpenAI's HTTP vocabulary, shared by worker, agent and gateway: requests parsed from JSON into values that hold
 //! only what is supported, responses, and the one error body. No I/O and no model.
 
+#[cfg_attr(
+    not(feature = "mlx"),
+    expect(dead_code, reason = "some errors only a worker answers with")
+)]
 pub(crate) mod error;
+pub(crate) mod models;
+#[cfg(feature = "mlx")]
 pub(crate) mod request;
+#[cfg(feature = "mlx")]
 pub(crate) mod response;
 
 pub(crate) use error::ApiError;

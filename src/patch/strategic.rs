@@ -18,12 +18,6 @@ pub(crate) enum StrategicMergeError {
     NotAList(String),
 }
 
-impl StrategicMergeError {
-    pub(crate) fn reason(&self) -> &'static str {
-        "BadRequest"
-    }
-}
-
 /// How a list merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListMerge {

@@ -37,17 +37,6 @@ pub(crate) enum OpenAuthorityError {
     Write(#[source] WriteFileError),
 }
 
-impl OpenAuthorityError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "ReadFailed",
-            Self::Invalid { .. } => "InvalidAuthority",
-            Self::Generate(_) => "GenerateFailed",
-            Self::Write(_) => "WriteFailed",
-        }
-    }
-}
-
 /// Signs serving certificates.
 pub(crate) struct Authority {
     certificate: CertificateDer<'static>,

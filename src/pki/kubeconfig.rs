@@ -32,17 +32,6 @@ pub(crate) enum WriteKubeconfigError {
     Write(#[source] WriteFileError),
 }
 
-impl WriteKubeconfigError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "ReadFailed",
-            Self::Foreign { .. } => "ForeignKubeconfig",
-            Self::Encode(_) => "EncodeFailed",
-            Self::Write(_) => "WriteFailed",
-        }
-    }
-}
-
 /// Writes the kubeconfig of the administrator of `server` (an `https://` URL).
 pub(crate) fn write(
     path: &Path,

@@ -12,7 +12,6 @@ mod serving;
 mod token;
 
 pub(crate) use authority::{Authority, OpenAuthorityError};
-pub(crate) use private_file::WriteFileError;
 pub(crate) use serving::{IssueError, ServingCertificate};
 pub(crate) use token::{OpenTokenError, Token};
 

@@ -29,16 +29,6 @@ pub(crate) enum IssueError {
     Tls(#[source] rustls::Error),
 }
 
-impl IssueError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Name { .. } => "InvalidName",
-            Self::Sign(_) => "SignFailed",
-            Self::Tls(_) => "TlsFailed",
-        }
-    }
-}
-
 /// Answers each handshake with a certificate that is not about to expire.
 pub(crate) struct ServingCertificate {
     authority: Arc<Authority>,

@@ -34,17 +34,6 @@ pub(crate) enum OpenTokenError {
     Write(#[source] WriteFileError),
 }
 
-impl OpenTokenError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "ReadFailed",
-            Self::Invalid { .. } => "InvalidToken",
-            Self::Random(_) => "NoRandomness",
-            Self::Write(_) => "WriteFailed",
-        }
-    }
-}
-
 /// Never shown: it prints as nothing but its kind.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(String);

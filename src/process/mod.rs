@@ -9,5 +9,5 @@ mod spawn;
 mod supervise;
 
 pub(crate) use identity::ProcessId;
-pub(crate) use spawn::{Command, SpawnError, spawn};
-pub(crate) use supervise::{Exit, Process, StopError, find_by_argument};
+pub(crate) use spawn::{Command, spawn};
+pub(crate) use supervise::{Exit, Process, find_by_argument};

@@ -18,7 +18,6 @@ pub(crate) enum CauseReason {
     TooLong,
     TooMany,
     TypeInvalid,
-    Internal,
 }
 
 impl CauseReason {
@@ -33,7 +32,6 @@ impl CauseReason {
             Self::TooLong => "FieldValueTooLong",
             Self::TooMany => "FieldValueTooMany",
             Self::TypeInvalid => "FieldValueTypeInvalid",
-            Self::Internal => "InternalError",
         }
     }
 
@@ -46,7 +44,6 @@ impl CauseReason {
             Self::Forbidden => "Forbidden",
             Self::TooLong => "Too long",
             Self::TooMany => "Too many",
-            Self::Internal => "Internal error",
         }
     }
 }
@@ -157,10 +154,6 @@ impl FieldError {
         let unit = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {unit}");
         Self::shown(CauseReason::TooMany, field, &Value::from(actual), &detail)
-    }
-
-    pub(crate) fn internal(field: impl Into<String>, detail: &str) -> Self {
-        Self::bare(CauseReason::Internal, field, detail)
     }
 
     /// `field: message`, one line of a status message.

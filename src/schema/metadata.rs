@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{FieldError, gotext, names};
 
@@ -419,11 +419,6 @@ fn json_kind(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-/// The labels or annotations of an object as a map, empty when absent.
-pub(crate) fn text_map<'a>(object: &'a Value, key: &str) -> Option<&'a Map<String, Value>> {
-    object.get("metadata")?.get(key)?.as_object()
 }
 
 #[cfg(test)]

@@ -83,12 +83,12 @@ impl Names {
         };
         let built_in = match resource.schema {
             SchemaSource::Custom(_) => None,
-            SchemaSource::BuiltIn => builtin::kind(group, version, resource.kind),
+            SchemaSource::BuiltIn => builtin::definition_name(group, version, resource.kind),
         };
         match built_in {
-            Some(kind) => Self {
-                kind: kind.definition.clone(),
-                list: format!("{}List", kind.definition),
+            Some(name) => Self {
+                kind: name.to_owned(),
+                list: format!("{name}List"),
             },
             None => Self {
                 kind: model(resource.kind),

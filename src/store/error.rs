@@ -43,18 +43,6 @@ pub(crate) enum OpenStoreError {
     },
 }
 
-impl OpenStoreError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::InUse { .. } => "StoreInUse",
-            Self::NotAStore { .. } => "NotAStore",
-            Self::NewerFormat { .. } => "NewerStoreFormat",
-            Self::Corrupt { .. } => "StoreCorrupt",
-            Self::Io { .. } => "StoreIo",
-        }
-    }
-}
-
 /// A write was refused or failed; the store holds what it held before.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum CommitError {
@@ -74,20 +62,6 @@ pub(crate) enum CommitError {
     Io(#[source] Arc<StorageFailure>),
     #[error("the store is closed")]
     Closed,
-}
-
-impl CommitError {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Conflict { .. } => "Conflict",
-            Self::Unguarded { .. } => "Unguarded",
-            Self::TooLarge { .. } => "TooLarge",
-            Self::NotJson { .. } => "NotJson",
-            Self::Encoder { .. } => "EncoderFailed",
-            Self::Io(_) => "StoreIo",
-            Self::Closed => "StoreClosed",
-        }
-    }
 }
 
 /// Why the disk refused a batch. Shared by all writes of the batch.

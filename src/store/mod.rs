@@ -30,19 +30,18 @@ use std::thread;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use error::{CommitError, Compacted, ListError, OpenStoreError, StorageFailure};
+pub(crate) use error::{CommitError, Compacted, ListError, OpenStoreError};
 pub(crate) use metrics::StoreMetrics;
 pub(crate) use record::{Event, EventKind, Record};
 pub(crate) use revision::{Key, Revision};
 pub(crate) use state::{HistoryLimits, ListOptions, Listing};
 pub(crate) use watch::{WatchLimits, Watcher};
-pub(crate) use writer::VALUE_BYTES_MAX;
 
 use crate::clock::Clock;
 use medium::{FileMedium, Medium};
 use state::State;
 use watch::Watchers;
-use writer::{Command, QUEUE_WRITES_MAX, Writer};
+use writer::{Command, QUEUE_WRITES_MAX};
 
 #[derive(Debug, Clone)]
 pub(crate) struct StoreConfig {
@@ -98,6 +97,7 @@ pub(crate) enum Expect {
     Absent,
     At(Revision),
     /// Whatever it holds; a deletion still needs something to delete.
+    #[cfg(test)]
     Any,
 }
 
@@ -150,11 +150,6 @@ impl Store {
     /// The newest durable revision.
     pub(crate) fn revision(&self) -> Revision {
         self.read().state.revision()
-    }
-
-    /// Watches may start from here on, lists may look back to here.
-    pub(crate) fn compacted(&self) -> Revision {
-        self.read().state.compacted()
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Record>> {

@@ -16,7 +16,7 @@ use super::prompt::Prompter;
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
-use crate::openai::response::{Model, ModelList};
+use crate::openai::models::{Model, ModelList};
 use crate::wire::{WorkerPhase, WorkerStatus};
 
 /// A context of a million tokens is about 4 MB of text.

@@ -180,7 +180,9 @@ impl SyncLoop {
             None => {}
         }
         if let Some(manifests) = &self.sources.manifests {
-            for (key, (file, spec)) in &manifests.borrow().replicas {
+            let manifests = manifests.borrow();
+            self.metrics.manifest_problems(manifests.problems.len());
+            for (key, (file, spec)) in &manifests.replicas {
                 let replica = DesiredReplica {
                     uid: MANIFEST_UID.to_owned(),
                     generation: 0,

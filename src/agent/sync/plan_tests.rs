@@ -282,7 +282,7 @@ fn a_refusal_says_what_would_fit() {
     );
     let (desired, observed) = scene("@allocatable=1 a:gib=1", "");
     let mut tight = observed.clone();
-    tight.memory.allocatable = Bytes::gib(1) - Bytes::kib(24);
+    tight.memory.allocatable = Bytes::gib(1) - Bytes(24 << 10);
     let plan = SyncPlan::new(&desired, &tight, now());
     let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
         panic!("{plan:?}")

@@ -58,7 +58,6 @@ pub(crate) struct Facts {
     pub(crate) creates_on_update: bool,
     /// A PUT without resourceVersion overwrites.
     pub(crate) updates_unconditionally: bool,
-    pub(crate) has_generation: bool,
 }
 
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
@@ -78,7 +77,6 @@ const CORE: Facts = Facts {
     storage: "",
     creates_on_update: false,
     updates_unconditionally: true,
-    has_generation: false,
 };
 
 const EVENT: Facts = Facts {
@@ -173,7 +171,6 @@ impl BuiltIn {
                 definition: "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
                 storage: CRD_STORAGE,
                 updates_unconditionally: false,
-                has_generation: true,
                 ..CORE
             },
         }
@@ -345,10 +342,6 @@ impl BuiltIn {
             (Self::Event | Self::EventsEvent, field) => event::selectable_field(self, object, field),
             _ => None,
         }
-    }
-
-    pub(crate) fn is_selectable(self, field: &str) -> bool {
-        self.selectable_field(&Value::Null, field).is_some()
     }
 }
 
