@@ -3,12 +3,11 @@
 
 /// Prints text that a user may pipe into another program.
 pub(crate) fn output(text: &str) {
-    use std::io::Write;
     // A closed pipe (`| head`) is no failure of ours.
-    drop(std::io::stdout().write_all(text.as_bytes()));
+    drop(output_bytes(text.as_bytes()));
 }
 
-/// Passes bytes on as they come. Fails when nobody reads them any more.
+/// Passes bytes on as they come, not only whole lines. Fails when nobody reads them any more.
 pub(crate) fn output_bytes(bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     let mut stdout = std::io::stdout().lock();
