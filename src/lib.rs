@@ -63,3 +63,10 @@ mod node;
 mod layers;
 
 pub use cli::run;
+
+/// What `cargo bench` measures and no command reaches.
+#[cfg(feature = "mlx")]
+#[doc(hidden)]
+pub mod bench {
+    pub use crate::worker::bench::BareEngine;
+}

@@ -1,0 +1,70 @@
+//! Benchmarks over the real binary; prints the tables of docs/benchmarks.md. No claim about a Mac: it measures this machine.
+//!
+//! `cargo bench --bench e2e` runs all of them, `cargo bench --bench e2e -- overhead apiserver` those two.
+#![expect(clippy::print_stdout, reason = "the tables are what a benchmark is run for")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark measures the real clock's time"
+)]
+
+#[path = "bench/apiserver.rs"]
+mod apiserver;
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "the tests' harness, of which this is a part"
+)]
+mod harness;
+#[path = "bench/overhead.rs"]
+mod overhead;
+#[path = "bench/resident.rs"]
+mod resident;
+#[path = "bench/stats.rs"]
+mod stats;
+#[path = "bench/up.rs"]
+mod up;
+
+use std::time::Instant;
+
+use sysinfo::System;
+
+/// Everything there is, in order: what is disturbed most by others comes after what disturbs.
+const BENCHMARKS: &[(&str, fn())] = &[
+    ("up", up::run),
+    ("resident", resident::run),
+    ("overhead", overhead::run),
+    ("apiserver", apiserver::run),
+];
+
+fn main() {
+    // cargo itself passes `--bench`.
+    let chosen: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
+    let unknown = |name: &&String| !BENCHMARKS.iter().any(|(known, _)| known == name);
+    if let Some(name) = chosen.iter().find(unknown) {
+        let known: Vec<&str> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
+        panic!("there is no benchmark `{name}`; there are {}", known.join(", "));
+    }
+    println!(
+        "rooflet {}, {} {}, {} logical CPUs",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+        std::thread::available_parallelism().map_or(0, usize::from),
+    );
+    for (name, run) in BENCHMARKS {
+        if !chosen.is_empty() && !chosen.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let (begin, before) = (Instant::now(), System::load_average().one);
+        println!("\n## {name}\n");
+        run();
+        println!(
+            "\n({:.0} s; load average {before:.1} before, {:.1} after)",
+            begin.elapsed().as_secs_f64(),
+            System::load_average().one
+        );
+    }
+}

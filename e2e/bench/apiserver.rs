@@ -1,0 +1,285 @@
+//! The API server alone, over TLS with one HTTP/1.1 connection per client: rates, CPU time and watch latency.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::{join, join_all};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Certificate, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::harness::{Process, Scratch, eventually, free_port};
+use crate::resident::Usage;
+use crate::stats::{Samples, head, milliseconds, row};
+
+const CLIENTS: [usize; 3] = [1, 16, 64];
+/// Each operation runs this often for this long at each number of clients.
+const REPEATS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(2);
+/// Objects in the namespace that is listed and watched.
+const LISTED: usize = 500;
+const WRITES: u32 = 500;
+const BETWEEN_WRITES: Duration = Duration::from_millis(10);
+
+pub(crate) fn run() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let (data_dir, kubeconfig) = (scratch.join("data"), scratch.join("kubeconfig"));
+    let begin = Instant::now();
+    let server = Process::start(
+        [
+            "server".to_owned(),
+            "--roles=apiserver".to_owned(),
+            format!("--data-dir={}", data_dir.display()),
+            format!("--listen=127.0.0.1:{port}"),
+            format!("--kubeconfig-out={}", kubeconfig.display()),
+        ],
+        &scratch.join("server.log"),
+    );
+    eventually("the kubeconfig", || {
+        kubeconfig.is_file().then_some(()).ok_or_else(|| server.log())
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let api = Api::new(&data_dir, port);
+    eventually("the server being ready", || {
+        let ready = api.client.get(format!("{}/readyz", api.base)).send();
+        match runtime.block_on(ready) {
+            Ok(response) if response.status().is_success() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    println!("Ready {:.2} s after its start.\n", begin.elapsed().as_secs_f64());
+    runtime.block_on(measure(&api, &server));
+}
+
+async fn measure(api: &Api, server: &Process) {
+    for namespace in ["listed", "created"] {
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        api.done(
+            api.client
+                .post(format!("{}/api/v1/namespaces", api.base))
+                .json(&body),
+        )
+        .await;
+    }
+    for number in 0..LISTED {
+        api.done(api.create("listed", number)).await;
+    }
+    let list = api.done(api.client.get(api.collection("listed"))).await;
+    let list: Value = serde_json::from_slice(&list).expect("a list");
+    let listed = list["items"].as_array().expect("a list has them");
+    assert_eq!(listed.len(), LISTED);
+    let object_bytes = listed[0].to_string().len();
+
+    let created = Cell::new(0);
+    let patched = Cell::new(0);
+    head(&[
+        "operations/s at 1 / 16 / 64 clients",
+        "rate",
+        "p50, ms",
+        "server CPU, ms/op",
+    ]);
+    let operations: [(&str, &dyn Fn() -> RequestBuilder); 4] = [
+        ("create", &|| {
+            api.create("created", created.replace(created.get() + 1))
+        }),
+        ("get", &|| {
+            api.client
+                .get(format!("{}/{}", api.collection("listed"), name(7)))
+        }),
+        ("patch status", &|| {
+            let number = patched.replace(patched.get() + 1);
+            let change = json!({"status": {"observedGeneration": number}});
+            api.patch(&format!("{}/status", name(number % LISTED)), &change)
+        }),
+        ("list 500", &|| {
+            api.client.get(format!("{}?limit=500", api.collection("listed")))
+        }),
+    ];
+    for (operation, request) in operations {
+        let mut loads = Vec::new();
+        for clients in CLIENTS {
+            loads.push(load(api, server, clients, request).await);
+        }
+        let columns = |value: fn(&Load) -> String| loads.iter().map(value).collect::<Vec<_>>().join(" / ");
+        row(&[
+            operation.to_owned(),
+            columns(|load| format!("{:.0}", load.rate)),
+            columns(|load| format!("{:.1}", load.median_ms)),
+            columns(|load| format!("{:.2}", load.cpu_ms)),
+        ]);
+    }
+
+    println!("\nFrom sending a write to its event at a watcher, 100 writes/s:\n");
+    head(&["watchers", "p50, ms", "p99, ms"]);
+    for watchers in CLIENTS {
+        let latencies = watch_latencies(api, watchers).await;
+        row(&[
+            watchers.to_string(),
+            format!("{:.1}", latencies.quantile(0.5)),
+            format!("{:.1}", latencies.quantile(0.99)),
+        ]);
+    }
+    let resident = Usage::of(server.pid()).resident_bytes >> 20;
+    println!(
+        "\nObjects of {object_bytes} bytes of JSON, {} of them at the end; RSS then {resident} MiB.",
+        created.get() + LISTED
+    );
+}
+
+/// What `clients` at a time achieved; of all repeats the one with the median rate.
+struct Load {
+    rate: f64,
+    median_ms: f64,
+    cpu_ms: f64,
+}
+
+async fn load(api: &Api, server: &Process, clients: usize, request: &dyn Fn() -> RequestBuilder) -> Load {
+    let mut repeats = Vec::new();
+    for _ in 0..REPEATS {
+        let (cpu, begin) = (Usage::of(server.pid()).cpu, Instant::now());
+        let client = async || {
+            let mut took = Vec::new();
+            while begin.elapsed() < WINDOW {
+                let sent = Instant::now();
+                api.done(request()).await;
+                took.push(milliseconds(sent.elapsed()));
+            }
+            took
+        };
+        let took: Vec<f64> = join_all((0..clients).map(|_| client())).await.concat();
+        let cpu = Usage::of(server.pid()).cpu - cpu;
+        repeats.push(Load {
+            rate: took.len() as f64 / begin.elapsed().as_secs_f64(),
+            cpu_ms: milliseconds(cpu) / took.len() as f64,
+            median_ms: Samples::new(took).median(),
+        });
+    }
+    repeats.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    repeats.swap_remove(REPEATS / 2)
+}
+
+/// Times at all watchers of the same writes.
+async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
+    let list = format!("{}?limit=1", api.collection("listed"));
+    let list: Value = serde_json::from_slice(&api.done(api.client.get(list)).await).expect("a list");
+    let version = list["metadata"]["resourceVersion"]
+        .as_str()
+        .expect("a list has one");
+    let url = format!(
+        "{}?watch=true&resourceVersion={version}",
+        api.collection("listed")
+    );
+    // All are there before the first write: a response begins when its watch does.
+    let opened = join_all((0..watchers).map(|_| async {
+        let watch = api.client.get(&url).send().await.expect("a watch");
+        assert!(watch.status().is_success(), "{watch:?}");
+        watch
+    }))
+    .await;
+    let epoch = Instant::now();
+    let watch = async |mut response: reqwest::Response| {
+        let (mut latencies, mut bytes) = (Vec::new(), Vec::new());
+        while latencies.len() < WRITES as usize {
+            let chunk = response
+                .chunk()
+                .await
+                .expect("an open watch")
+                .expect("more events");
+            let now = epoch.elapsed();
+            bytes.extend_from_slice(&chunk);
+            while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = bytes.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line).expect("an event");
+                let sent = event["object"]["metadata"]["annotations"]["sent"].as_str();
+                let nanos = sent.and_then(|nanos| nanos.parse().ok()).expect("what we wrote");
+                latencies.push(milliseconds(now.saturating_sub(Duration::from_nanos(nanos))));
+            }
+        }
+        latencies
+    };
+    let write = async {
+        for number in 0..WRITES {
+            let due = BETWEEN_WRITES * number;
+            tokio::time::sleep(due.saturating_sub(epoch.elapsed())).await;
+            let sent = epoch.elapsed().as_nanos().to_string();
+            let change = json!({"metadata": {"annotations": {"sent": sent}}});
+            api.done(api.patch(&name(number as usize % LISTED), &change))
+                .await;
+        }
+    };
+    let ((), latencies) = join(write, join_all(opened.into_iter().map(watch))).await;
+    Samples::new(latencies.concat())
+}
+
+/// The server under test, as one client sees it.
+struct Api {
+    base: String,
+    client: reqwest::Client,
+}
+
+impl Api {
+    fn new(data_dir: &Path, port: u16) -> Self {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let read =
+            |name: &str| std::fs::read_to_string(data_dir.join(name)).expect("the server has written it");
+        let bearer = format!("Bearer {}", read("token").trim());
+        let bearer = HeaderValue::from_str(&bearer).expect("a token is plain text");
+        let client = reqwest::Client::builder()
+            .tls_certs_only([Certificate::from_pem(read("ca.pem").as_bytes()).expect("a certificate")])
+            .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
+            .http1_only()
+            .build()
+            .expect("a client");
+        Self {
+            base: format!("https://127.0.0.1:{port}"),
+            client,
+        }
+    }
+
+    fn collection(&self, namespace: &str) -> String {
+        format!(
+            "{}/apis/rooflet.dev/v1alpha1/namespaces/{namespace}/modeldeployments",
+            self.base
+        )
+    }
+
+    /// About 1 KB as stored. Nobody acts on it: the controller is not running.
+    fn create(&self, namespace: &str, number: usize) -> RequestBuilder {
+        let body = json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": name(number), "annotations": {"padding": "x".repeat(600)}},
+            "spec": {"model": {"source": "local://guide"}},
+        });
+        self.client.post(self.collection(namespace)).json(&body)
+    }
+
+    fn patch(&self, path: &str, change: &Value) -> RequestBuilder {
+        self.client
+            .patch(format!("{}/{path}", self.collection("listed")))
+            .header(CONTENT_TYPE, "application/merge-patch+json")
+            .body(change.to_string())
+    }
+
+    /// Sends it and reads the whole answer, which must be a success.
+    async fn done(&self, request: RequestBuilder) -> Bytes {
+        let response = request.send().await.expect("an answer");
+        let status = response.status();
+        let body = response.bytes().await.expect("a whole answer");
+        assert!(
+            status.is_success(),
+            "{status}: {}",
+            String::from_utf8_lossy(&body)
+        );
+        body
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("object-{number:06}")
+}

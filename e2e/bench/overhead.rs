@@ -1,0 +1,175 @@
+//! One streamed greedy answer by three ways: gateway, agent and worker; a worker alone; the engine in this process.
+
+use std::time::Instant;
+
+use rooflet::bench::BareEngine;
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, Http, Options, Process, eventually, free_port, repository};
+use crate::stats::{Samples, head, milliseconds, row};
+
+const QUESTION: &str = "What is rooflet?";
+const MAX_TOKENS: usize = 64;
+const WARM_UP_ROUNDS: usize = 10;
+const ROUNDS: usize = 150;
+
+/// What a client saw of one answer.
+struct Seen {
+    text: String,
+    first_ms: f64,
+    total_ms: f64,
+}
+
+pub(crate) fn run() {
+    let fleet = Fleet::with(Options {
+        args: vec![format!("--apply={}", repository("examples/guide.yaml").display())],
+        ..Options::default()
+    });
+    let port = free_port();
+    let worker = Process::start(
+        [
+            "worker".to_owned(),
+            format!("--model={}", repository("examples/models/guide").display()),
+            format!("--listen=127.0.0.1:{port}"),
+            "--name=guide".to_owned(),
+        ],
+        &fleet.scratch.join("worker.log"),
+    );
+    let direct = Http::new(format!("http://127.0.0.1:{port}"));
+    eventually("the worker being ready", || match direct.get("/ready")? {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.text),
+    });
+    let through_gateway = Client::new(fleet.gateway_port);
+    let to_worker = Client::new(port);
+    let engine = BareEngine::load(repository("examples/models/guide")).expect("the guide is there");
+
+    let mut tokens = 0;
+    let mut bare = || {
+        let answer = engine.chat(QUESTION, MAX_TOKENS).expect("an answer");
+        tokens = answer.completion_tokens;
+        Seen {
+            text: answer.text,
+            first_ms: milliseconds(answer.first_text),
+            total_ms: milliseconds(answer.total),
+        }
+    };
+    let mut rounds = Vec::new();
+    for round in 0..WARM_UP_ROUNDS + ROUNDS {
+        // Each way comes first, second and last equally often.
+        let mut seen = [None, None, None];
+        for turn in 0..3 {
+            let way = (round + turn) % 3;
+            seen[way] = Some(match way {
+                0 => bare(),
+                1 => to_worker.ask(),
+                _ => through_gateway.ask(),
+            });
+        }
+        let seen = seen.map(|seen| seen.expect("every way had its turn"));
+        assert!(
+            seen.iter().all(|other| other.text == seen[0].text),
+            "the same tokens"
+        );
+        if round >= WARM_UP_ROUNDS {
+            rounds.push(seen);
+        }
+    }
+    drop(worker);
+
+    println!("{ROUNDS} rounds, {tokens} tokens per answer; median (p10-p90).\n");
+    head(&[
+        "way",
+        "first text, ms",
+        "x engine",
+        "whole answer, ms",
+        "x engine",
+    ]);
+    let ways = ["engine, no HTTP", "worker over HTTP", "gateway, agent, worker"];
+    let column = |value: &dyn Fn(&[Seen; 3]) -> f64| Samples::new(rounds.iter().map(value)).to_string();
+    for (way, name) in ways.into_iter().enumerate() {
+        row(&[
+            name.to_owned(),
+            column(&|seen| seen[way].first_ms),
+            column(&|seen| seen[way].first_ms / seen[0].first_ms),
+            column(&|seen| seen[way].total_ms),
+            column(&|seen| seen[way].total_ms / seen[0].total_ms),
+        ]);
+    }
+    println!("\nAdded per request, ms, each round against the engine of the same round:\n");
+    head(&["way", "to the first text", "to the end"]);
+    for (way, name) in ways.into_iter().enumerate().skip(1) {
+        row(&[
+            name.to_owned(),
+            column(&|seen| seen[way].first_ms - seen[0].first_ms),
+            column(&|seen| seen[way].total_ms - seen[0].total_ms),
+        ]);
+    }
+}
+
+/// A streaming client with one connection that stays open.
+struct Client {
+    url: String,
+    client: reqwest::Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    fn new(port: u16) -> Self {
+        Self {
+            url: format!("http://127.0.0.1:{port}/v1/chat/completions"),
+            client: reqwest::Client::new(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime"),
+        }
+    }
+
+    fn ask(&self) -> Seen {
+        self.runtime.block_on(self.ask_streaming()).expect("an answer")
+    }
+
+    async fn ask_streaming(&self) -> Result<Seen, reqwest::Error> {
+        let body = json!({
+            "model": "guide", "messages": [{"role": "user", "content": QUESTION}],
+            "temperature": 0, "max_tokens": MAX_TOKENS, "stream": true,
+        });
+        let begin = Instant::now();
+        let mut response = self
+            .client
+            .post(&self.url)
+            .json(&body)
+            .send()
+            .await?
+            .error_for_status()?;
+        let (mut bytes, mut first_ms) = (Vec::new(), None);
+        while let Some(chunk) = response.chunk().await? {
+            bytes.extend_from_slice(&chunk);
+            if first_ms.is_none() && !text_in(&bytes).is_empty() {
+                first_ms = Some(milliseconds(begin.elapsed()));
+            }
+        }
+        let total_ms = milliseconds(begin.elapsed());
+        let text = text_in(&bytes);
+        Ok(Seen {
+            text,
+            first_ms: first_ms.unwrap_or(total_ms),
+            total_ms,
+        })
+    }
+}
+
+/// The text of the complete server-sent events in `bytes`.
+fn text_in(bytes: &[u8]) -> String {
+    let stream = String::from_utf8_lossy(bytes);
+    let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let parsed = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    parsed
+        .filter_map(|event| {
+            event["choices"][0]["delta"]["content"]
+                .as_str()
+                .map(str::to_owned)
+        })
+        .collect()
+}

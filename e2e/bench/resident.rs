@@ -1,0 +1,60 @@
+//! Resident memory of each process of `rooflet up` while nothing happens.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sysinfo::{Pid, ProcessesToUpdate, System};
+
+use crate::harness::{Fleet, Options, repository};
+use crate::stats::{head, row};
+
+/// Time for what starting up left behind to be given back.
+const SETTLE: Duration = Duration::from_secs(30);
+
+pub(crate) fn run() {
+    let fleet = Fleet::with(Options {
+        args: vec![format!("--apply={}", repository("examples/guide.yaml").display())],
+        ..Options::default()
+    });
+    fleet.gateway.chat("guide", "What is rooflet?");
+    std::thread::sleep(SETTLE);
+    head(&["process", "RSS, MiB", "CPU while idle, %"]);
+    let mut processes = vec![("up", fleet.up.pid())];
+    for verb in ["server", "agent", "worker"] {
+        let pids = fleet.processes(verb);
+        assert_eq!(pids.len(), 1, "one {verb}: {pids:?}");
+        processes.push((verb, pids[0]));
+    }
+    let before: Vec<Usage> = processes.iter().map(|(_, pid)| Usage::of(*pid)).collect();
+    std::thread::sleep(SETTLE);
+    for ((verb, pid), before) in processes.into_iter().zip(before) {
+        let after = Usage::of(pid);
+        let busy = (after.cpu - before.cpu).as_secs_f64() / SETTLE.as_secs_f64();
+        row(&[
+            format!("`rooflet {verb}`"),
+            format!("{:.1}", after.resident_bytes as f64 / f64::from(1 << 20)),
+            format!("{:.2}", busy * 100.0),
+        ]);
+    }
+    let binary = std::fs::metadata(Path::new(crate::harness::rooflet())).expect("the binary");
+    println!("\nThe binary: {} MiB, debug lines included.", binary.len() >> 20);
+}
+
+/// What a process uses.
+pub(crate) struct Usage {
+    pub(crate) resident_bytes: u64,
+    pub(crate) cpu: Duration,
+}
+
+impl Usage {
+    pub(crate) fn of(pid: u32) -> Self {
+        let mut system = System::new();
+        let pid = Pid::from_u32(pid);
+        system.refresh_processes(ProcessesToUpdate::Some(&[pid]), true);
+        let process = system.process(pid).expect("the process runs");
+        Self {
+            resident_bytes: process.memory(),
+            cpu: Duration::from_millis(process.accumulated_cpu_time()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The engine without HTTP, for `cargo bench`: what a request through gateway, agent and worker is compared with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use serde_json::json;
+
+use super::engine::{Engine, EngineConfig};
+use super::metrics::WorkerMetrics;
+use super::prompt::Prompter;
+use super::sequence::Event;
+use super::{WorkerError, context_tokens};
+use crate::clock::Clock;
+use crate::error::Chain;
+use crate::metrics::Registry;
+use crate::model_dir::ModelDir;
+use crate::openai::request::Options;
+
+/// A loaded model in this process.
+#[derive(Debug)]
+pub struct BareEngine {
+    engine: Engine,
+    prompter: Arc<Prompter>,
+    clock: Clock,
+}
+
+/// One greedy answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub text: String,
+    pub completion_tokens: usize,
+    /// From the question to the first text.
+    pub first_text: Duration,
+    /// From the question to the end of the answer.
+    pub total: Duration,
+}
+
+impl BareEngine {
+    /// Starts the engine on the model in the directory `model`; the first question waits until it is loaded.
+    ///
+    /// # Errors
+    /// What is wrong with the model, in words.
+    pub fn load(model: PathBuf) -> Result<Self, String> {
+        let model = Utf8PathBuf::from_path_buf(model).map_err(|path| format!("{path:?} is not UTF-8"))?;
+        Self::start(&model).map_err(|err| Chain(&err).to_string())
+    }
+
+    fn start(model: &Utf8PathBuf) -> Result<Self, WorkerError> {
+        let clock = Clock::System;
+        let model = ModelDir::inspect(model).map_err(|err| WorkerError::Model { err })?;
+        let context_tokens = context_tokens(None, model.shape.config.max_context_tokens)?;
+        let room = usize::try_from(context_tokens).unwrap_or(usize::MAX);
+        let prompter = Prompter::load(&model.path, &model.shape.config, room)
+            .map_err(|err| WorkerError::Prompt { err })?;
+        let prompter = Arc::new(prompter);
+        let metrics =
+            WorkerMetrics::register(&Registry::new()).map_err(|err| WorkerError::Metrics { err })?;
+        let (engine, _ended) = Engine::spawn(EngineConfig {
+            model,
+            context_tokens,
+            prompter: Arc::clone(&prompter),
+            max_concurrency: 1,
+            clock: clock.clone(),
+            metrics,
+        })
+        .map_err(|err| WorkerError::Engine { err })?;
+        Ok(Self {
+            engine,
+            prompter,
+            clock,
+        })
+    }
+
+    /// Asks `question` and waits for the whole answer: chat template, tokenizer, engine, detokenizer.
+    ///
+    /// # Errors
+    /// Why there is no answer, in words.
+    pub fn chat(&self, question: &str, max_tokens: usize) -> Result<Answer, String> {
+        let options = Options {
+            max_tokens: Some(max_tokens),
+            temperature: Some(0.0),
+            ..Options::default()
+        };
+        let begin = self.clock.instant();
+        let now = self.clock.now().to_zoned(jiff::tz::TimeZone::UTC);
+        let messages = [json!({"role": "user", "content": question})];
+        let request = self
+            .prompter
+            .chat(&messages, &options, &now)
+            .map_err(|err| format!("{err:?}"))?;
+        let mut completion = self.engine.submit(request).map_err(|err| format!("{err:?}"))?;
+        let (mut text, mut first) = (String::new(), None);
+        let done = loop {
+            match completion.events.blocking_recv() {
+                Some(Event::Text(more)) => {
+                    first.get_or_insert_with(|| self.clock.instant());
+                    text.push_str(&more);
+                }
+                Some(Event::Done(done)) => break done,
+                Some(Event::Failed(message)) => return Err(message),
+                None => return Err("the engine ended".to_owned()),
+            }
+        };
+        let end = self.clock.instant();
+        Ok(Answer {
+            text,
+            completion_tokens: done.completion_tokens,
+            first_text: first.unwrap_or(end) - begin,
+            total: end - begin,
+        })
+    }
+}
