@@ -113,11 +113,13 @@ fn name_of<K: Resource + JsonSchema>(
     ((K::GROUP, K::VERSION, K::KIND), K::schema_name().into_owned())
 }
 
-/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does.
+/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does. JSONSchemaProps also has a
+/// property of that name, which refers to nothing: there stands a schema, not a text.
 fn wrap_references(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             if fields.len() > 1
+                && fields.get("$ref").is_some_and(Value::is_string)
                 && let Some(reference) = fields.remove("$ref")
             {
                 fields.insert("allOf".to_owned(), json!([{"$ref": reference}]));
@@ -177,5 +179,14 @@ mod tests {
             json!([{"group": "", "version": "v1", "kind": "ConfigMap"}])
         );
         assert!(definition_name("apps", "v1", "Deployment").is_none());
+    }
+
+    #[test]
+    fn a_property_named_like_a_reference_stays_a_property() {
+        let schema =
+            definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
+        assert_eq!(schema["properties"]["$ref"]["type"], json!("string"));
+        // The property of this name is a list of schemas; kubectl cannot read a document where it is one.
+        assert_eq!(schema["properties"]["allOf"]["type"], json!("array"));
     }
 }
