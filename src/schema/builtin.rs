@@ -21,7 +21,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Patch, Status},
 };
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Where definitions stand in an OpenAPI v3 document.
 pub(crate) const REFERENCE_PREFIX: &str = "#/components/schemas/";
