@@ -1,11 +1,6 @@
 //! rooflet: a Kubernetes-style node agent for Mac fleets that admits and places models by measured memory bandwidth.
 //!
 //! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is the only way in.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "parts land before their callers; removed with the skeleton's last part"
-)]
 
 // Base: no domain, no network.
 mod clock;

@@ -8,12 +8,8 @@ use camino::Utf8PathBuf;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::ApiError;
-
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long [`check`] waits for its answer.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the kubeconfig is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +20,7 @@ pub(crate) enum KubeconfigSource {
     Environment,
 }
 
-/// Why there is no client, or none that works.
+/// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("kubeconfig `{}` does not exist; name another one with --kubeconfig, or start the server that writes it", .0.display())]
@@ -41,11 +37,9 @@ pub(crate) enum ConnectError {
     NotConfigured(String),
     #[error("setting up the client for {url}: {what}")]
     Setup { url: String, what: String },
-    #[error("the API server that the kubeconfig names cannot be used")]
-    Unusable(#[source] ApiError),
 }
 
-/// A client as the kubeconfig says. Does not touch the network: see [`check`].
+/// A client as the kubeconfig says. Does not touch the network.
 pub(crate) async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
     let mut config = match source {
         KubeconfigSource::File(path) => from_file(path).await?,
@@ -62,20 +56,6 @@ pub(crate) async fn connect(source: &KubeconfigSource) -> Result<Client, Connect
         url,
         what: single_line(&err.to_string()),
     })
-}
-
-/// Asks the server for its version: whether it is there, is who the kubeconfig says and takes our credentials.
-pub(crate) async fn check(client: &Client) -> Result<(), ConnectError> {
-    let request = http::Request::get("/api").body(Vec::new());
-    let request = request.expect("a constant request is valid");
-    let outcome = match tokio::time::timeout(CHECK_TIMEOUT, client.request_text(request)).await {
-        Ok(outcome) => outcome.map(drop).map_err(ApiError::from),
-        Err(_) => Err(ApiError::Unreachable(format!(
-            "no answer within {} s",
-            CHECK_TIMEOUT.as_secs()
-        ))),
-    };
-    outcome.map_err(ConnectError::Unusable)
 }
 
 async fn from_file(path: &Utf8PathBuf) -> Result<Config, ConnectError> {
@@ -170,20 +150,5 @@ mod tests {
             said.contains("/no/such/file") && said.contains("--kubeconfig"),
             "{said}"
         );
-    }
-
-    #[tokio::test]
-    async fn a_server_that_is_not_there_is_told_from_one_that_is_not_trusted() {
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a free port");
-        let url = format!("https://{}", listener.local_addr().expect("bound"));
-        drop(listener);
-        let mut config = Config::new(url.parse().expect("a URL"));
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        let client = Client::try_from(config).expect("a client");
-        let err = check(&client).await.expect_err("nobody listens");
-        assert!(Chain(&err).to_string().contains("is it running?"), "{err:?}");
     }
 }

@@ -14,8 +14,8 @@ mod status;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use cache::{Cache, CachedKind, Changes, watch};
-pub(crate) use connect::{ConnectError, KubeconfigSource, check, connect};
+pub(crate) use connect::{ConnectError, KubeconfigSource, connect};
 pub(crate) use election::{Elector, Leadership};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};
-pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};
+pub(crate) use status::{FIELD_MANAGER, patch_status};

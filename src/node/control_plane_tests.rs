@@ -16,10 +16,9 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, REVISION_LABEL, lease_name};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ModelRevision};
 use crate::apiserver::{ApiServer, ApiServerConfig};
-use crate::client::{CachedKind, KubeconfigSource, check, connect, patch_status};
+use crate::client::{ApiError, CachedKind, KubeconfigSource, connect, patch_status};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
-use crate::error::Chain;
 use crate::metrics::Registry;
 use crate::pki::{self, Authority, ServingCertificate, Token};
 use crate::store::{Store, StoreConfig};
@@ -74,7 +73,6 @@ impl Scene {
         let client = connect(&KubeconfigSource::File(kubeconfig.clone()))
             .await
             .expect("a good kubeconfig");
-        check(&client).await.expect("the server answers");
         Self {
             client,
             kubeconfig,
@@ -321,15 +319,15 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_with_a_wrong_authority_or_token_is_told_apart() {
+async fn a_wrong_authority_token_or_port_is_told_apart() {
     let scene = Scene::start().await;
     let good = std::fs::read_to_string(&scene.kubeconfig).expect("written");
     let outcome = async |kubeconfig: String| {
         let path = scene.kubeconfig.with_file_name("changed");
         std::fs::write(&path, kubeconfig).expect("written");
         let client = connect(&KubeconfigSource::File(path)).await.expect("well formed");
-        let err = check(&client).await.expect_err("it must not work");
-        Chain(&err).to_string()
+        let err = client.list_api_groups().await.expect_err("it must not work");
+        ApiError::from(err).to_string()
     };
     let token = good
         .lines()
@@ -349,6 +347,12 @@ async fn a_kubeconfig_with_a_wrong_authority_or_token_is_told_apart() {
     pki::kubeconfig::write(&path, url.trim_matches(['"', '\'']), &authority, &token).expect("written");
     let said = outcome(std::fs::read_to_string(&path).expect("written")).await;
     assert!(said.contains("not to be trusted"), "{said}");
+
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let closed = format!("https://{}", port.local_addr().expect("bound"));
+    drop(port);
+    let said = outcome(good.replace(url.trim_matches(['"', '\'']), &closed)).await;
+    assert!(said.contains("is it running?"), "{said}");
 }
 
 #[tokio::test]

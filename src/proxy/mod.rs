@@ -15,14 +15,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use http::Version;
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-pub(crate) use connect::{ParseUpstreamError, Upstream};
-pub(crate) use peek::{MAX_REQUEST_BODY_BYTES, PeekError, Peeked, peek_model};
+pub(crate) use connect::Upstream;
+pub(crate) use peek::{MAX_REQUEST_BODY_BYTES, PeekError, peek_model};
 
 use connect::{ConnectUpstreamError, Connector};
 

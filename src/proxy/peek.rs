@@ -57,18 +57,6 @@ pub(crate) enum PeekError {
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl PeekError {
-    /// A CamelCase word for metrics.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::TooLarge { .. } => "BodyTooLarge",
-            Self::Json(_) | Self::NotAnObject => "InvalidJson",
-            Self::NoModel => "MissingModel",
-            Self::Read(_) => "ClientClosed",
-        }
-    }
-}
-
 /// What a client of an OpenAI endpoint is told.
 impl From<PeekError> for openai::ApiError {
     fn from(err: PeekError) -> Self {
@@ -122,7 +110,7 @@ mod tests {
     fn check(body: &str, expect: &str) {
         let got = match model_of(body.as_bytes()) {
             Ok(model) => model,
-            Err(err) => err.reason().to_owned(),
+            Err(err) => format!("{:?}", openai::ApiError::from(err).code.expect("a code")),
         };
         assert_eq!(got, expect, "{body}");
     }
@@ -138,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_body_without_a_model_is_told_what_is_missing() {
-        check("{}", "MissingModel");
-        check(r#"{"model":null}"#, "MissingModel");
-        check(r#"{"model":7}"#, "MissingModel");
-        check(r#"{"model":""}"#, "MissingModel");
+        check("{}", "MissingParameter");
+        check(r#"{"model":null}"#, "MissingParameter");
+        check(r#"{"model":7}"#, "MissingParameter");
+        check(r#"{"model":""}"#, "MissingParameter");
         check("", "InvalidJson");
         check("[\"x\"]", "InvalidJson");
         check("7", "InvalidJson");

@@ -1,7 +1,7 @@
 use super::*;
 use axum::Router;
 use axum::extract::ConnectInfo;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
 use camino::Utf8PathBuf;

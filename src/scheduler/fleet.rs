@@ -228,10 +228,6 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn node(&self, name: &str) -> Option<&NodeState> {
-        self.nodes.iter().find(|node| node.name == name)
-    }
-
     pub(super) fn node_mut(&mut self, name: &str) -> Option<&mut NodeState> {
         self.nodes.iter_mut().find(|node| node.name == name)
     }

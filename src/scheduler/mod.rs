@@ -1,6 +1,6 @@
 //! One replica to one node: filter, score, bind. The words and the order of kube-scheduler.
 //!
-//! In: the fleet as values ([`NodeState`]) and what a replica asks for ([`ReplicaRequest`]). Out: a placement, or every
+//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a placement, or every
 //! node's reason against it. Pure and deterministic; never promises memory that is promised already.
 
 mod bind;
@@ -10,7 +10,6 @@ mod score;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bind::{Decision, Placement, bind_all, place};
-pub(crate) use filter::{Rejection, Unschedulable, tolerated};
-pub(crate) use fleet::{Fleet, NodeState, ReplicaKey, ReplicaRequest};
-pub(crate) use score::PlacementScore;
+pub(crate) use bind::{Decision, bind_all};
+pub(crate) use filter::tolerated;
+pub(crate) use fleet::{Fleet, ReplicaRequest};

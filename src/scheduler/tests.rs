@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::bind::{bind_all, place};
+use super::fleet::{Fleet, ReplicaKey, ReplicaRequest};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::*;

@@ -144,14 +144,6 @@ impl<'a> DeploymentPlan<'a> {
             look_again_after: asked_again.chain(outcome.look_again_after).min(),
         })
     }
-
-    /// Whether nothing but perhaps the status is to be written.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.revision == RevisionStep::Keep
-            && self.prune.is_empty()
-            && self.delete.is_empty()
-            && self.create.is_empty()
-    }
 }
 
 impl<'a> Observed<'a> {
