@@ -25,5 +25,8 @@ pub(crate) fn lease_name(node: &str) -> String {
 ///
 /// `None` if `owner` was never stored and so has no uid.
 pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Option<OwnerReference> {
-    owner.controller_owner_ref(&())
+    let mut reference = owner.controller_owner_ref(&())?;
+    // `kubectl delete --cascade=foreground` then waits until the dependent is gone.
+    reference.block_owner_deletion = Some(true);
+    Some(reference)
 }

@@ -104,7 +104,13 @@ fn replica_name(text: &str) -> anyhow::Result<&str> {
         return Ok(text);
     };
     match kind {
-        "mrep" | "modelreplica" | "modelreplicas" | "modelreplicas.rooflet.dev" if !name.is_empty() => {
+        "mrep"
+        | "modelreplica"
+        | "modelreplicas"
+        | "modelreplica.rooflet.dev"
+        | "modelreplicas.rooflet.dev"
+            if !name.is_empty() =>
+        {
             Ok(name)
         }
         _ => bail!("`{text}` is not a replica: write mrep/NAME; `kubectl get mrep` lists them"),
@@ -117,7 +123,12 @@ mod tests {
 
     #[test]
     fn a_replica_is_named_with_or_without_its_kind() {
-        for text in ["mrep/guide-x", "modelreplica/guide-x", "guide-x"] {
+        for text in [
+            "mrep/guide-x",
+            "modelreplica/guide-x",
+            "modelreplica.rooflet.dev/guide-x",
+            "guide-x",
+        ] {
             assert_eq!(replica_name(text).unwrap(), "guide-x");
         }
         for text in ["mdep/guide", "mrep/", "pod/x"] {

@@ -25,7 +25,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
     /// Which parts run in this process.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Role::Apiserver, Role::Controller, Role::Gateway])]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "apiserver,controller,gateway"
+    )]
     roles: Vec<Role>,
     /// Use this API server instead of an own one, for the roles controller and gateway.
     #[arg(long, env = "KUBECONFIG", hide_env_values = true, value_name = "FILE")]

@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 use tokio::sync::mpsc;
 
@@ -16,6 +16,7 @@ use self::cluster::Cluster;
 use super::{Failure, ui};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
+use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use crate::task::Tasks;
@@ -234,9 +235,8 @@ impl Layout {
             }
         };
         for file in &args.apply {
-            if !file.is_file() {
-                return Err(config(anyhow!("--apply {file}: there is no such file")));
-            }
+            // Read again when it is applied; a file that cannot be is known before anything is started.
+            cluster::read(file).map_err(|error| config(error.context("--apply")))?;
         }
         Ok(Self {
             kubeconfig: args
@@ -244,8 +244,8 @@ impl Layout {
                 .clone()
                 .unwrap_or_else(|| data_dir.join("kubeconfig")),
             // The children may be restarted, and clients remember a port: a free one is chosen once, here.
-            listen: settle(args.listen).map_err(config)?,
-            gateway_listen: settle(args.gateway_listen).map_err(config)?,
+            listen: settle("--listen", args.listen)?,
+            gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
             node_name: args.node_name.clone().unwrap_or_else(super::default_node_name),
             data_dir,
             model_dir,
@@ -314,14 +314,10 @@ fn lock(data_dir: &Utf8Path) -> Result<File, Failure> {
 }
 
 /// Turns port 0 into a free port, and says early when a port is taken.
-fn settle(address: SocketAddr) -> anyhow::Result<SocketAddr> {
-    match TcpListener::bind(address) {
-        Ok(listener) => Ok(listener.local_addr()?),
-        Err(err) if err.kind() == std::io::ErrorKind::AddrInUse => {
-            bail!(
-                "{address}: the port is in use by another process; stop that process or choose another port (port 0 takes a free one)"
-            )
-        }
-        Err(err) => Err(anyhow!(err).context(format!("cannot listen on {address}"))),
-    }
+fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    bound.map_err(|err| match BindError::new(flag, address, err) {
+        taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
+        other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
+    })
 }

@@ -21,15 +21,21 @@ pub(crate) enum BindError {
     },
 }
 
+impl BindError {
+    pub(crate) fn new(flag: &'static str, address: SocketAddr, err: io::Error) -> Self {
+        if err.kind() == io::ErrorKind::AddrInUse {
+            Self::InUse { flag, address }
+        } else {
+            Self::Other { flag, address, err }
+        }
+    }
+}
+
 /// Binds `address`, which the user gave with `flag`.
 pub(crate) async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|err| {
-        if err.kind() == io::ErrorKind::AddrInUse {
-            BindError::InUse { flag, address }
-        } else {
-            BindError::Other { flag, address, err }
-        }
-    })
+    TcpListener::bind(address)
+        .await
+        .map_err(|err| BindError::new(flag, address, err))
 }
 
 #[cfg(test)]

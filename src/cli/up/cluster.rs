@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::{Api, Client, Discovery, ResourceExt, discovery};
 use serde_json::{Value, json};
 
 use crate::api::conditions::{self, condition_type};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment};
-use crate::client::{self, KubeconfigSource};
+use crate::client::{self, ApiError, KubeconfigSource};
 use crate::yaml;
 
 /// How often a condition is looked at while something is waited for.
@@ -112,8 +112,7 @@ impl Cluster {
 
     /// Creates or updates every object of a manifest.
     pub(super) async fn apply(&self, file: &Utf8Path) -> anyhow::Result<Vec<Applied>> {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
-        let documents = yaml::documents(&text).with_context(|| format!("`{file}` is not valid YAML"))?;
+        let documents = read(file)?;
         let discovery = Discovery::new(self.client.clone())
             .run()
             .await
@@ -151,17 +150,33 @@ impl Cluster {
             .context("metadata.name must be given")?;
         let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
         let api = self.api(&resource, &capabilities.scope, &namespace);
-        let before = api
-            .get_opt(&name)
-            .await?
-            .and_then(|object| object.resource_version());
-        let after = match before {
-            None => api.create(&PostParams::default(), &object).await?,
-            Some(_) => {
-                api.patch(&name, &PatchParams::default(), &Patch::Merge(json!(object)))
-                    .await?
+        let before = api.get_opt(&name).await.map_err(ApiError::from)?;
+        let after = match &before {
+            None => {
+                let body = serde_json::to_vec(&object)?;
+                let request =
+                    kube::core::Request::new(api.resource_url()).create(&PostParams::default(), body)?;
+                self.client
+                    .request(strictly(request)?)
+                    .await
+                    .map_err(ApiError::from)?
+            }
+            Some(current) => {
+                let mut patch = json!(object);
+                let last = current.annotations().get(LAST_APPLIED);
+                if let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+                    remove_dropped(&mut patch, &last, &document);
+                }
+                let params = PatchParams {
+                    field_validation: Some(ValidationDirective::Strict),
+                    ..PatchParams::default()
+                };
+                api.patch(&name, &params, &Patch::Merge(patch))
+                    .await
+                    .map_err(ApiError::from)?
             }
         };
+        let before = before.and_then(|object| object.resource_version());
         let outcome = match &before {
             None => "created",
             Some(version) if Some(version) == after.resource_version().as_ref() => "unchanged",
@@ -238,6 +253,39 @@ impl Cluster {
     }
 }
 
+/// The documents of a manifest.
+pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<Value>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
+    yaml::documents(&text).with_context(|| format!("`{file}` is not valid YAML"))
+}
+
+/// Has the server refuse unknown fields, as kubectl does, instead of dropping them.
+fn strictly(mut request: http::Request<Vec<u8>>) -> anyhow::Result<http::Request<Vec<u8>>> {
+    let uri = request.uri();
+    let joint = if uri.query().is_some() { '&' } else { '?' };
+    *request.uri_mut() = format!("{uri}{joint}fieldValidation=Strict").parse()?;
+    Ok(request)
+}
+
+/// Makes a merge patch remove what was applied last time and is not in the file any more. What others set, such as
+/// the replicas of `kubectl scale`, stays.
+fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
+    let (Some(patch), Some(last), Some(new)) = (patch.as_object_mut(), last.as_object(), new.as_object())
+    else {
+        return;
+    };
+    for (key, last) in last {
+        match new.get(key) {
+            None => drop(patch.insert(key.clone(), Value::Null)),
+            Some(new) => {
+                if let Some(patch) = patch.get_mut(key) {
+                    remove_dropped(patch, last, new);
+                }
+            }
+        }
+    }
+}
+
 /// Looks again and again until `look` finds something. `None` once the deadline is over.
 async fn wait<T, F: Future<Output = anyhow::Result<Option<T>>>>(
     deadline: Duration,
@@ -254,4 +302,22 @@ async fn wait<T, F: Future<Output = anyhow::Result<Option<T>>>>(
     tokio::time::timeout(deadline, looking)
         .await
         .map_or(Ok(None), |found| found.map(Some))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_left_the_file_leaves_the_object() {
+        let last =
+            json!({"spec": {"replicas": 2, "serving": {"name": "a", "maxConcurrency": 8}}, "kind": "X"});
+        let new = json!({"spec": {"serving": {"name": "b"}}, "kind": "X"});
+        let mut patch = new.clone();
+        remove_dropped(&mut patch, &last, &new);
+        assert_eq!(
+            patch,
+            json!({"spec": {"replicas": null, "serving": {"name": "b", "maxConcurrency": null}}, "kind": "X"})
+        );
+    }
 }
