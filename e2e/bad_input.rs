@@ -47,6 +47,10 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         let told = kubectl.apply(&format!("{head}{spec}\n")).refused();
         assert!(told.contains(expect), "{spec}\n{told}");
     }
+    let told = kubectl
+        .apply(&GOOD.replace("ModelDeployment", "ModelDeploymnt"))
+        .refused();
+    assert!(told.contains("no matches for kind \"ModelDeploymnt\""), "{told}");
     assert_eq!(kubectl.run("get mdep -A -o name").ok(), "");
 
     // A refused change leaves the stored object as it was.

@@ -64,6 +64,15 @@ fn from_apply_to_tokens_to_delete() {
     let row: Vec<&str> = table.lines().nth(1).expect("a row").split_whitespace().collect();
     assert_eq!(row[..5], ["guide", "local://guide", "1/1", "1", "1"]);
 
+    // What kubectl prints, it can apply: a single object and a List. A status written in between makes it try again.
+    for printed in ["get mdep guide -o yaml", "get mdep -o yaml"] {
+        eventually(printed, || {
+            let applied = kubectl.apply(&kubectl.run(printed).stdout);
+            let done = applied.success && applied.stdout.starts_with("modeldeployment.rooflet.dev/guide ");
+            if done { Ok(()) } else { Err(applied.stderr) }
+        });
+    }
+
     // kubectl explain knows every field.
     let explained = kubectl.run("explain mdep.spec.objectives").ok();
     assert!(

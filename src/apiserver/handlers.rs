@@ -134,13 +134,16 @@ impl Api {
                 Some(found) => json(&discovery::resource_list(group, found)),
                 None => Err(ApiError::no_route()),
             },
+            Route::OpenApiV2 if openapi::wants_v2(request.accept()) => {
+                Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
+            }
             Route::OpenApiIndex => Ok(reply::bytes(
                 StatusCode::OK,
                 PLAIN_TEXT,
                 openapi::index(&snapshot),
             )),
             Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
-            Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
+            Route::OpenApiV2 | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
         }
     }
 

@@ -1,12 +1,32 @@
-//! OpenAPI v3: an index with one hash per group version, and the documents. v2 is not served; clients tolerate that.
+//! OpenAPI v3: an index with one hash per group version, and the documents. Of v2 there is an empty document only.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::negotiate;
 use super::registry::{GroupVersion, Snapshot};
 use super::resource::{Origin, Subresource, to_bytes};
 use crate::schema::openapi::{self, ResourceInfo, SchemaSource};
+
+/// Content type of [`V2_EMPTY`].
+pub(crate) const V2_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// An OpenAPI v2 document without paths: swagger "2.0", a title, a version.
+///
+/// kubectl asks v2 for kinds that v3 does not describe, such as `List`, and takes a 404 for a broken server. Told that
+/// there is nothing, it goes on: a `kind: List` is applied, and a misspelt kind is named.
+pub(crate) const V2_EMPTY: &[u8] = b"\x0a\x032.0\x12\x0e\x0a\x07rooflet\x12\x030.1\x42\x00";
+
+/// Whether a client asks for v2 in the encoding that kubectl reads; as JSON it is not there.
+pub(crate) fn wants_v2(accept: &str) -> bool {
+    let asked = negotiate::clauses(accept);
+    asked.iter().any(|clause| {
+        clause
+            .media_type
+            .starts_with("application/com.github.proto-openapi.spec.v2")
+    })
+}
 
 /// The path of a group version's document below `/openapi/v3/`.
 pub(crate) fn document_path(group: &str, version: &str) -> String {

@@ -24,6 +24,8 @@ pub(crate) enum Route {
         group: String,
         version: String,
     },
+    /// `/openapi/v2`
+    OpenApiV2,
     OpenApiIndex,
     /// The rest of the path after `/openapi/v3/`.
     OpenApiDocument(String),
@@ -65,6 +67,7 @@ pub(crate) fn parse(path: &str) -> Route {
             endpoint: (*endpoint).to_owned(),
             check: check.first().map(|check| (*check).to_owned()),
         },
+        ["openapi", "v2"] => Route::OpenApiV2,
         ["openapi", "v3"] => Route::OpenApiIndex,
         ["openapi", "v3", document @ ..] => Route::OpenApiDocument(document.join("/")),
         ["api"] => Route::CoreVersions,
@@ -173,7 +176,7 @@ mod tests {
             parse("/openapi/v3/apis/g/v1"),
             Route::OpenApiDocument("apis/g/v1".to_owned())
         );
-        assert_eq!(parse("/openapi/v2"), Route::Unknown);
+        assert_eq!(parse("/openapi/v2"), Route::OpenApiV2);
         let ping = Route::Health {
             endpoint: "readyz".to_owned(),
             check: Some("ping".to_owned()),
