@@ -110,7 +110,7 @@ async fn measure(api: &Api, server: &Process) {
         row(&[
             operation.to_owned(),
             columns(|load| format!("{:.0}", load.rate)),
-            columns(|load| format!("{:.1}", load.median_ms)),
+            columns(|load| format!("{:.2}", load.median_ms)),
             columns(|load| format!("{:.2}", load.cpu_ms)),
         ]);
     }
