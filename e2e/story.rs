@@ -270,7 +270,10 @@ fn a_changed_template_rolls_out_and_back() {
     );
 
     // A change of objectives restarts nothing.
-    let worker = fleet.processes("worker");
+    let worker = eventually("the old worker to be gone", || match fleet.processes("worker") {
+        workers if workers.len() == 1 => Ok(workers),
+        workers => Err(format!("{workers:?}")),
+    });
     kubectl
         .run_with(
             &[

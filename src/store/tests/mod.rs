@@ -3,7 +3,6 @@
 mod edges;
 mod failures;
 mod model;
-mod throughput;
 
 use std::path::Path;
 use std::sync::Arc;
