@@ -45,7 +45,8 @@ fn chats_of_the_reference() {
     }
 }
 
-/// Expected texts are what transformers 5 prints for the same source.
+/// What templates in use rely on. The expected texts follow Jinja's documented rules; unlike those of `chat.json` above
+/// they were not recorded from transformers.
 #[test]
 fn what_templates_use() {
     let messages =
