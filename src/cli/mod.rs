@@ -2,6 +2,7 @@
 
 mod agent;
 mod crd;
+mod fit;
 mod logs;
 #[cfg(feature = "mlx")]
 mod probe;
@@ -53,6 +54,8 @@ enum Command {
     Agent(agent::Args),
     /// Print the log of a replica, wherever it runs.
     Logs(logs::Args),
+    /// Tell whether a model fits a machine, and how fast it would be there.
+    Fit(fit::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
@@ -121,6 +124,7 @@ fn execute(command: Command) -> Result<(), Failure> {
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
+        Command::Fit(args) => fit::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]

@@ -1,0 +1,367 @@
+//! The dimensions of a transformer, layer by layer, and what follows from them: parameters, floating-point operations
+//! and bytes of KV cache. They describe any model that can be estimated; what the engine can run is `model`'s matter.
+//!
+//! Formulas: ROOFLINE.md section 1 restated; each is noted where it stands.
+
+use crate::units::Bytes;
+
+/// A whole model, its token embedding and output head included.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ModelDimensions {
+    /// Width of the residual stream.
+    pub(crate) hidden: u32,
+    pub(crate) vocabulary: u32,
+    /// The output head is the embedding table.
+    pub(crate) tied_embeddings: bool,
+    pub(crate) layers: Vec<Layer>,
+}
+
+/// One decoder layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Layer {
+    pub(crate) attention: Attention,
+    pub(crate) feed_forward: FeedForward,
+}
+
+/// How a layer mixes tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Attention {
+    /// Softmax attention with grouped queries (multi-head where `kv_heads == heads`).
+    Grouped {
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        /// Only the last so many tokens are attended to and kept.
+        window: Option<u32>,
+        /// A gate of the queries' size multiplies the output (Qwen3-Next and its heirs).
+        output_gate: bool,
+        /// Keys serve as values too: one projection and one cache less (Gemma 4's global layers).
+        keys_are_values: bool,
+    },
+    /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token is cached.
+    Latent {
+        heads: u32,
+        /// Rank of the compressed queries; `None` where they are not compressed.
+        query_rank: Option<u32>,
+        kv_rank: u32,
+        /// Of a head's key: the part without position, and the part with.
+        nope_dim: u32,
+        rope_dim: u32,
+        value_dim: u32,
+    },
+    /// Gated delta rule: a state of constant size instead of a cache (Qwen3-Next and its heirs).
+    GatedDelta {
+        key_heads: u32,
+        key_dim: u32,
+        value_heads: u32,
+        value_dim: u32,
+    },
+}
+
+/// How a layer transforms each token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FeedForward {
+    Dense {
+        intermediate: u32,
+        /// 3 with a gate (SwiGLU, GeGLU), else 2.
+        matrices: u32,
+    },
+    /// Mixture of experts: each token is routed to `active` of `experts`, and to the shared one where there is one.
+    Experts {
+        experts: u32,
+        active: u32,
+        intermediate: u32,
+        /// Of all shared experts together; 0 where there are none.
+        shared_intermediate: u32,
+        matrices: u32,
+    },
+}
+
+/// Bits of one element of the KV cache, scales of a quantised one included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct KvBits(pub(crate) f64);
+
+impl KvBits {
+    pub(crate) const HALF: Self = Self(16.0);
+
+    /// What `bits` per element take: quantised ones carry a scale and a bias of 16 bits per group of 64, so q4 is
+    /// 4.5/16 of half precision and not a quarter.
+    pub(crate) fn new(bits: u32) -> Self {
+        match bits {
+            16 | 32 => Self(f64::from(bits)),
+            _ => Self(f64::from(bits) + 32.0 / 64.0),
+        }
+    }
+}
+
+/// Width of the short convolution before a gated delta layer, in tokens.
+const CONVOLUTION_WIDTH: u64 = 4;
+
+impl Attention {
+    /// Weights of one layer's projections.
+    pub(crate) fn parameters(&self, hidden: u32) -> u64 {
+        let d = u64::from(hidden);
+        match *self {
+            Self::Grouped {
+                heads,
+                kv_heads,
+                head_dim,
+                output_gate,
+                keys_are_values,
+                ..
+            } => {
+                let head = u64::from(head_dim);
+                let queries = d * u64::from(heads) * head * if output_gate { 2 } else { 1 };
+                let keys_and_values = d * u64::from(kv_heads) * head * if keys_are_values { 1 } else { 2 };
+                queries + keys_and_values + u64::from(heads) * head * d
+            }
+            Self::Latent {
+                heads,
+                query_rank,
+                kv_rank,
+                nope_dim,
+                rope_dim,
+                value_dim,
+            } => {
+                let heads = u64::from(heads);
+                let query = u64::from(nope_dim) + u64::from(rope_dim);
+                let queries = match query_rank {
+                    Some(rank) => d * u64::from(rank) + u64::from(rank) * heads * query,
+                    None => d * heads * query,
+                };
+                let kv_rank = u64::from(kv_rank);
+                let expand = kv_rank * heads * (u64::from(nope_dim) + u64::from(value_dim));
+                queries + d * (kv_rank + u64::from(rope_dim)) + expand + heads * u64::from(value_dim) * d
+            }
+            Self::GatedDelta {
+                key_heads,
+                key_dim,
+                value_heads,
+                value_dim,
+            } => {
+                let keys = u64::from(key_heads) * u64::from(key_dim);
+                let values = u64::from(value_heads) * u64::from(value_dim);
+                let inputs = d * (2 * keys + 2 * values + 2 * u64::from(value_heads));
+                inputs + values * d + CONVOLUTION_WIDTH * (2 * keys + values)
+            }
+        }
+    }
+
+    /// Cache of one sequence of `context` tokens.
+    pub(crate) fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        let elements = match *self {
+            Self::Grouped {
+                kv_heads,
+                head_dim,
+                window,
+                keys_are_values,
+                ..
+            } => {
+                let tokens = window.map_or(context, |window| window.min(context));
+                let copies = if keys_are_values { 1 } else { 2 };
+                copies * u64::from(kv_heads) * u64::from(head_dim) * u64::from(tokens)
+            }
+            Self::Latent {
+                kv_rank, rope_dim, ..
+            } => (u64::from(kv_rank) + u64::from(rope_dim)) * u64::from(context),
+            // The recurrent state is kept in 32 bits whatever the cache's bits are.
+            Self::GatedDelta {
+                key_heads,
+                key_dim,
+                value_heads,
+                value_dim,
+            } => {
+                let state = u64::from(value_heads) * u64::from(key_dim) * u64::from(value_dim);
+                let keys = u64::from(key_heads) * u64::from(key_dim);
+                let values = u64::from(value_heads) * u64::from(value_dim);
+                let convolution = (CONVOLUTION_WIDTH - 1) * (2 * keys + values);
+                return Bytes(4 * state + 2 * convolution);
+            }
+        };
+        Bytes((elements as f64 * bits.0 / 8.0).round() as u64)
+    }
+
+    /// Operations that attending costs `tokens` new tokens after `past` ones, projections not included:
+    /// two products of `2·heads·dim` per pair of tokens, over the mean context `past + tokens/2`.
+    pub(crate) fn score_flops(&self, tokens: u32, past: u32) -> f64 {
+        let n = f64::from(tokens);
+        let mean = f64::from(past) + n / 2.0;
+        match *self {
+            Self::Grouped {
+                heads,
+                head_dim,
+                window,
+                ..
+            } => {
+                let mean = window.map_or(mean, |window| mean.min(f64::from(window)));
+                4.0 * n * mean * f64::from(heads) * f64::from(head_dim)
+            }
+            Self::Latent {
+                heads,
+                nope_dim,
+                rope_dim,
+                value_dim,
+                ..
+            } => {
+                let dims = f64::from(nope_dim) + f64::from(rope_dim) + f64::from(value_dim);
+                2.0 * n * mean * f64::from(heads) * dims
+            }
+            // Each token updates and reads a state of keys × values per head.
+            Self::GatedDelta {
+                key_dim,
+                value_heads,
+                value_dim,
+                ..
+            } => 6.0 * n * f64::from(value_heads) * f64::from(key_dim) * f64::from(value_dim),
+        }
+    }
+}
+
+impl FeedForward {
+    /// Weights that every token uses: the dense block, or router and shared expert.
+    pub(crate) fn shared_parameters(&self, hidden: u32) -> u64 {
+        let d = u64::from(hidden);
+        match *self {
+            Self::Dense {
+                intermediate,
+                matrices,
+            } => u64::from(matrices) * d * u64::from(intermediate),
+            Self::Experts {
+                experts,
+                shared_intermediate,
+                matrices,
+                ..
+            } => u64::from(matrices) * d * u64::from(shared_intermediate) + d * u64::from(experts),
+        }
+    }
+
+    /// Weights of one routed expert.
+    pub(crate) fn expert_parameters(&self, hidden: u32) -> u64 {
+        match *self {
+            Self::Dense { .. } => 0,
+            Self::Experts {
+                intermediate,
+                matrices,
+                ..
+            } => u64::from(matrices) * u64::from(hidden) * u64::from(intermediate),
+        }
+    }
+
+    /// Routed experts, and how many of them one token uses.
+    pub(crate) fn routing(&self) -> Option<(u32, u32)> {
+        match *self {
+            Self::Dense { .. } => None,
+            Self::Experts { experts, active, .. } => Some((experts, active)),
+        }
+    }
+}
+
+/// Of `experts`, how many `batch` tokens touch on average when each chooses `active` at random:
+/// `E·(1 − (1 − k/E)^B)`.
+pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
+    let experts_f = f64::from(experts);
+    let share = f64::from(active.min(experts)) / experts_f.max(1.0);
+    experts_f * (1.0 - (1.0 - share).powi(i32::try_from(batch).unwrap_or(i32::MAX)))
+}
+
+impl ModelDimensions {
+    /// Weights that every token reads, head included: attention, dense blocks, routers and shared experts.
+    pub(crate) fn core_parameters(&self) -> u64 {
+        let layers: u64 = self
+            .layers
+            .iter()
+            .map(|layer| {
+                layer.attention.parameters(self.hidden) + layer.feed_forward.shared_parameters(self.hidden)
+            })
+            .sum();
+        layers + self.head_parameters()
+    }
+
+    /// Weights of the output head; those of the embedding table where the two are tied.
+    pub(crate) fn head_parameters(&self) -> u64 {
+        u64::from(self.vocabulary) * u64::from(self.hidden)
+    }
+
+    /// Weights of all routed experts.
+    pub(crate) fn expert_parameters(&self) -> u64 {
+        self.layers
+            .iter()
+            .map(|layer| {
+                let experts = layer.feed_forward.routing().map_or(0, |(experts, _)| experts);
+                layer.feed_forward.expert_parameters(self.hidden) * u64::from(experts)
+            })
+            .sum()
+    }
+
+    /// Weights of the routed experts that one token uses.
+    pub(crate) fn active_expert_parameters(&self) -> u64 {
+        self.layers
+            .iter()
+            .map(|layer| {
+                let active = layer.feed_forward.routing().map_or(0, |(_, active)| active);
+                layer.feed_forward.expert_parameters(self.hidden) * u64::from(active)
+            })
+            .sum()
+    }
+
+    /// All weights.
+    pub(crate) fn parameters(&self) -> u64 {
+        let table = if self.tied_embeddings {
+            0
+        } else {
+            self.head_parameters()
+        };
+        self.core_parameters() + self.expert_parameters() + table
+    }
+
+    /// Weights that one token's pass multiplies with: the embedding table counts only as the head.
+    pub(crate) fn active_parameters(&self) -> u64 {
+        self.core_parameters() + self.active_expert_parameters()
+    }
+
+    /// Of the routed experts' weights, the share that a step of `batch` tokens reads.
+    pub(crate) fn touched_expert_share(&self, batch: u32) -> f64 {
+        let (mut touched, mut all) = (0.0, 0.0);
+        for layer in &self.layers {
+            let Some((experts, active)) = layer.feed_forward.routing() else {
+                continue;
+            };
+            let expert = layer.feed_forward.expert_parameters(self.hidden) as f64;
+            touched += expert * touched_experts(experts, active, batch);
+            all += expert * f64::from(experts);
+        }
+        if all > 0.0 { touched / all } else { 0.0 }
+    }
+
+    /// Cache of one sequence of `context` tokens.
+    pub(crate) fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        self.layers
+            .iter()
+            .map(|layer| layer.attention.kv_bytes(context, bits))
+            .sum()
+    }
+
+    /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`. The head runs once,
+    /// for the last token.
+    pub(crate) fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
+        let per_token =
+            (self.core_parameters() - self.head_parameters() + self.active_expert_parameters()) as f64;
+        let matrices = 2.0 * f64::from(tokens) * per_token + 2.0 * self.head_parameters() as f64;
+        let scores = self
+            .layers
+            .iter()
+            .map(|layer| layer.attention.score_flops(tokens, past))
+            .sum();
+        (matrices, scores)
+    }
+
+    pub(crate) fn expert_layers(&self) -> usize {
+        let routed = |layer: &&Layer| layer.feed_forward.routing().is_some();
+        self.layers.iter().filter(routed).count()
+    }
+
+    pub(crate) fn linear_layers(&self) -> usize {
+        let linear = |layer: &&Layer| matches!(layer.attention, Attention::GatedDelta { .. });
+        self.layers.iter().filter(linear).count()
+    }
+}

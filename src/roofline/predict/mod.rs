@@ -1,0 +1,168 @@
+//! How fast a model decodes and prefills on a machine, from first principles and a few fitted parameters. Pure.
+//!
+//! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths below `p90`.
+
+mod decode;
+mod parameters;
+mod prefill;
+
+use std::fmt;
+
+use super::chip::ChipVariant;
+use super::dimensions::{KvBits, ModelDimensions};
+use super::weights::Weights;
+pub(crate) use decode::DecodePrediction;
+pub(crate) use parameters::Parameters;
+pub(crate) use prefill::PrefillPrediction;
+
+/// Which program runs the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Engine {
+    Mlx,
+    LlamaCpp,
+}
+
+impl Engine {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Mlx => "mlx",
+            Self::LlamaCpp => "llama.cpp",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is known of the machine's speed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Hardware {
+    /// Its chip, by the data sheet.
+    Chip(&'static ChipVariant),
+}
+
+/// The model, as far as its speed depends on it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ModelCost {
+    pub(crate) dimensions: ModelDimensions,
+    pub(crate) weights: Weights,
+}
+
+/// What is asked of the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Workload {
+    /// Sequences decoded together.
+    pub(crate) batch: u32,
+    /// Tokens in each sequence's cache while it decodes.
+    pub(crate) context_tokens: u32,
+    /// Tokens of a prompt, those in the prefix cache included.
+    pub(crate) prompt_tokens: u32,
+    /// Of them, those whose keys and values are cached.
+    pub(crate) cached_tokens: u32,
+    pub(crate) kv_bits: KvBits,
+}
+
+/// Where a figure comes from, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Basis {
+    /// From what was measured on this very machine.
+    Measured,
+    /// From a data sheet, corrected by runs on this machine.
+    Calibrated,
+    /// From a data sheet.
+    Nominal,
+}
+
+impl Basis {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Measured => "Measured",
+            Self::Calibrated => "Calibrated",
+            Self::Nominal => "Nominal",
+        }
+    }
+}
+
+/// What a figure would have to be about to become better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Constraint {
+    Bandwidth,
+    Compute,
+    /// Launching kernels; it rules for models below a billion parameters.
+    Overhead,
+}
+
+impl Constraint {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "Bandwidth",
+            Self::Compute => "Compute",
+            Self::Overhead => "Overhead",
+        }
+    }
+}
+
+/// A figure with its spread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Interval {
+    pub(crate) p10: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+}
+
+impl Interval {
+    /// Around `p50`, with these relative distances to both sides, in the logarithm.
+    pub(crate) fn around(p50: f64, log_below: f64, log_above: f64) -> Self {
+        Self {
+            p10: p50 * (-log_below.abs()).exp(),
+            p50,
+            p90: p50 * log_above.abs().exp(),
+        }
+    }
+
+    /// Every value times `factor`, which is positive.
+    pub(crate) fn scale(self, factor: f64) -> Self {
+        Self {
+            p10: self.p10 * factor,
+            p50: self.p50 * factor,
+            p90: self.p90 * factor,
+        }
+    }
+
+    /// `1/value`: a time of a rate. The slowest rate is the longest time.
+    pub(crate) fn recip(self) -> Self {
+        Self {
+            p10: self.p90.recip(),
+            p50: self.p50.recip(),
+            p90: self.p10.recip(),
+        }
+    }
+}
+
+/// Everything that is predicted of one model, machine and workload.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Prediction {
+    pub(crate) decode: DecodePrediction,
+    pub(crate) prefill: PrefillPrediction,
+}
+
+impl Prediction {
+    pub(crate) fn new(
+        parameters: &Parameters,
+        hardware: Hardware,
+        engine: Engine,
+        model: &ModelCost,
+        workload: Workload,
+    ) -> Self {
+        Self {
+            decode: DecodePrediction::new(parameters, hardware, engine, model, workload),
+            prefill: PrefillPrediction::new(parameters, hardware, engine, model, workload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! What a model's weights weigh, by what a decode step reads of them. Exact where the tensors are known, computed from
+//! the dimensions and a named format where they are not.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::dimensions::ModelDimensions;
+use crate::units::Bytes;
+
+/// Weights in memory, by when they are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weights {
+    /// By every step: attention, norms, dense blocks, routers, shared experts and the output head.
+    pub(crate) every_step: Bytes,
+    /// All routed experts; a step reads those that its tokens chose.
+    pub(crate) experts: Bytes,
+    /// Never by a decode step: an untied embedding table (one row is), towers for images and sound.
+    pub(crate) idle: Bytes,
+}
+
+impl Weights {
+    /// In the format `format`, from dimensions alone.
+    pub(crate) fn estimate(dimensions: &ModelDimensions, format: WeightFormat) -> Self {
+        let head = dimensions.head_parameters();
+        let bits = format.bits();
+        let every_step = (dimensions.core_parameters() - head) as f64 * bits.body + head as f64 * bits.head;
+        let experts = dimensions.expert_parameters() as f64 * bits.body;
+        let idle = if dimensions.tied_embeddings {
+            0.0
+        } else {
+            head as f64 * bits.body
+        };
+        let bytes = |bits: f64| Bytes((bits / 8.0).round() as u64);
+        Self {
+            every_step: bytes(every_step),
+            experts: bytes(experts),
+            idle: bytes(idle),
+        }
+    }
+
+    /// Held in memory.
+    pub(crate) fn resident(&self) -> Bytes {
+        self.every_step + self.experts + self.idle
+    }
+
+    /// Read by one decode step of `batch` sequences.
+    pub(crate) fn streamed(&self, dimensions: &ModelDimensions, batch: u32) -> Bytes {
+        let share = dimensions.touched_expert_share(batch);
+        self.every_step + Bytes((self.experts.0 as f64 * share).round() as u64)
+    }
+}
+
+/// A format of weights as publishers name it, where only its name is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightFormat {
+    /// MLX affine: `bits` per weight, and a scale and a bias of 16 bits per group.
+    Affine {
+        bits: u32,
+        group: u32,
+    },
+    Float16,
+    BFloat16,
+    Float32,
+    Mxfp4,
+    Mxfp8,
+    Nvfp4,
+    /// GGUF block formats; K quants keep the output head in more bits.
+    Q4_0,
+    Q8_0,
+    Q4KM,
+    Q4KXl,
+    Q5KM,
+    Q6K,
+}
+
+/// Bits per weight of the layers and of the output head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FormatBits {
+    pub(crate) body: f64,
+    pub(crate) head: f64,
+}
+
+impl WeightFormat {
+    /// Every name that parses, for messages.
+    pub(crate) const NAMES: &str = "mlx2…mlx8 (mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
+                                    q4_0, q8_0, q4_k_m, q4_k_xl, q5_k_m, q6_k";
+
+    /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts
+    /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K.
+    pub(crate) fn bits(self) -> FormatBits {
+        let same = |bits: f64| FormatBits {
+            body: bits,
+            head: bits,
+        };
+        match self {
+            Self::Affine { bits, group } => same(f64::from(bits) + 32.0 / f64::from(group)),
+            Self::Float16 | Self::BFloat16 => same(16.0),
+            Self::Float32 => same(32.0),
+            Self::Mxfp4 => same(4.25),
+            Self::Mxfp8 => same(8.25),
+            Self::Nvfp4 | Self::Q4_0 => same(4.5),
+            Self::Q8_0 => same(8.5),
+            Self::Q6K => same(6.5625),
+            Self::Q4KM | Self::Q4KXl => FormatBits {
+                body: 4.85,
+                head: 6.5625,
+            },
+            Self::Q5KM => FormatBits {
+                body: 5.69,
+                head: 6.5625,
+            },
+        }
+    }
+}
+
+/// The name is not one of [`WeightFormat::NAMES`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is not a known weight format; known: {}", WeightFormat::NAMES)]
+pub(crate) struct UnknownWeightFormat {
+    name: String,
+}
+
+impl FromStr for WeightFormat {
+    type Err = UnknownWeightFormat;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownWeightFormat {
+            name: name.to_owned(),
+        };
+        Ok(match name.to_ascii_lowercase().as_str() {
+            "f16" | "fp16" => Self::Float16,
+            "bf16" => Self::BFloat16,
+            "f32" | "fp32" => Self::Float32,
+            "mxfp4" => Self::Mxfp4,
+            "mxfp8" => Self::Mxfp8,
+            "nvfp4" => Self::Nvfp4,
+            "q4_0" => Self::Q4_0,
+            "q8_0" => Self::Q8_0,
+            "q4_k_m" => Self::Q4KM,
+            "q4_k_xl" => Self::Q4KXl,
+            "q5_k_m" => Self::Q5KM,
+            "q6_k" => Self::Q6K,
+            other => {
+                let affine = other.strip_prefix("mlx").ok_or_else(unknown)?;
+                let (bits, group) = affine.split_once('g').unwrap_or((affine, "64"));
+                let bits = bits.parse().ok().filter(|bits| (2..=8).contains(bits));
+                let group = group.parse().ok().filter(|group| [32, 64, 128].contains(group));
+                Self::Affine {
+                    bits: bits.ok_or_else(unknown)?,
+                    group: group.ok_or_else(unknown)?,
+                }
+            }
+        })
+    }
+}
+
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Affine { bits, group: 64 } => write!(f, "mlx{bits}"),
+            Self::Affine { bits, group } => write!(f, "mlx{bits}g{group}"),
+            Self::Float16 => f.write_str("f16"),
+            Self::BFloat16 => f.write_str("bf16"),
+            Self::Float32 => f.write_str("f32"),
+            Self::Mxfp4 => f.write_str("mxfp4"),
+            Self::Mxfp8 => f.write_str("mxfp8"),
+            Self::Nvfp4 => f.write_str("nvfp4"),
+            Self::Q4_0 => f.write_str("q4_0"),
+            Self::Q8_0 => f.write_str("q8_0"),
+            Self::Q4KM => f.write_str("q4_k_m"),
+            Self::Q4KXl => f.write_str("q4_k_xl"),
+            Self::Q5KM => f.write_str("q5_k_m"),
+            Self::Q6K => f.write_str("q6_k"),
+        }
+    }
+}
