@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{IncludeObject, View, page_of};
-use super::auth;
+use super::auth::{self, User};
 use super::discovery;
 use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
 use super::health;
@@ -29,12 +29,14 @@ use super::selection::Selection;
 use super::status::{ApiError, deleted};
 use super::watch::{self, OpenWatch, WatchRequest};
 use crate::metrics;
-use crate::pki::Token;
+use crate::pki::{Token, UserCertificates};
 
 /// Everything a request may need.
 pub(crate) struct Api {
     pub(crate) engine: Engine,
     pub(crate) token: Token,
+    /// Who may come with a certificate.
+    pub(crate) users: Option<UserCertificates>,
     pub(crate) metrics: ApiServerMetrics,
     pub(crate) metrics_registry: metrics::Registry,
     /// `host:port` as clients reach the server.
@@ -88,8 +90,8 @@ impl Api {
         verb: &'static str,
         warnings: &mut Warnings,
     ) -> Result<Reply, ApiError> {
-        let user = auth::authenticate(&request.headers, self.token.reveal())?;
-        auth::authorize(user, route, verb, &request.path)?;
+        let user = self.authenticate(request)?;
+        auth::authorize(&user, route, verb, &request.path)?;
         if let Route::Resource(path) = route {
             return self.resource(request, path, verb, warnings).await;
         }
@@ -102,6 +104,14 @@ impl Api {
             });
         }
         self.document(request, route)
+    }
+
+    fn authenticate(&self, request: &Request) -> Result<User, ApiError> {
+        let certificate = match &self.users {
+            Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
+            Some(_) | None => None,
+        };
+        auth::authenticate(certificate, &request.headers, self.token.reveal())
     }
 
     /// Everything that is not a resource.

@@ -52,7 +52,7 @@ use tracing::info;
 
 use crate::clock::Clock;
 use crate::metrics as base_metrics;
-use crate::pki::Token;
+use crate::pki::{Token, UserCertificates};
 use crate::store::Store;
 use crate::task::Tasks;
 use builtin::BuiltIn;
@@ -69,6 +69,8 @@ pub(crate) struct ApiServerConfig {
     pub(crate) token: Token,
     /// `None` serves plain HTTP; kubectl then sends no token.
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    /// Judges the certificates that clients show; `None` reads none.
+    pub(crate) users: Option<UserCertificates>,
 }
 
 /// The server could not be set up.
@@ -101,6 +103,7 @@ pub(crate) struct ApiServer {
     engine: Engine,
     token: Token,
     tls: Option<Arc<rustls::ServerConfig>>,
+    users: Option<UserCertificates>,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
 }
@@ -118,6 +121,7 @@ impl ApiServer {
             engine: Engine::new(store, registry, clock),
             token: config.token,
             tls: config.tls,
+            users: config.users,
             metrics,
             metrics_registry: metrics_registry.clone(),
         })
@@ -209,6 +213,7 @@ impl ApiServer {
         let api = Arc::new(Api {
             engine: self.engine,
             token: self.token,
+            users: self.users,
             metrics: self.metrics,
             metrics_registry: self.metrics_registry,
             address: address.clone(),

@@ -1,7 +1,10 @@
 //! One HTTP request as the handlers see it: path, query parameters and headers, parsed once.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use rustls::pki_types::CertificateDer;
 
 /// The parameters of a query string, in order. Names without `=` have an empty value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,7 +80,12 @@ pub(crate) struct Request {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// What the client showed of itself when it connected; empty for most.
+    pub(crate) certificates: Certificates,
 }
+
+/// A client's certificate chain, its own first.
+pub(crate) type Certificates = Arc<[CertificateDer<'static>]>;
 
 impl Request {
     /// A header's text; empty if it is absent or not ASCII.

@@ -23,7 +23,7 @@ use tracing::{debug, error, warn};
 
 use super::handlers::Api;
 use super::reply::{self, Reply};
-use super::request::{Query, Request};
+use super::request::{Certificates, Query, Request};
 use super::status::ApiError;
 use crate::task::Tasks;
 
@@ -99,10 +99,14 @@ async fn connection(
         debug!(error = %err, "setting TCP_NODELAY failed");
     }
     let Some(acceptor) = acceptor else {
-        return serve(stream, api, stop).await;
+        return serve(stream, Certificates::default(), api, stop).await;
     };
     match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, api, stop).await,
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let certificates = shown.to_vec().into();
+            serve(stream, certificates, api, stop).await;
+        }
         Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
         Err(_) => debug!("TLS handshake took too long"),
     }
@@ -110,12 +114,13 @@ async fn connection(
 
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    certificates: Certificates,
     api: &Arc<Api>,
     stop: CancellationToken,
 ) {
     let service = service_fn(|request: http::Request<Incoming>| {
-        let api = Arc::clone(api);
-        async move { Ok::<_, Infallible>(answer(&api, request).await) }
+        let (api, certificates) = (Arc::clone(api), Arc::clone(&certificates));
+        async move { Ok::<_, Infallible>(answer(&api, certificates, request).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -145,8 +150,8 @@ async fn serve(
 }
 
 /// Answers one request; a panic becomes a 500 and harms nobody else.
-async fn answer(api: &Api, request: http::Request<Incoming>) -> Reply {
-    let request = match read(request).await {
+async fn answer(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
+    let request = match read(request, certificates).await {
         Ok(request) => request,
         Err(err) => return reply::error(&err, false),
     };
@@ -160,7 +165,7 @@ async fn answer(api: &Api, request: http::Request<Incoming>) -> Reply {
         })
 }
 
-async fn read(request: http::Request<Incoming>) -> Result<Request, ApiError> {
+async fn read(request: http::Request<Incoming>, certificates: Certificates) -> Result<Request, ApiError> {
     let (parts, body) = request.into_parts();
     let too_large = || ApiError::too_large(&format!("limit is {BODY_MAX_BYTES}"));
     let announced = body.size_hint().lower();
@@ -185,6 +190,7 @@ async fn read(request: http::Request<Incoming>) -> Result<Request, ApiError> {
         query: Query::parse(parts.uri.query().unwrap_or_default()),
         headers: parts.headers,
         body,
+        certificates,
     })
 }
 

@@ -83,7 +83,11 @@ impl TestServer {
         let registry = crate::metrics::Registry::new();
         let secret = token.reveal().to_owned();
         let server = ApiServer::new(
-            ApiServerConfig { token, tls: None },
+            ApiServerConfig {
+                token,
+                tls: None,
+                users: None,
+            },
             store,
             Clock::System,
             &registry,

@@ -20,7 +20,7 @@ use crate::client::{ApiError, CachedKind, KubeconfigSource, connect, patch_statu
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
 use crate::metrics::Registry;
-use crate::pki::{self, Authority, ServingCertificate, Token};
+use crate::pki::{self, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use crate::store::{Store, StoreConfig};
 use crate::task::Tasks;
 
@@ -46,7 +46,9 @@ impl Scene {
         // Only the first test of a process gets to say which.
         drop(rustls::crypto::ring::default_provider().install_default());
         let directory = tempfile::tempdir().expect("a directory");
-        let authority = Arc::new(Authority::open(directory.path(), &Clock::System).expect("an authority"));
+        let authority = Arc::new(
+            Authority::open(directory.path(), AuthorityKind::Serving, &Clock::System).expect("an authority"),
+        );
         let token = Token::open(directory.path()).expect("a token");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
@@ -57,8 +59,17 @@ impl Scene {
             Utf8PathBuf::from_path_buf(directory.path().join("kubeconfig")).expect("a UTF-8 path");
         pki::kubeconfig::write(kubeconfig.as_std_path(), &url, &authority, &token).expect("written");
         let certificate = ServingCertificate::issue(authority, [], Clock::System).expect("a certificate");
-        let tls = Some(Arc::new(certificate.server_config().expect("a configuration")));
-        let config = ApiServerConfig { token, tls };
+        let clients =
+            Authority::open(directory.path(), AuthorityKind::Client, &Clock::System).expect("another");
+        let users = UserCertificates::new(&clients, Clock::System).expect("a trust anchor");
+        let tls = Some(Arc::new(
+            certificate.server_config(&users).expect("a configuration"),
+        ));
+        let config = ApiServerConfig {
+            token,
+            tls,
+            users: Some(users),
+        };
         let server =
             ApiServer::new(config, store, Clock::System, &Registry::new()).expect("a fresh registry");
         let definitions: Vec<_> = crate::api::crd::all()
@@ -337,7 +348,8 @@ async fn a_wrong_authority_token_or_port_is_told_apart() {
     assert!(said.contains("does not allow it"), "{said}");
 
     let other = tempfile::tempdir().expect("a directory");
-    let authority = Authority::open(other.path(), &Clock::System).expect("another authority");
+    let authority =
+        Authority::open(other.path(), AuthorityKind::Serving, &Clock::System).expect("another authority");
     let path = other.path().join("kubeconfig");
     let url = good
         .lines()

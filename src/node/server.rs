@@ -19,7 +19,8 @@ use crate::gateway;
 use crate::host::Host;
 use crate::metrics::Registry;
 use crate::pki::{
-    Authority, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token, kubeconfig,
+    Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token,
+    UserCertificates, kubeconfig,
 };
 use crate::store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use crate::task::Tasks;
@@ -176,15 +177,18 @@ async fn start_api_server(
     let mut store_config = StoreConfig::at(directory.join("store.redb"));
     store_config.metrics = StoreMetrics::register(registry)?;
     let store = Store::open(store_config, clock.clone())?;
-    let authority = Arc::new(Authority::open(directory.as_std_path(), clock)?);
+    let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
+    let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
+    let users = UserCertificates::new(&open_authority(AuthorityKind::Client)?, clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
     let names = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
     let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
-    let tls = Arc::new(certificate.server_config()?);
+    let tls = Arc::new(certificate.server_config(&users)?);
 
     let api = ApiServerConfig {
         token: token.clone(),
         tls: Some(tls),
+        users: Some(users),
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
     let definitions: Vec<_> = crd::all()

@@ -1,4 +1,4 @@
-//! The server's own certificate authority: one key, one certificate, one file.
+//! The server's own certificate authorities, each one key, one certificate, one file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use time::OffsetDateTime;
 use super::private_file::{self, WriteFileError};
 use crate::clock::Clock;
 
-const FILE: &str = "ca.pem";
 /// A new authority means a new kubeconfig for every client, so no moment is right to change it
 /// unasked. To change it, remove its file.
 const LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -37,7 +36,32 @@ pub(crate) enum OpenAuthorityError {
     Write(#[source] WriteFileError),
 }
 
-/// Signs serving certificates.
+/// Whom an authority vouches for. They are two, so that what may sign users cannot pretend to be the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuthorityKind {
+    /// The server, to its clients.
+    Serving,
+    /// Clients, to the server.
+    Client,
+}
+
+impl AuthorityKind {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Serving => "ca.pem",
+            Self::Client => "client-ca.pem",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Serving => "rooflet-ca",
+            Self::Client => "rooflet-client-ca",
+        }
+    }
+}
+
+/// Signs certificates.
 pub(crate) struct Authority {
     certificate: CertificateDer<'static>,
     certificate_pem: String,
@@ -46,8 +70,12 @@ pub(crate) struct Authority {
 
 impl Authority {
     /// The authority kept in `directory`, made on first use.
-    pub(crate) fn open(directory: &Path, clock: &Clock) -> Result<Self, OpenAuthorityError> {
-        let path = directory.join(FILE);
+    pub(crate) fn open(
+        directory: &Path,
+        kind: AuthorityKind,
+        clock: &Clock,
+    ) -> Result<Self, OpenAuthorityError> {
+        let path = directory.join(kind.file());
         let kept = private_file::read(&path).map_err(|source| OpenAuthorityError::Read {
             path: path.clone(),
             source,
@@ -55,12 +83,12 @@ impl Authority {
         if let Some(pem) = kept {
             return Self::parse(&pem).map_err(|detail| OpenAuthorityError::Invalid { path, detail });
         }
-        let (pem, authority) = Self::generate(clock.now()).map_err(OpenAuthorityError::Generate)?;
+        let (pem, authority) = Self::generate(kind, clock.now()).map_err(OpenAuthorityError::Generate)?;
         private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
         Ok(authority)
     }
 
-    /// What clients trust.
+    /// What the other side trusts.
     pub(crate) fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -73,14 +101,14 @@ impl Authority {
         &self.issuer
     }
 
-    fn generate(now: Timestamp) -> Result<(String, Self), rcgen::Error> {
+    fn generate(kind: AuthorityKind, now: Timestamp) -> Result<(String, Self), rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         // Its own name each time: a client that trusts another one says so, not "bad signature".
         params
             .distinguished_name
-            .push(DnType::CommonName, format!("rooflet-ca@{}", now.as_second()));
+            .push(DnType::CommonName, format!("{}@{}", kind.name(), now.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,

@@ -13,6 +13,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use super::authority::{Authority, validity};
+use super::user::UserCertificates;
 use crate::clock::Clock;
 
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -27,6 +28,8 @@ pub(crate) enum IssueError {
     Sign(#[source] rcgen::Error),
     #[error("setting up TLS")]
     Tls(#[source] rustls::Error),
+    #[error("trusting the authority of users' certificates")]
+    ClientAuthority(#[source] rustls::server::VerifierBuilderError),
 }
 
 /// Answers each handshake with a certificate that is not about to expire.
@@ -68,12 +71,15 @@ impl ServingCertificate {
         }))
     }
 
-    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN.
-    pub(crate) fn server_config(self: &Arc<Self>) -> Result<ServerConfig, IssueError> {
+    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN; clients may show a certificate for `users` to judge.
+    pub(crate) fn server_config(
+        self: &Arc<Self>,
+        users: &UserCertificates,
+    ) -> Result<ServerConfig, IssueError> {
         let mut config = ServerConfig::builder_with_provider(super::crypto())
             .with_safe_default_protocol_versions()
             .map_err(IssueError::Tls)?
-            .with_no_client_auth()
+            .with_client_cert_verifier(users.verifier())
             .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 use super::*;
@@ -17,10 +17,35 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn serve(directory: &Path, names: &[&str], clock: &Clock) -> (Arc<Authority>, ServerConfig) {
-    let authority = Arc::new(Authority::open(directory, clock).unwrap());
+    let authority = Arc::new(Authority::open(directory, AuthorityKind::Serving, clock).unwrap());
     let names = names.iter().map(|name| (*name).to_owned());
     let serving = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone()).unwrap();
-    (authority, serving.server_config().unwrap())
+    let users = UserCertificates::new(&clients(directory, clock), clock.clone()).unwrap();
+    (authority, serving.server_config(&users).unwrap())
+}
+
+fn clients(directory: &Path, clock: &Clock) -> Authority {
+    Authority::open(directory, AuthorityKind::Client, clock).unwrap()
+}
+
+/// A certificate for a key made for it, of the given subject, use and time of issue; valid for a day.
+fn user_certificate(
+    authority: &Authority,
+    subject: &[(rcgen::DnType, &str)],
+    usage: rcgen::ExtendedKeyUsagePurpose,
+    issued: jiff::Timestamp,
+) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for (kind, text) in subject {
+        params.distinguished_name.push(kind.clone(), *text);
+    }
+    params.extended_key_usages = vec![usage];
+    (params.not_before, params.not_after) = authority::validity(issued, Duration::from_secs(24 * 3600));
+    let certificate = params.signed_by(&key, authority.issuer()).unwrap();
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    (vec![certificate.der().clone()], key)
 }
 
 /// A whole TLS handshake in memory: what a client that trusts `ca_pem` makes of the server.
@@ -40,6 +65,16 @@ fn handshake(
         .with_root_certificates(roots)
         .with_no_client_auth();
     client_config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let (client, _) = connect(client_config, config, name)?;
+    Ok(client.alpn_protocol().map(<[u8]>::to_vec))
+}
+
+/// Both ends of a finished handshake.
+fn connect(
+    client_config: ClientConfig,
+    config: &ServerConfig,
+    name: &str,
+) -> Result<(ClientConnection, ServerConnection), rustls::Error> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(Arc::new(client_config), name).unwrap();
     let mut server = ServerConnection::new(Arc::new(config.clone())).unwrap();
@@ -53,7 +88,7 @@ fn handshake(
         client.read_tls(&mut wire.as_slice()).unwrap();
         client.process_new_packets()?;
     }
-    Ok(client.alpn_protocol().map(<[u8]>::to_vec))
+    Ok((client, server))
 }
 
 #[test]
@@ -115,12 +150,12 @@ fn a_running_server_renews_its_certificate_before_it_expires() {
 #[test]
 fn a_damaged_secret_file_is_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Authority::open(dir.path(), &Clock::System).map(drop);
+    let open = || Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).map(drop);
     let path = dir.path().join("ca.pem");
     open().unwrap();
     let whole = fs::read_to_string(&path).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    Authority::open(elsewhere.path(), &Clock::System)
+    Authority::open(elsewhere.path(), AuthorityKind::Serving, &Clock::System)
         .map(drop)
         .unwrap();
     let other = fs::read_to_string(elsewhere.path().join("ca.pem")).unwrap();
@@ -160,9 +195,13 @@ fn a_damaged_secret_file_is_named_and_left_alone() {
         0o600,
         "a file written by hand is closed to others"
     );
-    let missing = Authority::open(&dir.path().join("missing"), &Clock::System)
-        .map(drop)
-        .unwrap_err();
+    let missing = Authority::open(
+        &dir.path().join("missing"),
+        AuthorityKind::Serving,
+        &Clock::System,
+    )
+    .map(drop)
+    .unwrap_err();
     assert!(
         Chain(&missing).to_string().contains("missing/ca.pem"),
         "{}",
@@ -173,7 +212,7 @@ fn a_damaged_secret_file_is_named_and_left_alone() {
 #[test]
 fn a_name_that_no_certificate_can_hold_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let authority = Arc::new(Authority::open(dir.path(), &Clock::System).unwrap());
+    let authority = Arc::new(Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap());
     for name in ["", "Bob's Mac", "a..b", "-a", "*"] {
         let names = [name.to_owned()];
         let err = ServingCertificate::issue(Arc::clone(&authority), names, Clock::System).unwrap_err();
@@ -217,13 +256,13 @@ fn a_kubeconfig_carries_what_a_client_needs() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(names.len(), 3, "no temporary file is left: {names:?}");
+    assert_eq!(names.len(), 4, "no temporary file is left: {names:?}");
 }
 
 #[test]
 fn somebody_elses_kubeconfig_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let authority = Authority::open(dir.path(), &Clock::System).unwrap();
+    let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();
     let token = Token::open(dir.path()).unwrap();
     let path = dir.path().join("config");
     let write = || kubeconfig::write(&path, "https://127.0.0.1:1", &authority, &token);
@@ -246,4 +285,52 @@ fn somebody_elses_kubeconfig_is_left_alone() {
     write().expect("an empty file holds nothing to lose");
     let err = kubeconfig::write(&dir.path().join("no/config"), "https://x", &authority, &token).unwrap_err();
     assert!(Chain(&err).to_string().contains("no/config"), "{}", Chain(&err));
+}
+
+#[test]
+fn a_users_certificate_names_the_user_and_its_groups() {
+    use rcgen::DnType::{CommonName, OrganizationName};
+    use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (serving, config) = serve(dir.path(), &[], &Clock::System);
+    let ours = clients(dir.path(), &Clock::System);
+    let users = UserCertificates::new(&ours, Clock::System).unwrap();
+    let now = Clock::System.now();
+    let judge = |chain_and_key| {
+        let (chain, key) = chain_and_key;
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(serving.certificate_pem().as_bytes()).unwrap();
+        roots.add(ca).unwrap();
+        let client_config = ClientConfig::builder_with_provider(crypto())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        let (_, server) = connect(client_config, &config, "localhost").expect("any certificate may connect");
+        users.user(server.peer_certificates().expect("it was asked for"))
+    };
+    let alice = [(CommonName, "alice"), (OrganizationName, "team-a")];
+    assert_eq!(
+        judge(user_certificate(&ours, &alice, ClientAuth, now)).expect("alice"),
+        UserName {
+            common_name: "alice".to_owned(),
+            organizations: vec!["team-a".to_owned()]
+        }
+    );
+    let nobody = judge(user_certificate(&ours, &[], ClientAuth, now)).expect("nobody");
+    assert_eq!((nobody.common_name.as_str(), nobody.organizations.len()), ("", 0));
+    let invalid = |chain_and_key| {
+        let err = judge(chain_and_key).expect_err("not valid");
+        assert!(matches!(err, UserCertificateError::Invalid(_)), "{err:?}");
+        Chain(&err).to_string()
+    };
+    let theirs = clients(elsewhere.path(), &Clock::System);
+    invalid(user_certificate(&theirs, &alice, ClientAuth, now));
+    invalid(user_certificate(&serving, &alice, ClientAuth, now));
+    invalid(user_certificate(&ours, &alice, ServerAuth, now));
+    let old = now - Duration::from_secs(48 * 3600);
+    let said = invalid(user_certificate(&ours, &alice, ClientAuth, old));
+    assert!(said.contains("expired"), "{said}");
+    assert!(matches!(users.user(&[]), Err(UserCertificateError::Missing)));
 }
