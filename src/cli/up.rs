@@ -4,7 +4,7 @@ mod ask;
 mod cluster;
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use self::cluster::Cluster;
 use super::{Failure, ui};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
+use crate::node::data_dir;
 use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
@@ -216,8 +217,7 @@ impl Layout {
         let config = |error: anyhow::Error| Failure::new(ExitStatus::Config, error);
         let data_dir = camino::absolute_utf8(&args.data_dir).map_err(|err| config(err.into()))?;
         let create = |directory: &Utf8Path| {
-            fs::create_dir_all(directory)
-                .with_context(|| format!("cannot create the directory `{directory}`"))
+            data_dir::create(directory).with_context(|| format!("cannot create the directory `{directory}`"))
         };
         create(&data_dir.join("logs")).map_err(config)?;
         let lock = lock(&data_dir)?;

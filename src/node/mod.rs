@@ -1,5 +1,6 @@
 //! Composition: binds listeners, builds the roles of a process from their configuration, waits for them to end.
 
+pub(crate) mod data_dir;
 pub(crate) mod listeners;
 pub(crate) mod server;
 pub(crate) mod shutdown;
