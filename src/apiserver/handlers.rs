@@ -1,27 +1,24 @@
 //! From a request to its answer: authentication, routing, and one function per verb.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{IncludeObject, View, page_of};
 use super::auth::{self, User};
-use super::discovery;
 use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
-use super::health;
+use super::in_flight::{InFlight, Place};
 use super::list;
 use super::metrics::ApiServerMetrics;
-use super::negotiate::{self, Conversion, Encoding, JSON, OutputMedia};
+use super::negotiate::{self, Conversion, OutputMedia};
 use super::object;
-use super::openapi;
 use super::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
 use super::patch_request::PatchRequest;
-use super::registry::Snapshot;
-use super::reply::{self, PLAIN_TEXT, Reply};
+use super::reply::{self, Reply};
 use super::request::Request;
 use super::resource::{Resource, ScalePaths, Subresource};
 use super::routes::{self, ResourcePath, Route};
@@ -37,6 +34,7 @@ pub(crate) struct Api {
     pub(crate) token: Token,
     /// Who may come with a certificate.
     pub(crate) users: Option<UserCertificates>,
+    pub(crate) in_flight: InFlight,
     pub(crate) metrics: ApiServerMetrics,
     pub(crate) metrics_registry: metrics::Registry,
     /// `host:port` as clients reach the server.
@@ -55,6 +53,20 @@ struct Call<'a> {
 }
 
 impl Api {
+    /// A place among the requests under way, held until the answer is made; or the error that there is none. Asked
+    /// before the body is read, so that what waits costs nothing.
+    pub(super) fn place(&self, request: &Request) -> Result<Place, ApiError> {
+        let route = routes::parse(&request.path);
+        let verb = verb(request, &route);
+        let place = self.in_flight.place(&route, verb);
+        if let Err(err) = &place {
+            let label = self.metric_label(&route);
+            self.metrics
+                .observe(verb, label, err.code().as_u16(), Duration::ZERO);
+        }
+        place
+    }
+
     /// Answers one request, whatever happens.
     pub(crate) async fn handle(&self, request: Request) -> Reply {
         let started = self.engine.clock.instant();
@@ -112,49 +124,6 @@ impl Api {
             Some(_) | None => None,
         };
         auth::authenticate(certificate, &request.headers, self.token.reveal())
-    }
-
-    /// Everything that is not a resource.
-    fn document(&self, request: &Request, route: &Route) -> Result<Reply, ApiError> {
-        let snapshot = self.engine.registry.snapshot();
-        let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.wants_pretty(), value));
-        match route {
-            Route::Root => json(&discovery::paths(&snapshot)),
-            Route::Version => json(&health::version()),
-            Route::Health { endpoint, check } => {
-                let is_ready = self.is_ready.load(Ordering::Acquire);
-                let checks = [("ping", true), ("bootstrap", is_ready || endpoint == "livez")];
-                Ok(health::reply(endpoint, check.as_deref(), &request.query, &checks))
-            }
-            Route::Metrics => {
-                let text = metrics::render(&self.metrics_registry);
-                Ok(reply::bytes(StatusCode::OK, metrics::TEXT_FORMAT, text))
-            }
-            Route::CoreVersions | Route::Groups if discovery::wants_aggregated(request.accept())? => {
-                let (body, etag) = discovery::aggregated_answer(&snapshot, *route == Route::CoreVersions);
-                Ok(aggregated_reply(request, body, &etag))
-            }
-            Route::CoreVersions => json(&discovery::core_versions(&self.address)),
-            Route::Groups => json(&discovery::group_list(&snapshot)),
-            Route::Group(name) => match snapshot.group(name).filter(|group| !group.name.is_empty()) {
-                Some(group) => json(&discovery::group(group)),
-                None => Err(ApiError::no_route()),
-            },
-            Route::Resources { group, version } => match snapshot.group_version(group, version) {
-                Some(found) => json(&discovery::resource_list(group, found)),
-                None => Err(ApiError::no_route()),
-            },
-            Route::OpenApiV2 if openapi::wants_v2(request.accept()) => {
-                Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
-            }
-            Route::OpenApiIndex => Ok(reply::bytes(
-                StatusCode::OK,
-                PLAIN_TEXT,
-                openapi::index(&snapshot),
-            )),
-            Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
-            Route::OpenApiV2 | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
-        }
     }
 
     async fn resource(
@@ -539,55 +508,4 @@ fn verb(request: &Request, route: &Route) -> &'static str {
         (&Method::DELETE, false) => "deletecollection",
         _ => "other",
     }
-}
-
-fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
-    let quoted = format!("\"{etag}\"");
-    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
-    let mut reply = if is_known {
-        reply::bytes(StatusCode::NOT_MODIFIED, discovery::AGGREGATED, Bytes::new())
-    } else {
-        reply::encoded(StatusCode::OK, Encoding::Json, request.wants_pretty(), body)
-    };
-    let headers = reply.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(discovery::AGGREGATED),
-    );
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
-    if let Ok(value) = HeaderValue::from_str(&quoted) {
-        headers.insert(header::ETAG, value);
-    }
-    reply
-}
-
-fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Result<Reply, ApiError> {
-    let document = openapi::document(snapshot, path).ok_or_else(ApiError::no_route)?;
-    let hash = openapi::hash(snapshot, path).unwrap_or_default();
-    let asked = request.query.non_empty("hash");
-    if asked.is_some_and(|asked| asked != hash) {
-        let mut reply = reply::bytes(StatusCode::MOVED_PERMANENTLY, PLAIN_TEXT, Bytes::new());
-        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
-            reply.headers_mut().insert(header::LOCATION, location);
-        }
-        return Ok(reply);
-    }
-    let quoted = format!("\"{hash}\"");
-    if request.header(header::IF_NONE_MATCH) == quoted {
-        return Ok(reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new()));
-    }
-    let mut reply = reply::bytes(StatusCode::OK, JSON, document);
-    let headers = reply.headers_mut();
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    if let Ok(value) = HeaderValue::from_str(&quoted) {
-        headers.insert(header::ETAG, value);
-    }
-    if asked.is_some() {
-        headers.insert(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("public, immutable, max-age=31536000"),
-        );
-    }
-    Ok(reply)
 }

@@ -14,11 +14,13 @@ mod builtin;
 mod crd;
 mod crd_controller;
 mod discovery;
+mod documents;
 mod engine;
 mod expiry;
 mod gc;
 mod handlers;
 mod health;
+mod in_flight;
 mod list;
 mod metadata;
 mod metrics;
@@ -42,6 +44,8 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use in_flight::InFlightLimits;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +62,7 @@ use crate::task::Tasks;
 use builtin::BuiltIn;
 use engine::{DecodeFault, Edit, Engine, Target, Warnings, decode_object};
 use handlers::Api;
+use in_flight::InFlight;
 use metrics::ApiServerMetrics;
 use options::{FieldValidation, WriteOptions};
 use registry::Registry;
@@ -71,6 +76,7 @@ pub(crate) struct ApiServerConfig {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     /// Judges the certificates that clients show; `None` reads none.
     pub(crate) users: Option<UserCertificates>,
+    pub(crate) in_flight: InFlightLimits,
 }
 
 /// The server could not be set up.
@@ -104,6 +110,7 @@ pub(crate) struct ApiServer {
     token: Token,
     tls: Option<Arc<rustls::ServerConfig>>,
     users: Option<UserCertificates>,
+    in_flight: InFlight,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
 }
@@ -116,12 +123,13 @@ impl ApiServer {
         metrics_registry: &base_metrics::Registry,
     ) -> Result<Self, StartApiServerError> {
         let metrics = ApiServerMetrics::register(metrics_registry).map_err(StartApiServerError::Metrics)?;
-        let registry = Registry::new(store.clone());
+        let registry = Registry::new(store.clone(), clock.clone());
         Ok(Self {
             engine: Engine::new(store, registry, clock),
             token: config.token,
             tls: config.tls,
             users: config.users,
+            in_flight: InFlight::new(config.in_flight),
             metrics,
             metrics_registry: metrics_registry.clone(),
         })
@@ -214,6 +222,7 @@ impl ApiServer {
             engine: self.engine,
             token: self.token,
             users: self.users,
+            in_flight: self.in_flight,
             metrics: self.metrics,
             metrics_registry: self.metrics_registry,
             address: address.clone(),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use kube::core::Version;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,7 @@ use super::builtin::{BuiltIn, CRD_STORAGE};
 use super::crd;
 use super::object;
 use super::resource::Resource;
+use crate::clock::Clock;
 use crate::store::{ListOptions, Record, Revision, Store};
 
 /// What is served at one moment.
@@ -23,6 +25,8 @@ pub(crate) struct Snapshot {
     pub(crate) groups: Vec<Group>,
     /// Group -> version -> plural.
     index: HashMap<String, HashMap<String, HashMap<String, Arc<Resource>>>>,
+    /// When it came to be.
+    pub(crate) made: Timestamp,
     /// Answers that depend on the snapshot alone, by a key of their maker's choice.
     pub(crate) answers: AnswerCache,
 }
@@ -57,8 +61,11 @@ pub(crate) struct GroupVersion {
 }
 
 impl Snapshot {
-    fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
-        let mut snapshot = Self::default();
+    fn new(resources: impl IntoIterator<Item = Resource>, made: Timestamp) -> Self {
+        let mut snapshot = Self {
+            made,
+            ..Self::default()
+        };
         let built_in: Vec<String> = BuiltIn::ALL
             .iter()
             .map(|kind| kind.facts().group.to_owned())
@@ -151,6 +158,7 @@ impl Snapshot {
 #[derive(Clone)]
 pub(crate) struct Registry {
     store: Store,
+    clock: Clock,
     current: Arc<RwLock<Arc<Snapshot>>>,
     /// What the current snapshot was made from: the definition's record and the revision its spec stands at.
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
@@ -164,9 +172,10 @@ struct Seen {
 }
 
 impl Registry {
-    pub(crate) fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store, clock: Clock) -> Self {
         let registry = Self {
             store,
+            clock,
             current: Arc::default(),
             seen: Arc::default(),
         };
@@ -219,7 +228,7 @@ impl Registry {
         }
         retired_before.extend(seen.values().map(|gone| gone.retired.clone()));
         *seen = next;
-        let snapshot = Arc::new(Snapshot::new(resources));
+        let snapshot = Arc::new(Snapshot::new(resources, self.clock.now()));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
         // Only now: who starts anew because of it must find the new table.
         retired_before.iter().for_each(CancellationToken::cancel);
@@ -239,7 +248,10 @@ mod tests {
 
     #[test]
     fn groups_keep_the_order_of_discovery() {
-        let snapshot = Snapshot::new(BuiltIn::ALL.into_iter().map(Resource::built_in));
+        let snapshot = Snapshot::new(
+            BuiltIn::ALL.into_iter().map(Resource::built_in),
+            Timestamp::UNIX_EPOCH,
+        );
         let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(
             names,

@@ -60,10 +60,11 @@ pub(crate) fn json(code: StatusCode, pretty: bool, value: &Value) -> Reply {
 }
 
 pub(crate) fn error(err: &ApiError, pretty: bool) -> Reply {
-    if err.is_plain() {
-        return bytes(err.code(), PLAIN_TEXT, err.message().to_owned());
-    }
-    let mut reply = json(err.code(), pretty, &err.to_json());
+    let mut reply = if err.is_plain() {
+        bytes(err.code(), PLAIN_TEXT, err.message().to_owned())
+    } else {
+        json(err.code(), pretty, &err.to_json())
+    };
     if let Some(seconds) = err.retry_after_seconds() {
         reply
             .headers_mut()

@@ -151,8 +151,21 @@ async fn serve(
 
 /// Answers one request; a panic becomes a 500 and harms nobody else.
 async fn answer(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
-    let request = match read(request, certificates).await {
-        Ok(request) => request,
+    let (parts, body) = request.into_parts();
+    let mut request = Request {
+        method: parts.method,
+        path: parts.uri.path().to_owned(),
+        query: Query::parse(parts.uri.query().unwrap_or_default()),
+        headers: parts.headers,
+        body: Bytes::new(),
+        certificates,
+    };
+    let _place = match api.place(&request) {
+        Ok(place) => place,
+        Err(err) => return reply::error(&err, false),
+    };
+    request.body = match read(body).await {
+        Ok(body) => body,
         Err(err) => return reply::error(&err, false),
     };
     let path = request.path.clone();
@@ -165,33 +178,20 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         })
 }
 
-async fn read(request: http::Request<Incoming>, certificates: Certificates) -> Result<Request, ApiError> {
-    let (parts, body) = request.into_parts();
+async fn read(body: Incoming) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::too_large(&format!("limit is {BODY_MAX_BYTES}"));
-    let announced = body.size_hint().lower();
-    if announced > BODY_MAX_BYTES as u64 {
+    if body.size_hint().lower() > BODY_MAX_BYTES as u64 {
         return Err(too_large());
     }
-    let body = if body.is_end_stream() {
-        Bytes::new()
-    } else {
-        let collected =
-            tokio::time::timeout(BODY_READ_TIMEOUT, Limited::new(body, BODY_MAX_BYTES).collect()).await;
-        match collected {
-            Ok(Ok(collected)) => collected.to_bytes(),
-            Ok(Err(err)) if err.is::<LengthLimitError>() => return Err(too_large()),
-            Ok(Err(err)) => return Err(ApiError::bad_request(format!("reading the body failed: {err}"))),
-            Err(_) => return Err(ApiError::bad_request("the body did not arrive in time")),
-        }
-    };
-    Ok(Request {
-        method: parts.method,
-        path: parts.uri.path().to_owned(),
-        query: Query::parse(parts.uri.query().unwrap_or_default()),
-        headers: parts.headers,
-        body,
-        certificates,
-    })
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    match tokio::time::timeout(BODY_READ_TIMEOUT, Limited::new(body, BODY_MAX_BYTES).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(err)) => Err(ApiError::bad_request(format!("reading the body failed: {err}"))),
+        Err(_) => Err(ApiError::bad_request("the body did not arrive in time")),
+    }
 }
 
 /// A listener that the caller bound without a runtime.

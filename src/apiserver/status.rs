@@ -54,6 +54,7 @@ pub(crate) enum Reason {
     NotFound,
     RequestEntityTooLarge,
     Timeout,
+    TooManyRequests,
     Unauthorized,
     UnsupportedMediaType,
     /// A real server leaves `reason` out for errors it has no word for.
@@ -75,6 +76,7 @@ impl Reason {
             Self::NotFound => "NotFound",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
             Self::Timeout => "Timeout",
+            Self::TooManyRequests => "TooManyRequests",
             Self::Unauthorized => "Unauthorized",
             Self::UnsupportedMediaType => "UnsupportedMediaType",
             Self::Unknown => "",
@@ -203,6 +205,20 @@ impl ApiError {
             Reason::MethodNotAllowed,
             "405: Method Not Allowed",
         )
+    }
+
+    /// All places for requests are taken.
+    pub(crate) fn too_many_requests() -> Self {
+        let mut err = Self::plain(
+            StatusCode::TOO_MANY_REQUESTS,
+            Reason::TooManyRequests,
+            "Too many requests, please try again later.\n",
+        );
+        err.0.details = Some(Details {
+            retry_after_seconds: 1,
+            ..Details::default()
+        });
+        err
     }
 
     /// A resource that a served group does not have.

@@ -4,6 +4,7 @@ mod collection;
 mod crud;
 mod definitions;
 mod kube_client;
+mod overload;
 mod reads;
 mod watches;
 
@@ -13,7 +14,7 @@ use http::Method;
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use super::{ApiServer, ApiServerConfig};
+use super::{ApiServer, ApiServerConfig, InFlightLimits};
 use crate::clock::Clock;
 use crate::pki::Token;
 use crate::store::{HistoryLimits, Store, StoreConfig};
@@ -21,6 +22,14 @@ use crate::task::Tasks;
 
 /// No wait in these tests is longer.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What tests may want otherwise.
+#[derive(Default)]
+pub(super) struct Options {
+    pub(super) history: HistoryLimits,
+    pub(super) in_flight: InFlightLimits,
+    pub(super) clock: Clock,
+}
 
 /// A server on a port of its own, with a client that has the token.
 pub(super) struct TestServer {
@@ -68,17 +77,18 @@ impl Got {
 
 impl TestServer {
     pub(super) async fn start() -> Self {
-        Self::start_with(HistoryLimits::default()).await
+        Self::start_with(Options::default()).await
     }
 
-    pub(super) async fn start_with(history: HistoryLimits) -> Self {
+    pub(super) async fn start_with(options: Options) -> Self {
+        let clock = options.clock;
         // Only the first test of a process gets to say which.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = Token::open(directory.path()).expect("a token");
         let mut config = StoreConfig::at(directory.path().join("store.redb"));
-        config.history = history;
-        let store = Store::open(config, Clock::System).expect("a new store");
+        config.history = options.history;
+        let store = Store::open(config, clock.clone()).expect("a new store");
         let tasks = Tasks::new();
         let registry = crate::metrics::Registry::new();
         let secret = token.reveal().to_owned();
@@ -87,9 +97,10 @@ impl TestServer {
                 token,
                 tls: None,
                 users: None,
+                in_flight: options.in_flight,
             },
             store,
-            Clock::System,
+            clock,
             &registry,
         )
         .expect("a fresh registry");

@@ -321,7 +321,61 @@ fn put_frame(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
+
     use super::*;
+    use crate::apiserver::builtin::BuiltIn;
+    use crate::apiserver::negotiate;
+    use crate::apiserver::registry::Registry;
+    use crate::apiserver::request::Query;
+    use crate::clock::Clock;
+    use crate::store::{Store, StoreConfig};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_watch_tells_each_minute_how_far_it_has_come() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
+        let snapshot = engine.registry.snapshot();
+        let open = async |query: &str| {
+            let resource = Arc::clone(snapshot.built_in(BuiltIn::ConfigMap));
+            let options = ListOptions::parse(&Query::parse(query), true).expect("sound options");
+            let request = WatchRequest {
+                selection: Selection::parse(&resource, "", "", None).expect("everything"),
+                resource,
+                namespace: None,
+                options,
+                media: negotiate::output("").expect("JSON"),
+                include: IncludeObject::Metadata,
+            };
+            let gauge = IntGauge::new("watches", "help").expect("a gauge");
+            let stop = CancellationToken::new();
+            start(&engine, request, stop, OpenWatch::new(gauge))
+                .await
+                .expect("a watch")
+        };
+        let mut watch = std::pin::pin!(open("allowWatchBookmarks=true&timeoutSeconds=150").await);
+        for _ in 0..2 {
+            let early = tokio::time::timeout(BOOKMARK_PERIOD - Duration::from_secs(1), watch.next()).await;
+            assert!(early.is_err(), "{early:?}");
+            let frame = tokio::time::timeout(Duration::from_secs(2), watch.next()).await;
+            let frame = frame.expect("in time").expect("a frame");
+            let frame: Value = serde_json::from_slice(&frame).expect("JSON");
+            assert_eq!(
+                (&frame["type"], &frame["object"]["kind"]),
+                (&"BOOKMARK".into(), &"ConfigMap".into())
+            );
+            let version = engine.store.revision().0.to_string();
+            assert_eq!(frame["object"]["metadata"]["resourceVersion"], *version);
+        }
+        let mut silent = std::pin::pin!(open("timeoutSeconds=150").await);
+        assert_eq!(
+            silent.next().await,
+            None,
+            "who did not ask for bookmarks gets none"
+        );
+    }
 
     #[test]
     fn a_frame_is_one_line_of_json() {

@@ -1,10 +1,12 @@
 //! `rooflet server`
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use camino::Utf8PathBuf;
 
 use super::Failure;
+use crate::apiserver::InFlightLimits;
 use crate::node::server::{self, Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
 use crate::task::Tasks;
@@ -35,6 +37,12 @@ pub(crate) struct Args {
     /// Use this API server instead of an own one, for the roles controller and gateway.
     #[arg(long, env = "KUBECONFIG", hide_env_values = true, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
+    /// How many reading requests the API server works on at once; more are answered 429. Watches are not counted.
+    #[arg(long, default_value_t = InFlightLimits::default().requests, value_name = "N")]
+    max_requests_inflight: NonZeroU32,
+    /// How many writing requests the API server works on at once; more are answered 429.
+    #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
+    max_mutating_requests_inflight: NonZeroU32,
     /// Stop when standard input ends: a supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -54,6 +62,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         listen: args.listen,
         gateway_listen: args.gateway_listen,
         roles: args.roles,
+        in_flight: InFlightLimits {
+            requests: args.max_requests_inflight,
+            mutating_requests: args.max_mutating_requests_inflight,
+        },
         kubeconfig: args.kubeconfig,
     };
     server::start(config, &tasks)

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, REVISION_LABEL, lease_name};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ModelRevision};
-use crate::apiserver::{ApiServer, ApiServerConfig};
+use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits};
 use crate::client::{ApiError, CachedKind, KubeconfigSource, connect, patch_status};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
@@ -69,6 +69,7 @@ impl Scene {
             token,
             tls,
             users: Some(users),
+            in_flight: InFlightLimits::default(),
         };
         let server =
             ApiServer::new(config, store, Clock::System, &Registry::new()).expect("a fresh registry");

@@ -8,9 +8,10 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::info;
 
+use super::data_dir;
 use super::listeners::{self, BindError};
 use crate::api::crd;
-use crate::apiserver::{ApiServer, ApiServerConfig, StartApiServerError};
+use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
 use crate::client::{self, ConnectError, KubeconfigSource};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
@@ -47,6 +48,8 @@ pub(crate) struct ServerConfig {
     pub(crate) gateway_listen: SocketAddr,
     pub(crate) kubeconfig_out: Utf8PathBuf,
     pub(crate) roles: Vec<Role>,
+    /// How many requests the API server works on at once.
+    pub(crate) in_flight: InFlightLimits,
     /// An API server elsewhere, for roles without an own one.
     pub(crate) kubeconfig: Option<Utf8PathBuf>,
 }
@@ -169,7 +172,7 @@ async fn start_api_server(
     tasks: &Tasks,
 ) -> Result<(), StartServerError> {
     let directory: &Utf8Path = &config.data_dir;
-    std::fs::create_dir_all(directory).map_err(|err| StartServerError::DataDir {
+    data_dir::create(directory).map_err(|err| StartServerError::DataDir {
         path: directory.to_owned(),
         err,
     })?;
@@ -189,6 +192,7 @@ async fn start_api_server(
         token: token.clone(),
         tls: Some(tls),
         users: Some(users),
+        in_flight: config.in_flight,
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
     let definitions: Vec<_> = crd::all()

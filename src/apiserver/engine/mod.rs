@@ -241,7 +241,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
-        let engine = Engine::new(store.clone(), Registry::new(store), Clock::System);
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
         let snapshot = engine.registry.snapshot();
         let namespace = Target::new(snapshot.built_in(BuiltIn::Namespace), None, "n");
         let map = |name: &str| Target::new(snapshot.built_in(BuiltIn::ConfigMap), Some("n"), name);

@@ -30,7 +30,7 @@ impl Scenario {
             Clock::System,
         )
         .unwrap();
-        let engine = Engine::new(store.clone(), Registry::new(store), Clock::System);
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
         let scenario = Self {
             engine,
             tasks: Tasks::new(),

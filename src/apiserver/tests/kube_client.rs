@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{DEADLINE, TestServer, gizmo};
 
-fn client(server: &TestServer) -> Client {
+pub(super) fn client(server: &TestServer) -> Client {
     let mut config = Config::new(server.url.parse().expect("a URL"));
     config.auth_info.token = Some(server.token.clone().into());
     Client::try_from(config).expect("a plain configuration")

@@ -1,9 +1,13 @@
 //! Discovery, OpenAPI, lists and their forms.
 
+use std::time::Duration;
+
 use http::Method;
 use serde_json::json;
 
-use super::{GIZMOS, TestServer, gizmo};
+use super::definitions::until;
+use super::{GIZMOS, Got, Options, TestServer, gizmo, gizmos};
+use crate::clock::{Clock, ManualClock};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 const AGGREGATED: &str =
@@ -61,6 +65,51 @@ async fn open_api_says_what_patches_take() {
     assert_eq!(server.get("/openapi/v3/apis/nothing/v1").await.code, 404);
     assert_eq!(server.get("/openapi/v2").await.code, 404);
     assert!(server.get("/openapi/v3/api/v1").await.body["paths"].is_object());
+}
+
+#[tokio::test]
+async fn the_open_api_index_is_read_again_only_when_it_changed() {
+    let manual = ManualClock::new("2026-01-02T03:04:05Z".parse().expect("a time"));
+    let server = TestServer::start_with(Options {
+        clock: Clock::Manual(manual.clone()),
+        ..Options::default()
+    })
+    .await;
+    let ask = async |since: &str| {
+        let headers = [("if-modified-since", since)];
+        server
+            .send(Method::GET, "/openapi/v3", &headers, Vec::new())
+            .await
+    };
+    let modified = |got: &Got| got.headers.get("last-modified").cloned();
+    let fresh = ask("").await;
+    assert_eq!(
+        (fresh.code, modified(&fresh)),
+        (200, None),
+        "it may change within this second"
+    );
+    manual.advance(Duration::from_secs(1));
+    let date = "Fri, 02 Jan 2026 03:04:05 GMT";
+    let dated = ask("").await;
+    assert_eq!(modified(&dated).expect("a date"), date);
+    let known = ask(date).await;
+    assert_eq!((known.code, &known.body), (304, &json!("")));
+    let mut other = gizmos();
+    other["metadata"]["name"] = json!("widgets.example.org");
+    other["spec"]["group"] = json!("example.org");
+    other["spec"]["names"] = json!({"plural": "widgets", "kind": "Widget"});
+    server
+        .post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &other)
+        .await;
+    until(&server, "/openapi/v3", "the new group", |_, body| {
+        body["paths"]["apis/example.org/v1"].is_object()
+    })
+    .await;
+    assert_eq!(modified(&ask("").await), None);
+    manual.advance(Duration::from_secs(1));
+    assert_eq!(ask(date).await.code, 200);
+    assert_eq!(ask("Fri, 02 Jan 2026 03:04:06 GMT").await.code, 304);
+    assert_eq!(ask("yesterday").await.code, 200);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{DEADLINE, GIZMOS, TestServer, gizmo};
+use super::{DEADLINE, GIZMOS, Options, TestServer, gizmo};
 use crate::store::HistoryLimits;
 
 #[tokio::test]
@@ -151,11 +151,14 @@ async fn a_watch_ends_on_time_and_missing_namespaces_are_quiet() {
     assert_eq!(bad.code, 400, "an HTTP error, not a frame");
 }
 
-fn short_memory() -> HistoryLimits {
-    HistoryLimits {
-        events_min: 0,
-        events_max: 2,
-        ..HistoryLimits::default()
+fn short_memory() -> Options {
+    Options {
+        history: HistoryLimits {
+            events_min: 0,
+            events_max: 2,
+            ..HistoryLimits::default()
+        },
+        ..Options::default()
     }
 }
 

@@ -1,0 +1,188 @@
+//! The API server alone, asked by real kubectl: user certificates, and more requests than it takes.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::harness::{Kubectl, Process, Scratch, eventually, free_port};
+
+/// `rooflet server --roles apiserver`.
+struct Server {
+    _process: Process,
+    address: String,
+    scratch: Scratch,
+}
+
+impl Server {
+    /// `None` where kubectl is not installed.
+    fn start(args: &[&str]) -> Option<(Self, Kubectl)> {
+        let scratch = Scratch::new();
+        let kubeconfig = scratch.join("kubeconfig");
+        let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut all = vec![
+            "server".to_owned(),
+            "--roles=apiserver".to_owned(),
+            format!("--data-dir={}", scratch.join("data").display()),
+            format!("--listen={address}"),
+            format!("--kubeconfig-out={}", kubeconfig.display()),
+        ];
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let process = Process::start(all, &scratch.join("server.log"));
+        eventually("the kubeconfig", || match kubeconfig.exists() {
+            true => Ok(()),
+            false => Err(process.log()),
+        });
+        let server = Self {
+            _process: process,
+            address,
+            scratch,
+        };
+        Some((server, kubectl))
+    }
+
+    /// A connection to write to by hand.
+    fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_file(self.scratch.join("data/ca.pem")).expect("a certificate");
+        roots.add(ca).expect("an authority");
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let tls = ClientConnection::new(Arc::new(config), name).expect("a configuration");
+        StreamOwned::new(tls, TcpStream::connect(&self.address).expect("it listens"))
+    }
+
+    /// kubectl as somebody with a certificate signed by the authority in `authority`.
+    fn kubectl_as(&self, user: &str, groups: &[&str], authority: &Path) -> Kubectl {
+        let pem = std::fs::read_to_string(authority).expect("readable");
+        let key = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
+        let key = KeyPair::try_from(&key).expect("a key");
+        let issuer = Issuer::from_ca_cert_pem(&pem, key).expect("an authority");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, user);
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &issuer).expect("signed");
+        let certificate = self.scratch.write(&format!("{user}.crt"), &certificate.pem());
+        let key = self.scratch.write(&format!("{user}.key"), &key.serialize_pem());
+
+        let admin = std::fs::read_to_string(self.scratch.join("kubeconfig")).expect("readable");
+        let own = self.scratch.write(&format!("{user}.kubeconfig"), &admin);
+        let kubectl = Kubectl::find(&own, self.scratch.path()).expect("found before");
+        let (certificate, key) = (certificate.display(), key.display());
+        let set = "config set-credentials";
+        kubectl
+            .run(&format!(
+                "{set} {user} --client-certificate={certificate} --client-key={key} --embed-certs"
+            ))
+            .ok();
+        kubectl
+            .run(&format!("config set-context rooflet --user={user}"))
+            .ok();
+        kubectl
+    }
+}
+
+fn config_map(name: &str) -> String {
+    format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}}}}"#)
+}
+
+#[test]
+fn a_certificate_names_its_user_and_groups() {
+    let Some((server, admin)) = Server::start(&[]) else {
+        return;
+    };
+    let ours = server.scratch.join("data/client-ca.pem");
+
+    let root = server.kubectl_as("root", &["system:masters"], &ours);
+    root.run_with(&["create", "-f", "-"], &config_map("a")).ok();
+    assert_eq!(root.run("get cm -o name").ok(), "configmap/a\n");
+
+    let alice = server.kubectl_as("alice", &["team-a"], &ours);
+    let said = alice.run("get cm").refused();
+    assert!(
+        said.contains(
+            r#"User "alice" cannot list resource "configmaps" in API group "" in the namespace "default""#
+        ),
+        "{said}"
+    );
+    assert!(alice.run("api-resources").ok().contains("modeldeployments"));
+
+    // What signs the server's certificate makes no users, and nothing that is bad is anonymous.
+    let mallory = server.kubectl_as(
+        "mallory",
+        &["system:masters"],
+        &server.scratch.join("data/ca.pem"),
+    );
+    let said = mallory.run("get cm").refused();
+    assert!(said.contains("You must be logged in to the server"), "{said}");
+    assert_eq!(admin.run("get cm -o name").ok(), "configmap/a\n");
+    let said = admin.run("get cm --token=wrong").refused();
+    assert!(said.contains("You must be logged in to the server"), "{said}");
+}
+
+#[test]
+fn kubectl_comes_again_when_there_are_too_many_requests() {
+    let Some((server, kubectl)) = Server::start(&["--max-mutating-requests-inflight=1"]) else {
+        return;
+    };
+    let turned_away = || -> u64 {
+        let metrics = kubectl.run("get --raw /metrics").ok();
+        let line = metrics.lines().find_map(|line| {
+            line.strip_prefix(
+                r#"rooflet_apiserver_requests_total{code="429",resource="configmaps",verb="create"} "#,
+            )
+        });
+        line.map_or(0, |count| count.parse().expect("a count"))
+    };
+    // A write of which half has come takes the only place.
+    let slow = config_map("slow");
+    let (first, second) = slow.split_at(10);
+    let mut stream = server.connect();
+    let head = format!(
+        "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
+         Connection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{first}",
+        std::fs::read_to_string(server.scratch.join("data/token"))
+            .expect("readable")
+            .trim(),
+        slow.len()
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream.flush().expect("sent");
+    let create = |name: &str| kubectl.run_with(&["create", "-f", "-"], &config_map(name));
+    thread::scope(|scope| {
+        // kubectl may be quicker than the slow one; then the next kubectl is not.
+        let patient = eventually("a request that is turned away", || {
+            let kubectl = scope.spawn(|| create("patient"));
+            while !kubectl.is_finished() {
+                if turned_away() > 0 {
+                    return Ok(kubectl);
+                }
+            }
+            Err(format!("{:?}", kubectl.join()))
+        });
+        stream.write_all(second.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        assert_eq!(
+            patient.join().expect("it ends").ok(),
+            "configmap/patient created\n"
+        );
+    });
+}
