@@ -11,43 +11,14 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::harness::{Kubectl, Process, Scratch, eventually, free_port};
+use crate::harness::{Cluster, Kubectl, eventually};
 
-/// `rooflet server --roles apiserver`.
-struct Server {
-    _process: Process,
-    address: String,
-    scratch: Scratch,
+/// The API server alone; `None` where kubectl is not installed.
+fn start(args: &[&str]) -> Option<Cluster> {
+    Cluster::start(&[&["--roles=apiserver"], args].concat())
 }
 
-impl Server {
-    /// `None` where kubectl is not installed.
-    fn start(args: &[&str]) -> Option<(Self, Kubectl)> {
-        let scratch = Scratch::new();
-        let kubeconfig = scratch.join("kubeconfig");
-        let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
-        let address = format!("127.0.0.1:{}", free_port());
-        let mut all = vec![
-            "server".to_owned(),
-            "--roles=apiserver".to_owned(),
-            format!("--data-dir={}", scratch.join("data").display()),
-            format!("--listen={address}"),
-            format!("--kubeconfig-out={}", kubeconfig.display()),
-        ];
-        all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let process = Process::start(all, &scratch.join("server.log"));
-        eventually("the kubeconfig", || match kubeconfig.exists() {
-            true => Ok(()),
-            false => Err(process.log()),
-        });
-        let server = Self {
-            _process: process,
-            address,
-            scratch,
-        };
-        Some((server, kubectl))
-    }
-
+impl Cluster {
     /// A connection to write to by hand.
     fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
         let mut roots = RootCertStore::empty();
@@ -104,9 +75,8 @@ fn config_map(name: &str) -> String {
 
 #[test]
 fn a_certificate_names_its_user_and_groups() {
-    let Some((server, admin)) = Server::start(&[]) else {
-        return;
-    };
+    let Some(server) = start(&[]) else { return };
+    let admin = &server.kubectl;
     let ours = server.scratch.join("data/client-ca.pem");
 
     let root = server.kubectl_as("root", &["system:masters"], &ours);
@@ -138,9 +108,10 @@ fn a_certificate_names_its_user_and_groups() {
 
 #[test]
 fn kubectl_comes_again_when_there_are_too_many_requests() {
-    let Some((server, kubectl)) = Server::start(&["--max-mutating-requests-inflight=1"]) else {
+    let Some(server) = start(&["--max-mutating-requests-inflight=1"]) else {
         return;
     };
+    let kubectl = &server.kubectl;
     let turned_away = || -> u64 {
         let metrics = kubectl.run("get --raw /metrics").ok();
         let line = metrics.lines().find_map(|line| {

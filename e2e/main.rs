@@ -9,5 +9,6 @@ mod faults;
 mod harness;
 mod manifest_dir;
 mod openai;
+mod silence;
 mod story;
 mod up;

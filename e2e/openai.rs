@@ -1,8 +1,11 @@
 //! The OpenAI API as a client sees it: through the gateway, and from a worker run by hand.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
 use serde_json::json;
 
-use crate::harness::{Fleet, Http, Process, Scratch, eventually, free_port, repository};
+use crate::harness::{Fleet, Http, Options, Process, Scratch, copy_guide, eventually, free_port, repository};
 
 fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
     let mut body = json!({"model": model, "messages": [{"role": "user", "content": "What is rooflet?"}], "temperature": 0, "max_tokens": 24});
@@ -44,6 +47,63 @@ fn the_gateway_passes_everything_through() {
             answer => Err(format!("{answer:?}")),
         }
     });
+}
+
+/// Far more tokens than one core reads in ten seconds.
+const LONG_PROMPT_TOKENS: usize = 32_000;
+
+#[test]
+fn a_long_prefill_is_no_silence() {
+    let models = Scratch::new();
+    copy_guide(&models.join("guide"));
+    let config = models.join("guide/config.json");
+    let text = std::fs::read_to_string(&config).expect("readable");
+    let longer = text.replace(
+        "\"max_position_embeddings\": 4096",
+        "\"max_position_embeddings\": 40960",
+    );
+    assert_ne!(text, longer);
+    std::fs::write(&config, longer).expect("writable");
+    let fleet = Fleet::with(Options {
+        model_dir: Some(models.path().to_owned()),
+        ..Options::default()
+    });
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl
+        .apply(
+            "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: guide}\n\
+             spec: {model: {source: 'local://guide'}, serving: {contextTokens: 40960}}\n",
+        )
+        .ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+
+    let prompt = vec![100; LONG_PROMPT_TOKENS];
+    let body = json!({"model": "guide", "prompt": prompt, "max_tokens": 1, "stream": true}).to_string();
+    let mut stream = TcpStream::connect(("127.0.0.1", fleet.gateway_port)).expect("it listens");
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("sent");
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("text"));
+    assert_eq!(
+        lines.next().as_deref(),
+        Some("HTTP/1.1 200 OK"),
+        "the head comes at once"
+    );
+    let first = lines.find(|line| line.starts_with(':') || line.starts_with("data: "));
+    match first.as_deref() {
+        Some(": keepalive") => {}
+        Some(line) if line.starts_with("data: {") => {
+            eprintln!("NOT RUN: this machine read {LONG_PROMPT_TOKENS} tokens in less than ten seconds");
+        }
+        other => panic!("{other:?}"),
+    }
+    // The client goes, and the worker does not read on for nobody.
+    drop(lines);
+    assert!(!fleet.gateway.chat("guide", "What is rooflet?").is_empty());
 }
 
 #[test]

@@ -5,11 +5,13 @@
 )]
 #![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
 
+mod cluster;
 mod fleet;
 mod http;
 mod kubectl;
 mod process;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::Http;
 pub(crate) use kubectl::Kubectl;

@@ -54,6 +54,15 @@ impl Process {
         self.wait()
     }
 
+    /// Stops it as a machine that falls asleep does.
+    pub(crate) fn pause(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        signal(self.pid(), "CONT");
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let log = self.log.clone();
@@ -75,7 +84,8 @@ impl Drop for Process {
         if self.has_ended() {
             return;
         }
-        // Gently first, so that the children of what we kill are not left behind.
+        // Gently first, so that the children of what we kill are not left behind; one that was stopped hears nothing.
+        signal(self.pid(), "CONT");
         signal(self.pid(), "TERM");
         for _ in 0..100 {
             if self.has_ended() {

@@ -233,3 +233,50 @@ fn data(value: &impl Serialize) -> Bytes {
     frame.extend_from_slice(b"\n\n");
     Bytes::from(frame)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_silence_is_filled_with_comments() {
+        let (events_tx, events) = mpsc::channel(1);
+        let places = Arc::new(Semaphore::new(1));
+        let completion = Completion {
+            events,
+            prompt_tokens: 9,
+            place: places.try_acquire_owned().expect("free"),
+        };
+        let envelope = Envelope {
+            id: "chatcmpl-1".to_owned(),
+            object: "chat.completion.chunk",
+            created: 0,
+            model: "tiny".to_owned(),
+            system_fingerprint: "mlx".to_owned(),
+        };
+        let mut writer = Writer::new(Chunks::Chat, envelope, false, vec![completion]);
+        let mut next = async || {
+            let frame = writer.next().await.expect("a frame");
+            String::from_utf8(frame.to_vec()).expect("text")
+        };
+        assert!(
+            next().await.contains(r#""role":"assistant""#),
+            "the head comes at once"
+        );
+        for _ in 0..3 {
+            let early = tokio::time::timeout(KEEP_ALIVE - Duration::from_secs(1), next()).await;
+            assert!(early.is_err(), "{early:?}");
+            let comment = tokio::time::timeout(Duration::from_secs(20), next()).await;
+            assert_eq!(comment.expect("in time"), ": keepalive\n\n");
+        }
+        events_tx
+            .send(Event::Text("hello".to_owned()))
+            .await
+            .expect("read");
+        assert!(next().await.contains("hello"));
+    }
+}

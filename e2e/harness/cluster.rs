@@ -1,0 +1,64 @@
+//! `rooflet server`, and agents beside it, each in the test's own hand.
+
+use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
+
+/// A running control plane.
+pub(crate) struct Cluster {
+    _server: Process,
+    pub(crate) kubectl: Kubectl,
+    pub(crate) gateway: Http,
+    /// `ADDR:PORT` of the API server.
+    pub(crate) address: String,
+    /// Dropped last: the processes write into it.
+    pub(crate) scratch: Scratch,
+}
+
+impl Cluster {
+    /// Starts `rooflet server ARGS`; `None` where kubectl is not installed.
+    pub(crate) fn start(args: &[&str]) -> Option<Self> {
+        let scratch = Scratch::new();
+        let kubeconfig = scratch.join("kubeconfig");
+        let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
+        let address = format!("127.0.0.1:{}", free_port());
+        let gateway = format!("127.0.0.1:{}", free_port());
+        let mut all = vec![
+            "server".to_owned(),
+            format!("--data-dir={}", scratch.join("data").display()),
+            format!("--listen={address}"),
+            format!("--gateway-listen={gateway}"),
+            format!("--kubeconfig-out={}", kubeconfig.display()),
+        ];
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let server = Process::start(all, &scratch.join("server.log"));
+        eventually("the kubeconfig", || match kubeconfig.exists() {
+            true => Ok(()),
+            false => Err(server.log()),
+        });
+        Some(Self {
+            _server: server,
+            kubectl,
+            gateway: Http::new(format!("http://{gateway}")),
+            address,
+            scratch,
+        })
+    }
+
+    /// Starts the agent of a node; it does not measure the machine.
+    pub(crate) fn agent(&self, node: &str) -> Process {
+        let args = [
+            "agent".to_owned(),
+            format!("--kubeconfig={}", self.scratch.join("kubeconfig").display()),
+            format!("--node-name={node}"),
+            format!("--state-dir={}", self.scratch.join(node).display()),
+            format!("--model-dir={}", repository("examples/models").display()),
+            "--no-probe".to_owned(),
+        ];
+        Process::start(args, &self.scratch.join(&format!("{node}.log")))
+    }
+
+    /// Pids of the workers of a node.
+    pub(crate) fn workers(&self, node: &str) -> Vec<u32> {
+        let directory = self.scratch.join(node).display().to_string();
+        processes_with(&[&directory, " worker "])
+    }
+}
