@@ -4,6 +4,7 @@
 
 mod apiserver;
 mod bad_input;
+mod chaos;
 mod examples;
 mod faults;
 mod harness;

@@ -2,6 +2,7 @@
 //!
 //! Kept thin: what a user of rooflet needs belongs to the binary, not here.
 
+mod chaos;
 mod check_macos;
 mod console;
 mod generate;
@@ -22,6 +23,8 @@ usage: cargo xtask VERB
   up [--release] [ARG]  all of it: setup, build, then `rooflet up` with the example model and one question;
                         with --exit it stops after the answer. ARGs go to `rooflet up`
   test [--only NAME]... every check, or those named
+  chaos [--seeds N] [--from SEED]
+                        the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
   generate              write manifests/ anew from the types
   check-macos           clippy over the code as a Mac compiles it
 ";
@@ -43,6 +46,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["generate"] => generate::run().map(|()| ExitCode::SUCCESS),
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
+        ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
