@@ -2,6 +2,8 @@
 //!
 //! Grammar: <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
 
+use std::time::Duration;
+
 use crate::units::Bytes;
 
 /// Why a text is not a quantity of bytes.
@@ -68,9 +70,42 @@ pub(crate) fn format_bytes(Bytes(bytes): Bytes) -> String {
     format!("{}{}", bytes >> (10 * steps), SUFFIXES[steps as usize])
 }
 
+/// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        let number: f64 = rest[..unit_at].parse().ok()?;
+        let tail = &rest[unit_at..];
+        let end = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let seconds = match &tail[..end] {
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        total += number * seconds;
+        rest = &tail[end..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn go_durations_are_read() {
+        assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
+        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("3"), None);
+        assert_eq!(parse_duration("3d"), None);
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -215,11 +215,13 @@ impl Agent {
         let sync = SyncLoop {
             node: config.node_name.clone(),
             host: host.clone(),
+            chip: identity.chip.clone(),
             clock: clock.clone(),
             sources: Sources {
                 api: api.as_ref().map(|api| api.replicas.clone()),
                 manifests: manifests_rx,
                 probing,
+                probe: probe_rx.clone(),
             },
             workers,
             models: Models::new(

@@ -2,6 +2,7 @@
 //! headers and read again only when a file has changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 
@@ -9,17 +10,21 @@ use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelSource, NodeModel};
 use crate::artifact::{Located, ModelDirectory};
 use crate::error::Chain;
 use crate::model_dir::ModelDir;
-use crate::roofline::memory::{Footprint, activation_bytes};
+use crate::roofline::checkpoint::{MatrixStorage, ModelShape};
+use crate::roofline::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions};
+use crate::roofline::memory::ServedModel;
 use crate::roofline::model::FloatType;
+use crate::roofline::predict::ModelCost;
+use crate::roofline::weights::Weights;
 use crate::units::Bytes;
 
 /// A model that can be served.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelFacts {
     pub(crate) path: Utf8PathBuf,
     pub(crate) fingerprint: u64,
     pub(crate) architecture: &'static str,
-    pub(crate) footprint: Footprint,
+    pub(crate) served: Arc<ServedModel>,
     pub(crate) max_context_tokens: u32,
 }
 
@@ -135,15 +140,9 @@ impl Models {
             }),
         };
         match outcome {
-            Ok(facts) => NodeModel {
-                name,
-                architecture: facts.architecture.to_owned(),
-                weights_bytes: facts.footprint.weights.0,
-                kv_bytes_per_token: facts.footprint.kv_per_token.0,
-                activation_bytes: facts.footprint.activations.0,
-                max_context_tokens: facts.max_context_tokens,
-                problem: None,
-            },
+            Ok(facts) => facts
+                .served
+                .publish(name, facts.architecture.to_owned(), facts.max_context_tokens),
             Err(problem) => NodeModel {
                 name,
                 problem: Some(problem.message),
@@ -167,11 +166,59 @@ fn facts(located: &Located, compute: ComputeType) -> Result<ModelFacts, ModelPro
         path: located.path.clone(),
         fingerprint: located.fingerprint,
         architecture: config.architecture.as_str(),
-        footprint: Footprint {
-            weights: Bytes(model.shape.resident_bytes(element)),
-            kv_per_token: Bytes(config.kv_bytes_per_token(element)),
-            activations: activation_bytes(config.hidden_size),
-        },
+        served: Arc::new(ServedModel {
+            cost: cost(&model.shape, element),
+            kv_bits: KvBits::new(8 * element.bytes() as u32),
+        }),
         max_context_tokens: u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX),
+    })
+}
+
+fn cost(shape: &ModelShape, element: FloatType) -> ModelCost {
+    let config = &shape.config;
+    let layer = Layer {
+        attention: Attention::Grouped {
+            heads: config.attention_heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            window: None,
+            output_gate: false,
+            keys_are_values: false,
+        },
+        feed_forward: FeedForward::Dense {
+            intermediate: config.intermediate_size,
+            matrices: 3,
+        },
+    };
+    let resident = Bytes(shape.resident_bytes(element));
+    let idle = if shape.tied {
+        Bytes::ZERO
+    } else {
+        embedding_bytes(shape, element)
+    };
+    ModelCost {
+        dimensions: ModelDimensions {
+            hidden: config.hidden_size,
+            vocabulary: config.vocab_size,
+            tied_embeddings: shape.tied,
+            layers: vec![layer; config.layers as usize],
+        },
+        weights: Weights {
+            every_step: resident - idle,
+            experts: Bytes::ZERO,
+            idle,
+        },
+    }
+}
+
+/// Of the token embedding as the engine holds it.
+fn embedding_bytes(shape: &ModelShape, element: FloatType) -> Bytes {
+    let elements = u64::from(shape.config.vocab_size) * u64::from(shape.config.hidden_size);
+    Bytes(match shape.matrices.get("model.embed_tokens") {
+        Some(MatrixStorage::Affine(scheme)) => {
+            let scales = 2 * element.bytes() * elements / u64::from(scheme.group_size);
+            elements * u64::from(scheme.bits) / 8 + scales
+        }
+        Some(MatrixStorage::Float) | None => elements * element.bytes(),
     })
 }

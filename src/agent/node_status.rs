@@ -8,11 +8,13 @@ use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
 use crate::api::conditions::{Truth, condition_type, set_condition};
-use crate::api::v1alpha1::{Basis, Figure, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources};
+use crate::api::v1alpha1::{Basis, Chip, Figure, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources};
 use crate::clock::since;
 use crate::host::{Disk, Identity, Memory};
 use crate::quantity::format_bytes;
 use crate::roofline::memory::allocatable;
+use crate::roofline::predict::Hardware;
+use crate::roofline::published;
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::{EngineInfo, ProbeFigure};
 
@@ -35,6 +37,31 @@ pub(crate) struct NodeFacts<'a> {
     pub(crate) generation: Option<i64>,
     /// The agent is stopping: nothing new should come here.
     pub(crate) stopping: bool,
+}
+
+/// What the speed of models on this node can be predicted from, if anything can.
+pub(crate) fn node_hardware(chip: &Chip, memory: Bytes, probe: &ProbeState) -> Option<Hardware> {
+    published::hardware(&FleetNodeStatus {
+        chip: chip.clone(),
+        capacity: Resources {
+            memory: format_bytes(memory),
+            memory_bandwidth: None,
+        },
+        probe: published_probe(probe),
+        ..FleetNodeStatus::default()
+    })
+}
+
+fn published_probe(state: &ProbeState) -> Option<Probe> {
+    let (report, duration) = state.report()?;
+    Some(Probe {
+        basis: Basis::Measured,
+        read: figure(&report.read),
+        qmv: figure(&report.qmv),
+        engine: show_engine(&report.engine),
+        measured_at: report.measured_at.clone(),
+        duration_seconds: duration.as_secs_f64(),
+    })
 }
 
 /// The next status. Conditions of other writers stay.
@@ -72,14 +99,7 @@ pub(crate) fn node_status(
             memory: format_bytes(usable),
             memory_bandwidth: bandwidth_quantity,
         },
-        probe: probe.map(|(report, duration)| Probe {
-            basis: Basis::Measured,
-            read: figure(&report.read),
-            qmv: figure(&report.qmv),
-            engine: show_engine(&report.engine),
-            measured_at: report.measured_at.clone(),
-            duration_seconds: duration.as_secs_f64(),
-        }),
+        probe: published_probe(facts.probe),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
             bandwidth: format!(
@@ -87,6 +107,10 @@ pub(crate) fn node_status(
                 bandwidth.map_or_else(|| "-".to_owned(), gigabytes_per_second)
             ),
             free_memory: gibibytes(usable - reports.reserved),
+            free_bandwidth: bandwidth.map_or_else(
+                || "-".to_owned(),
+                |rate| gigabytes_per_second(BytesPerSecond(rate.0 * (1.0 - reports.promised_share).max(0.0))),
+            ),
         },
         endpoint: Some(facts.endpoint.to_owned()),
         models: reports.models.clone(),

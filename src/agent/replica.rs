@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 use crate::api::meta::MIRROR_ANNOTATION;
-use crate::api::v1alpha1::{ModelReplica, ModelSource, ParseModelSourceError};
+use crate::api::v1alpha1::{ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError};
+use crate::scheduler::is_overridden;
 
 /// Namespace and name: unique on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,13 +64,23 @@ impl ReplicaSpec {
     }
 }
 
+/// What admission goes by besides the specification. A change of it restarts nothing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Terms {
+    /// Speed that is promised.
+    pub(crate) objectives: ObjectivesSpec,
+    /// What speaks against the replica is told and not enforced.
+    pub(crate) overridden: bool,
+}
+
 /// One replica that should run here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DesiredReplica {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) origin: Origin,
     pub(crate) spec: ReplicaSpec,
+    pub(crate) terms: Terms,
     /// It is on its way out: drain, stop, and confirm.
     pub(crate) deleting: bool,
 }
@@ -86,6 +97,10 @@ impl DesiredReplica {
                 serving_name: spec.serving.name.clone().unwrap_or_else(|| replica.name_any()),
                 context_tokens: spec.serving.context_tokens,
                 max_concurrency: spec.serving.max_concurrency,
+            },
+            terms: Terms {
+                objectives: spec.objectives.clone(),
+                overridden: is_overridden(replica),
             },
             deleting: replica.metadata.deletion_timestamp.is_some(),
         }

@@ -221,6 +221,7 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
                 context_tokens: spec.context_tokens,
                 max_concurrency: spec.max_concurrency,
             },
+            objectives: report.replica.terms.objectives.clone(),
             placement: PlacementSpec::default(),
             node_name: Some(node.to_owned()),
         },
@@ -230,5 +231,6 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
 
 /// Whether a mirror shows what runs.
 fn shows(object: &ModelReplica, report: &Report) -> bool {
-    super::replica::DesiredReplica::of(object).spec == report.replica.spec
+    let shown = super::replica::DesiredReplica::of(object);
+    shown.spec == report.replica.spec && shown.terms.objectives == report.replica.terms.objectives
 }

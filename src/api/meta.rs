@@ -11,6 +11,10 @@ pub(crate) const REVISION_LABEL: &str = "rooflet.dev/revision";
 pub(crate) const TEMPLATE_HASH_LABEL: &str = "rooflet.dev/template-hash";
 /// On replicas that an agent mirrors from its `--manifest-dir`; like `kubernetes.io/config.mirror` on pods.
 pub(crate) const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
+/// On deployments and their replicas: with the value `warn`, what admission has against it is told and not enforced.
+pub(crate) const ADMISSION_ANNOTATION: &str = "rooflet.dev/admission";
+/// See [`ADMISSION_ANNOTATION`].
+pub(crate) const ADMISSION_WARN: &str = "warn";
 /// On a replica being deleted until its agent has stopped the worker and the memory is free again.
 pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.

@@ -236,6 +236,8 @@ impl Reconciler for Binder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roofline::memory::ServedModel;
+    use crate::units::Bytes;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn at(second: i64) -> Timestamp {
@@ -246,7 +248,7 @@ mod tests {
         let mut node = FleetNode::new(name, crate::api::v1alpha1::FleetNodeSpec::default());
         let status: crate::api::v1alpha1::FleetNodeStatus = serde_json::from_value(serde_json::json!({
             "allocatable": { "memory": format!("{gib}Gi") },
-            "models": [{ "name": "guide", "weightsBytes": 1u64 << 30, "maxContextTokens": 64 }],
+            "models": [ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 64)],
             "conditions": [{ "type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }],
         }))

@@ -21,8 +21,10 @@ use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
 use crate::metrics::Registry;
 use crate::pki::{self, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
+use crate::roofline::memory::ServedModel;
 use crate::store::{Store, StoreConfig};
 use crate::task::Tasks;
+use crate::units::Bytes;
 
 /// No wait is longer. Generous: the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -120,7 +122,7 @@ impl Scene {
         api.create(&PostParams::default(), &node).await.expect("created");
         let status = json!({ "status": {
             "allocatable": { "memory": format!("{gib}Gi") },
-            "models": [{ "name": "guide", "weightsBytes": 1u64 << 30, "maxContextTokens": 2048 }],
+            "models": [ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 2048)],
             "conditions": [{ "type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }],
         }});
@@ -270,7 +272,7 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
 
     // What does not fit says so on the replica and on the deployment.
     scene.change("guide", json!({ "replicas": 3 })).await;
-    let why = "False InsufficientMemory: 0/2 nodes are available: 2 insufficient memory: needs 1.5 GiB";
+    let why = "False InsufficientMemory: 0/2 nodes are available: 2 insufficient memory; b: needs 1.5 GiB";
     scene
         .until_condition("guide", condition_type::SCHEDULED, why)
         .await;

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use super::dimensions::KvBits;
+use super::predict::ModelCost;
 use crate::units::Bytes;
 
 /// Held by a worker before it has loaded anything: the engine's context, compiled kernels, tokenizer, HTTP.
@@ -30,15 +32,24 @@ const WORKING_SET_PERCENT_LARGE: u64 = 75;
 /// From this size on a machine counts as large. A 32 GB machine reports slightly less on some systems.
 const LARGE_MACHINE: Bytes = Bytes::gib(31);
 
-/// The sizes of a model that memory depends on; from its files, or from `FleetNode.status.models`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Footprint {
-    /// Weights as the engine holds them.
-    pub(crate) weights: Bytes,
-    /// KV cache of one token of one stream.
-    pub(crate) kv_per_token: Bytes,
-    /// Intermediate results of one prefill step; see [`activation_bytes`].
-    pub(crate) activations: Bytes,
+/// A model as the engine holds it; from its files, or from `FleetNode.status.models`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServedModel {
+    pub(crate) cost: ModelCost,
+    /// Of one element of the KV cache.
+    pub(crate) kv_bits: KvBits,
+}
+
+impl ServedModel {
+    /// KV caches of every stream at full context.
+    fn kv_bytes(&self, demand: Demand) -> Bytes {
+        self.cost.dimensions.kv_bytes(demand.context_tokens, self.kv_bits) * u64::from(demand.max_concurrency)
+    }
+
+    /// What a replica takes besides its caches.
+    fn fixed_bytes(&self) -> Bytes {
+        self.cost.weights.resident() + activation_bytes(self.cost.dimensions.hidden) + RUNTIME_OVERHEAD
+    }
 }
 
 /// How a model is to be served, as far as memory depends on it.
@@ -48,6 +59,44 @@ pub(crate) struct Demand {
     pub(crate) context_tokens: u32,
     /// Requests served at the same time.
     pub(crate) max_concurrency: u32,
+}
+
+#[cfg(test)]
+impl ServedModel {
+    /// A model of these weights and cache alone, for tests that are about memory. `kv_per_token` is a multiple of 4.
+    pub(crate) fn of_size(weights: Bytes, kv_per_token: u32) -> Self {
+        use super::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
+        let layer = Layer {
+            attention: Attention::Grouped {
+                heads: 1,
+                kv_heads: kv_per_token / 4,
+                head_dim: 1,
+                window: None,
+                output_gate: false,
+                keys_are_values: false,
+            },
+            feed_forward: FeedForward::Dense {
+                intermediate: 0,
+                matrices: 3,
+            },
+        };
+        Self {
+            cost: ModelCost {
+                dimensions: ModelDimensions {
+                    hidden: 0,
+                    vocabulary: 0,
+                    tied_embeddings: true,
+                    layers: vec![layer],
+                },
+                weights: super::weights::Weights {
+                    every_step: weights,
+                    experts: Bytes::ZERO,
+                    idle: Bytes::ZERO,
+                },
+            },
+            kv_bits: KvBits::HALF,
+        }
+    }
 }
 
 /// Memory of one prefill step of a model with `hidden_size` dimensions.
@@ -66,13 +115,12 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// What serving `demand` with a model of this footprint can need at most.
-    pub(crate) fn new(footprint: Footprint, demand: Demand) -> Self {
-        let tokens = u64::from(demand.context_tokens) * u64::from(demand.max_concurrency);
+    /// What serving `demand` with this model can need at most.
+    pub(crate) fn new(model: &ServedModel, demand: Demand) -> Self {
         Self {
-            weights: footprint.weights,
-            kv_cache: footprint.kv_per_token * tokens,
-            activations: footprint.activations,
+            weights: model.cost.weights.resident(),
+            kv_cache: model.kv_bytes(demand),
+            activations: activation_bytes(model.cost.dimensions.hidden),
             runtime: RUNTIME_OVERHEAD,
             demand,
         }
@@ -99,17 +147,40 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// The longest context with which the model fits into `budget` at this concurrency; `None` if not even one token does.
-pub(crate) fn longest_context(footprint: Footprint, max_concurrency: u32, budget: Bytes) -> Option<u32> {
-    let fixed = footprint.weights + footprint.activations + RUNTIME_OVERHEAD;
-    if budget <= fixed {
+/// The longest context, up to `longest`, with which the model fits into `budget` at this concurrency; `None` if not
+/// even one token does.
+pub(crate) fn longest_context(
+    model: &ServedModel,
+    max_concurrency: u32,
+    budget: Bytes,
+    longest: u32,
+) -> Option<u32> {
+    let room = budget.0.checked_sub(model.fixed_bytes().0)?;
+    let fits = |context_tokens| {
+        let demand = Demand {
+            context_tokens,
+            max_concurrency: max_concurrency.max(1),
+        };
+        model.kv_bytes(demand).0 <= room
+    };
+    last_that(1, longest, fits)
+}
+
+/// The largest number of `first..=last` for which `holds`, which must not hold again once it has failed.
+pub(super) fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+    if first > last || !holds(first) {
         return None;
     }
-    let per_token = footprint.kv_per_token * u64::from(max_concurrency.max(1));
-    let tokens = (budget - fixed).0.checked_div(per_token.0).unwrap_or(u64::MAX);
-    u32::try_from(tokens.min(u64::from(u32::MAX)))
-        .ok()
-        .filter(|tokens| *tokens > 0)
+    let (mut yes, mut no) = (u64::from(first), u64::from(last) + 1);
+    while no - yes > 1 {
+        let middle = u64::midpoint(yes, no);
+        if holds(u32::try_from(middle).expect("between two 32-bit numbers")) {
+            yes = middle;
+        } else {
+            no = middle;
+        }
+    }
+    u32::try_from(yes).ok()
 }
 
 /// What models may use of a machine with `total` memory. `working_set` is the GPU's own limit, where it could be asked.
@@ -217,13 +288,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::roofline::shapes::ShapeFile;
+    use crate::roofline::weights::Weights;
 
-    /// Qwen3-8B at 4 bits, group 64: 36 layers, 8 KV heads of 128, float16.
-    const QWEN3_8B: Footprint = Footprint {
-        weights: Bytes(4_610_000_000),
-        kv_per_token: Bytes(2 * 36 * 8 * 128 * 2),
-        activations: Bytes(40 * 2048 * 4096),
-    };
+    /// Qwen3-8B at 4 bits, group 64: 36 layers, 8 KV heads of 128, half precision.
+    fn qwen3_8b() -> ServedModel {
+        let shapes = r#"{"qwen3-8b": {"L": 36, "V": 151936, "d": 4096, "ff": 12288, "hd": 128, "mats": 3, "nh": 32, "nkv": 8, "tied": 0}}"#;
+        let dimensions = ShapeFile::parse(shapes).unwrap().dimensions("qwen3-8b").unwrap();
+        let weights = Weights {
+            every_step: Bytes(4_260_000_000),
+            experts: Bytes::ZERO,
+            idle: Bytes(350_000_000),
+        };
+        ServedModel {
+            cost: ModelCost { dimensions, weights },
+            kv_bits: KvBits::HALF,
+        }
+    }
 
     #[test]
     fn a_reservation_is_the_sum_of_its_parts() {
@@ -231,7 +312,7 @@ mod tests {
             context_tokens: 16_384,
             max_concurrency: 4,
         };
-        let reservation = Reservation::new(QWEN3_8B, demand);
+        let reservation = Reservation::new(&qwen3_8b(), demand);
         assert_eq!(reservation.kv_cache, Bytes(147_456 * 16_384 * 4));
         assert_eq!(reservation.activations, activation_bytes(4096));
         assert_eq!(
@@ -305,17 +386,17 @@ mod tests {
 
         #[test]
         fn the_longest_context_fits_and_one_token_more_does_not(
-            kv_per_token in 1u64..1_000_000, concurrency in 1u32..64, budget_gib in 1u64..200,
+            concurrency in 1u32..64, budget_gib in 1u64..200, longest in 1u32..1_000_000,
         ) {
-            let footprint = Footprint { kv_per_token: Bytes(kv_per_token), ..QWEN3_8B };
+            let model = qwen3_8b();
             let budget = Bytes::gib(budget_gib);
             let total = |context_tokens| {
-                Reservation::new(footprint, Demand { context_tokens, max_concurrency: concurrency }).total()
+                Reservation::new(&model, Demand { context_tokens, max_concurrency: concurrency }).total()
             };
-            match longest_context(footprint, concurrency, budget) {
+            match longest_context(&model, concurrency, budget, longest) {
                 Some(tokens) => {
                     prop_assert!(total(tokens) <= budget);
-                    prop_assert!(tokens == u32::MAX || total(tokens + 1) > budget);
+                    prop_assert!(tokens == longest || total(tokens + 1) > budget);
                 }
                 None => prop_assert!(total(1) > budget),
             }

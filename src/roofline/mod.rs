@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // LEAD: goes when every caller has landed
 
+pub(crate) mod admission;
 pub(crate) mod cases;
 pub(crate) mod checkpoint;
 pub(crate) mod chip;
@@ -10,5 +11,6 @@ pub(crate) mod dimensions;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod predict;
+pub(crate) mod published;
 pub(crate) mod shapes;
 pub(crate) mod weights;

@@ -3,14 +3,14 @@
 use super::filter::{Unschedulable, feasible};
 use super::fleet::{Fleet, ReplicaKey, ReplicaRequest};
 use super::score::PlacementScore;
-use crate::roofline::memory::Reservation;
+use crate::roofline::admission::Verdict;
 
 /// Where a replica goes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Placement {
     pub(crate) score: PlacementScore,
     /// `None` while only the agent can tell.
-    pub(crate) needed: Option<Reservation>,
+    pub(crate) needed: Option<Verdict>,
 }
 
 impl Placement {

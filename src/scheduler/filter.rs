@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::fleet::{Fleet, NodeState, ReplicaRequest, footprint};
+use super::fleet::{Fleet, NodeState, ReplicaRequest};
 use crate::api::v1alpha1::{ModelSource, Taint, TaintEffect, Toleration, TolerationOperator};
-use crate::roofline::memory::{RUNTIME_OVERHEAD, Reservation, longest_context};
+use crate::roofline::admission::{Refusal, Suggestion, Verdict, suggestions};
+use crate::roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
+use crate::roofline::predict::Parameters;
 use crate::units::Bytes;
 
-/// A shorter context than this is no advice worth giving, in tokens.
-const SHORTEST_ADVICE_TOKENS: u32 = 256;
+/// Kinds of shortage whose numbers are told.
+const MAX_TOLD: usize = 3;
 
 /// Why a node cannot take a replica. The order is that in which they are told.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Rejection {
     NotReady {
         reason: String,
@@ -37,18 +39,15 @@ pub(crate) enum Rejection {
     },
     Memory {
         free: Bytes,
-        needs: Need,
+        /// The sum with its parts.
+        working: String,
+        suggestions: Vec<Suggestion>,
     },
-}
-
-/// Memory that was asked for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Need {
-    pub(crate) total: Bytes,
-    /// The sum with its parts.
-    working: String,
-    /// The context with which it would fit, in tokens.
-    fitting_context_tokens: Option<u32>,
+    /// Its memory would do, and its speed does not.
+    Speed {
+        refusal: Refusal,
+        suggestions: Vec<Suggestion>,
+    },
 }
 
 impl Rejection {
@@ -64,7 +63,70 @@ impl Rejection {
             Self::ContextTooLong { .. } => "ContextTooLong",
             Self::Refused { .. } => "RefusedByAgent",
             Self::Memory { .. } => "InsufficientMemory",
+            Self::Speed { refusal, .. } => refusal.reason(),
         }
+    }
+
+    /// How near a node is to taking the replica: what one more change would have to be about is told last.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::NotReady { .. } => 0,
+            Self::Cordoned => 1,
+            Self::Taint { .. } => 2,
+            Self::NodeSelector => 3,
+            Self::ModelMissing { .. } => 4,
+            Self::ModelNotServable { .. } => 5,
+            Self::ContextTooLong { .. } => 6,
+            Self::Refused { .. } => 7,
+            Self::Memory { .. } => 8,
+            Self::Speed { .. } => 9,
+        }
+    }
+
+    /// Among rejections of the same kind, more is nearer.
+    fn margin(&self) -> f64 {
+        match self {
+            Self::Memory { free, .. } => free.0 as f64,
+            Self::Speed { refusal, .. } => match refusal {
+                Refusal::Bandwidth { free_share, .. } => *free_share,
+                Refusal::TooSlow { predicted, .. } => predicted.p10,
+                Refusal::FirstTokenTooLate { predicted, .. } => -predicted.p90,
+                Refusal::SpeedUnknown | Refusal::Memory(_) => 0.0,
+            },
+            Self::NotReady { .. }
+            | Self::Cordoned
+            | Self::Taint { .. }
+            | Self::NodeSelector
+            | Self::ModelMissing { .. }
+            | Self::ModelNotServable { .. }
+            | Self::ContextTooLong { .. }
+            | Self::Refused { .. } => 0.0,
+        }
+    }
+
+    /// The numbers behind it and what would help, where there are any.
+    fn working(&self) -> Option<String> {
+        let (mut text, suggestions) = match self {
+            Self::Memory {
+                free,
+                working,
+                suggestions,
+            } => (format!("needs {working}, {free} free"), suggestions),
+            Self::Speed { refusal, suggestions } => (refusal.to_string(), suggestions),
+            Self::NotReady { .. }
+            | Self::Cordoned
+            | Self::Taint { .. }
+            | Self::NodeSelector
+            | Self::ModelMissing { .. }
+            | Self::ModelNotServable { .. }
+            | Self::ContextTooLong { .. }
+            | Self::Refused { .. } => return None,
+        };
+        if !suggestions.is_empty() {
+            let changes: Vec<_> = suggestions.iter().map(ToString::to_string).collect();
+            text.push_str(&format!("; {} would fit", changes.join(" or ")));
+        }
+        Some(text)
     }
 
     /// Nodes with the same words are counted together.
@@ -81,12 +143,20 @@ impl Rejection {
             }
             Self::Refused { message } => format!("refused it a short time ago: {message}"),
             Self::Memory { .. } => "insufficient memory".to_owned(),
+            Self::Speed { refusal, .. } => match refusal {
+                Refusal::Bandwidth { .. } => "insufficient bandwidth".to_owned(),
+                Refusal::SpeedUnknown => "not probed yet".to_owned(),
+                Refusal::TooSlow { .. } | Refusal::FirstTokenTooLate { .. } => {
+                    "too slow for spec.objectives".to_owned()
+                }
+                Refusal::Memory(_) => "insufficient memory".to_owned(),
+            },
         }
     }
 }
 
 /// Every node's reason against a replica. `Display` is the message of conditions and events.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Unschedulable {
     pub(crate) rejections: BTreeMap<String, Rejection>,
 }
@@ -96,7 +166,7 @@ impl Unschedulable {
     pub(crate) fn reason(&self) -> &'static str {
         self.rejections
             .values()
-            .max()
+            .max_by_key(|rejection| rejection.rank())
             .map_or("NoNodes", Rejection::reason)
     }
 }
@@ -108,10 +178,10 @@ impl fmt::Display for Unschedulable {
             return f.write_str("0/0 nodes are available: no FleetNode has joined");
         }
         write!(f, "0/{nodes} nodes are available: ")?;
-        let mut rejections: Vec<_> = self.rejections.values().collect();
-        rejections.sort();
+        let mut rejections: Vec<_> = self.rejections.iter().collect();
+        rejections.sort_by(|(_, a), (_, b)| a.rank().cmp(&b.rank()).then(a.margin().total_cmp(&b.margin())));
         let mut counted: Vec<(String, usize)> = Vec::new();
-        for words in rejections.iter().map(|rejection| rejection.words()) {
+        for words in rejections.iter().map(|(_, rejection)| rejection.words()) {
             match counted.iter_mut().find(|(known, _)| *known == words) {
                 Some((_, count)) => *count += 1,
                 None => counted.push((words, 1)),
@@ -122,29 +192,26 @@ impl fmt::Display for Unschedulable {
             .map(|(words, count)| format!("{count} {words}"))
             .collect();
         f.write_str(&parts.join(", "))?;
-        let memory = rejections.iter().filter_map(|rejection| match rejection {
-            Rejection::Memory { free, needs } => Some((*free, needs)),
-            Rejection::NotReady { .. }
-            | Rejection::Cordoned
-            | Rejection::Taint { .. }
-            | Rejection::NodeSelector
-            | Rejection::ModelMissing { .. }
-            | Rejection::ModelNotServable { .. }
-            | Rejection::ContextTooLong { .. }
-            | Rejection::Refused { .. } => None,
-        });
-        if let Some((free, needs)) = memory.max_by_key(|(free, _)| *free) {
-            write!(f, ": needs {}, {free} free at most", needs.working)?;
-            if let Some(tokens) = needs.fitting_context_tokens {
-                write!(f, "; spec.serving.contextTokens: {tokens} would fit")?;
+        // Of each kind of shortage, the node that comes nearest to having enough.
+        let mut told: Vec<(String, &String, &Rejection)> = Vec::new();
+        for (node, rejection) in rejections.into_iter().rev() {
+            let words = rejection.words();
+            if told.iter().all(|(known, ..)| *known != words) {
+                told.push((words, node, rejection));
             }
+        }
+        let numbers = told
+            .into_iter()
+            .filter_map(|(_, node, rejection)| Some((node, rejection.working()?)));
+        for (node, working) in numbers.take(MAX_TOLD) {
+            write!(f, "; {node}: {working}")?;
         }
         Ok(())
     }
 }
 
 /// What a placement takes; `None` while only the agent can tell.
-pub(super) type Needed = Option<Reservation>;
+pub(super) type Needed = Option<Verdict>;
 
 /// Whether `node` can take the replica, and what that would take.
 pub(super) fn filter(request: &ReplicaRequest, node: &NodeState) -> Result<Needed, Rejection> {
@@ -223,11 +290,8 @@ fn fits(request: &ReplicaRequest, node: &NodeState) -> Result<Needed, Rejection>
         Some(ModelSource::File(path)) => {
             return Err(Rejection::Memory {
                 free,
-                needs: Need {
-                    total: RUNTIME_OVERHEAD,
-                    working: format!("{RUNTIME_OVERHEAD} for the runtime and what {path} takes"),
-                    fitting_context_tokens: None,
-                },
+                working: format!("{RUNTIME_OVERHEAD} for the runtime and what {path} takes"),
+                suggestions: Vec::new(),
             });
         }
         None => {
@@ -252,19 +316,32 @@ fn fits(request: &ReplicaRequest, node: &NodeState) -> Result<Needed, Rejection>
     {
         return Err(Rejection::ContextTooLong { model_max_tokens });
     }
-    let needed = request.reservation(model);
-    if needed.total() > free {
-        let fitting = longest_context(footprint(model), request.max_concurrency, free);
-        return Err(Rejection::Memory {
-            free,
-            needs: Need {
-                total: needed.total(),
-                working: needed.to_string(),
-                fitting_context_tokens: fitting.filter(|tokens| *tokens >= SHORTEST_ADVICE_TOKENS),
-            },
+    let Some(served) = ServedModel::published(model) else {
+        return Err(Rejection::ModelNotServable {
+            problem: "its agent does not say what the model costs; it may be an older version".to_owned(),
         });
+    };
+    let ask = request.ask(model, &served);
+    let verdict = node.judge(&ask);
+    // A replica of which nobody knows what it takes may take everything, whatever is overridden.
+    if request.overridden && node.undetermined == 0 {
+        return Ok(Some(verdict));
     }
-    Ok(Some(needed))
+    let Some(refusal) = verdict.refusals.first().cloned() else {
+        return Ok(Some(verdict));
+    };
+    let suggestions = node.with_supply(|supply| suggestions(&ask, supply, Parameters::built_in()));
+    Err(match refusal {
+        Refusal::Memory(_) => Rejection::Memory {
+            free,
+            working: verdict.reservation.to_string(),
+            suggestions,
+        },
+        Refusal::SpeedUnknown
+        | Refusal::TooSlow { .. }
+        | Refusal::FirstTokenTooLate { .. }
+        | Refusal::Bandwidth { .. } => Rejection::Speed { refusal, suggestions },
+    })
 }
 
 /// [`filter`] over all nodes.

@@ -6,13 +6,16 @@ use std::fmt;
 use kube::{Resource, ResourceExt};
 
 use crate::api::conditions::condition_type::READY;
-use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
 use crate::api::v1alpha1::{
     DEFAULT_CONTEXT_TOKENS, FleetNode, ModelReplica, ModelSource, NodeModel, PlacementSpec, ReplicaPhase,
     Taint,
 };
 use crate::quantity;
-use crate::roofline::memory::{Demand, Footprint, Reservation};
+use crate::roofline::admission::{Ask, BEST_EFFORT_SHARE, Commitment, Objectives, Supply, Verdict};
+use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
+use crate::roofline::predict::{Engine, Hardware, Parameters};
+use crate::roofline::published;
 use crate::units::Bytes;
 
 /// Names a ModelReplica.
@@ -48,7 +51,10 @@ pub(crate) struct ReplicaRequest {
     /// `None`: whatever the node's model has, at most the default.
     pub(crate) context_tokens: Option<u32>,
     pub(crate) max_concurrency: u32,
+    pub(crate) objectives: Objectives,
     pub(crate) placement: PlacementSpec,
+    /// What speaks against it is told and not enforced.
+    pub(crate) overridden: bool,
     /// Nodes whose agents refused replicas of the same revision a short time ago, and why.
     pub(crate) refused: BTreeMap<String, String>,
 }
@@ -61,35 +67,41 @@ impl ReplicaRequest {
             source: replica.spec.model.source.parse().ok(),
             context_tokens: replica.spec.serving.context_tokens,
             max_concurrency: replica.spec.serving.max_concurrency,
+            objectives: Objectives::from(&replica.spec.objectives),
             placement: replica.spec.placement.clone(),
+            overridden: is_overridden(replica),
             refused: BTreeMap::new(),
         }
     }
 
-    /// What it takes with this model; the agent computes the same.
-    pub(super) fn reservation(&self, model: &NodeModel) -> Reservation {
+    /// Context and streams that are reserved with this model; the agent computes the same.
+    pub(super) fn demand(&self, model: &NodeModel) -> Demand {
         let longest = Some(model.max_context_tokens).filter(|tokens| *tokens > 0);
         let context_tokens = self.context_tokens.unwrap_or_else(|| {
             longest.map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
                 tokens.min(DEFAULT_CONTEXT_TOKENS)
             })
         });
-        Reservation::new(
-            footprint(model),
-            Demand {
-                context_tokens,
-                max_concurrency: self.max_concurrency,
-            },
-        )
+        Demand {
+            context_tokens,
+            max_concurrency: self.max_concurrency,
+        }
+    }
+
+    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel) -> Ask<'a> {
+        Ask {
+            model: served,
+            engine: Engine::Mlx,
+            demand: self.demand(model),
+            objectives: self.objectives,
+        }
     }
 }
 
-pub(super) fn footprint(model: &NodeModel) -> Footprint {
-    Footprint {
-        weights: Bytes(model.weights_bytes),
-        kv_per_token: Bytes(model.kv_bytes_per_token),
-        activations: Bytes(model.activation_bytes),
-    }
+/// Whether its owner wants it whatever admission says.
+pub(crate) fn is_overridden(object: &impl ResourceExt) -> bool {
+    let annotation = object.annotations().get(ADMISSION_ANNOTATION);
+    annotation.map(String::as_str) == Some(ADMISSION_WARN)
 }
 
 fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
@@ -111,8 +123,12 @@ pub(crate) struct NodeState {
     pub(crate) not_ready: Option<String>,
     pub(crate) allocatable: Bytes,
     pub(crate) models: Vec<NodeModel>,
+    /// What its speed can be predicted from, if anything can.
+    pub(crate) hardware: Option<Hardware>,
     /// Memory promised to replicas bound to it, those that are ending included.
     pub(crate) reserved: Bytes,
+    /// Time of the chip promised to them.
+    pub(crate) commitments: Vec<Commitment>,
     /// Replicas bound to it of which nobody can tell yet what they take: until then nothing is free.
     pub(crate) undetermined: u32,
     /// How many replicas of each deployment it has, those that are ending not included.
@@ -139,8 +155,10 @@ impl NodeState {
             not_ready,
             // A figure that cannot be read is no memory at all: never more than the node has.
             allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
+            hardware: published::hardware(&status),
             models: status.models,
             reserved: Bytes::ZERO,
+            commitments: Vec::new(),
             undetermined: 0,
             replicas: BTreeMap::new(),
         }
@@ -157,11 +175,52 @@ impl NodeState {
         self.models.iter().find(|model| model.name == name)
     }
 
+    /// Judges one more replica by what is promised so far.
+    pub(super) fn judge(&self, ask: &Ask<'_>) -> Verdict {
+        self.with_supply(|supply| Verdict::new(ask, supply, Parameters::built_in()))
+    }
+
+    pub(super) fn with_supply<T>(&self, act: impl FnOnce(&Supply<'_>) -> T) -> T {
+        let held = [Held {
+            reserved: self.allocatable - self.free(),
+            resident: Bytes::ZERO,
+        }];
+        act(&Supply {
+            memory: NodeMemory {
+                allocatable: self.allocatable,
+                available: self.allocatable,
+            },
+            held: &held,
+            hardware: self.hardware,
+            commitments: &self.commitments,
+        })
+    }
+
     /// Counts a replica that is bound here.
     fn hold(&mut self, replica: &ModelReplica) {
-        match self.held_by(replica) {
+        let request = ReplicaRequest::new(replica);
+        let name = request.key.to_string();
+        let status = replica.status.as_ref();
+        // Of one that failed the agent has looked, and nothing runs.
+        let failed = status.is_some_and(|status| status.phase == ReplicaPhase::Failed);
+        let reported = status
+            .and_then(|status| status.reserved_memory.as_deref())
+            .and_then(|text| quantity::parse_bytes(text).ok());
+        let model = match &request.source {
+            Some(ModelSource::Local(name)) => self.model(name).filter(|model| model.problem.is_none()),
+            Some(ModelSource::File(_)) | None => None,
+        };
+        let served = model.and_then(|model| Some((model, ServedModel::published(model)?)));
+        let verdict = served.map(|(model, served)| self.judge(&request.ask(model, &served)));
+        let computed = verdict.as_ref().map(|verdict| verdict.reservation.total());
+        match reported.max(computed).or(failed.then_some(Bytes::ZERO)) {
+            // What its agent says or what the same arithmetic gives here, whichever is more.
             Some(bytes) => self.reserved += bytes,
             None => self.undetermined += 1,
+        }
+        if !failed {
+            self.commitments
+                .push(commitment(name, verdict.as_ref(), request.objectives));
         }
         if replica.meta().deletion_timestamp.is_none()
             && let Some(deployment) = deployment_of(replica)
@@ -170,34 +229,28 @@ impl NodeState {
         }
     }
 
-    /// What a bound replica holds: what its agent says or what the same arithmetic gives here, whichever is more.
-    fn held_by(&self, replica: &ModelReplica) -> Option<Bytes> {
-        let status = replica.status.as_ref();
-        let reported = status
-            .and_then(|status| status.reserved_memory.as_deref())
-            .and_then(|text| quantity::parse_bytes(text).ok());
-        let request = ReplicaRequest::new(replica);
-        let computed = match &request.source {
-            Some(ModelSource::Local(name)) => self
-                .model(name)
-                .filter(|model| model.problem.is_none())
-                .map(|model| request.reservation(model).total()),
-            Some(ModelSource::File(_)) | None => None,
-        };
-        // Of one that failed the agent has looked, and nothing runs.
-        let failed = status.is_some_and(|status| status.phase == ReplicaPhase::Failed);
-        reported.max(computed).or(failed.then_some(Bytes::ZERO))
-    }
-
     /// Counts a placement that was just decided.
-    pub(super) fn promise(&mut self, request: &ReplicaRequest, needed: Option<&Reservation>) {
+    pub(super) fn promise(&mut self, request: &ReplicaRequest, needed: Option<&Verdict>) {
+        self.commitments
+            .push(commitment(request.key.to_string(), needed, request.objectives));
         match needed {
-            Some(reservation) => self.reserved += reservation.total(),
+            Some(verdict) => self.reserved += verdict.reservation.total(),
             None => self.undetermined += 1,
         }
         if let Some(deployment) = &request.deployment {
             *self.replicas.entry(deployment.clone()).or_default() += 1;
         }
+    }
+}
+
+fn commitment(replica: String, verdict: Option<&Verdict>, objectives: Objectives) -> Commitment {
+    match verdict {
+        Some(verdict) => verdict.commitment(replica, objectives),
+        None => Commitment {
+            replica,
+            share: BEST_EFFORT_SHARE,
+            decode: None,
+        },
     }
 }
 

@@ -12,4 +12,4 @@ mod tests;
 
 pub(crate) use bind::{Decision, bind_all};
 pub(crate) use filter::tolerated;
-pub(crate) use fleet::{Fleet, ReplicaRequest};
+pub(crate) use fleet::{Fleet, ReplicaRequest, is_overridden};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::filter::{Needed, reluctance};
 use super::fleet::{NodeState, ReplicaRequest};
-use crate::roofline::memory::{RUNTIME_OVERHEAD, Reservation};
+use crate::roofline::memory::RUNTIME_OVERHEAD;
 use crate::units::Bytes;
 
 /// Lower is better. Fields compare top to bottom.
@@ -27,7 +27,9 @@ impl PlacementScore {
             .deployment
             .as_ref()
             .and_then(|deployment| node.replicas.get(deployment));
-        let needed = needed.as_ref().map_or(RUNTIME_OVERHEAD, Reservation::total);
+        let needed = needed
+            .as_ref()
+            .map_or(RUNTIME_OVERHEAD, |verdict| verdict.reservation.total());
         Self {
             unwelcome: reluctance(request, node),
             same_deployment: same_deployment.copied().unwrap_or(0),

@@ -7,6 +7,7 @@ use super::fleet::{Fleet, ReplicaKey, ReplicaRequest};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::*;
+use crate::roofline::memory::ServedModel;
 use crate::units::Bytes;
 
 /// A word `key=value` of a fixture line.
@@ -42,13 +43,11 @@ fn node(line: &str) -> FleetNode {
     let mut status = FleetNodeStatus::default();
     status.allocatable.memory = format!("{}Gi", field(line, "mem").unwrap_or("16"));
     if let Some((name, weights)) = field(line, "model").and_then(|model| model.split_once(':')) {
+        let weights = Bytes::gib(weights.parse().expect("a number"));
+        let model = ServedModel::of_size(weights, 1024);
         status.models.push(NodeModel {
-            name: name.to_owned(),
-            weights_bytes: Bytes::gib(weights.parse().expect("a number")).0,
-            kv_bytes_per_token: 1024,
-            max_context_tokens: 4096,
             problem: has(line, "broken").then(|| "config.json is missing".to_owned()),
-            ..NodeModel::default()
+            ..model.publish(name.to_owned(), "llama".to_owned(), 4096)
         });
     }
     let ready = Truth::from(!has(line, "notready"));
@@ -99,6 +98,7 @@ fn replica(line: &str) -> ModelReplica {
                 context_tokens: field(line, "context").map(|tokens| tokens.parse().expect("a number")),
                 max_concurrency: 1,
             },
+            objectives: ObjectivesSpec::default(),
             placement,
             node_name: field(line, "on").map(str::to_owned),
         },
@@ -167,16 +167,16 @@ fn what_is_bound_or_ending_keeps_its_memory() {
     check(
         nodes,
         "old on=a ending; x",
-        "x: 0/1 nodes are available: 1 insufficient memory: needs 4.5 GiB (weights 4.0 GiB + KV cache 4.0 MiB for 1 \
-         streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 3.5 GiB free at most",
+        "x: 0/1 nodes are available: 1 insufficient memory; a: needs 4.5 GiB (weights 4.0 GiB + KV cache 4.0 MiB for 1 \
+         streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 3.5 GiB free",
     );
     check("a mem=10 model=guide:4", "old on=a ending; x", "x->a");
     // What the agent reports counts if it is more.
     check(
         "a mem=10 model=guide:4",
         "old on=a reserved=6 context=16; x context=16",
-        "x: 0/1 nodes are available: 1 insufficient memory: needs 4.5 GiB (weights 4.0 GiB + KV cache 16.0 KiB for 1 \
-         streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 4.0 GiB free at most",
+        "x: 0/1 nodes are available: 1 insufficient memory; a: needs 4.5 GiB (weights 4.0 GiB + KV cache 16.0 KiB for 1 \
+         streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 4.0 GiB free",
     );
 }
 
@@ -189,8 +189,8 @@ fn every_node_says_why_not() {
         "x",
         "x: 0/8 nodes are available: 1 not ready (LeaseExpired), 2 cordoned, 1 had the untolerated taint \
          {lid:NoSchedule}, 1 had no model `guide` in its model directory, 1 cannot serve the model: config.json is \
-         missing, 2 insufficient memory: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 \
-         tokens + activations 0 B + runtime 476.8 MiB), 2.0 GiB free at most",
+         missing, 2 insufficient memory; g: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 \
+         tokens + activations 0 B + runtime 476.8 MiB), 2.0 GiB free",
     );
     check(
         "a model=guide:1",
@@ -204,7 +204,8 @@ fn every_node_says_why_not() {
 fn the_context_that_would_fit_is_told() {
     let mut small = node("a mem=3 model=guide:2");
     let models = &mut small.status.as_mut().expect("built with one").models;
-    models[0].kv_bytes_per_token = 1 << 20;
+    let model = ServedModel::of_size(Bytes::gib(2), 1 << 20);
+    models[0] = model.publish("guide".to_owned(), "llama".to_owned(), 4096);
     let x = replica("x");
     let fleet = Fleet::new([&small], [&x]);
     let why = place(&ReplicaRequest::new(&x), &fleet).expect_err("4 GiB of KV cache");
@@ -246,8 +247,8 @@ fn a_path_that_only_the_agent_sees_fills_the_node_until_it_is_known() {
     check(
         nodes,
         "x file; y",
-        "x->a\ny: 0/1 nodes are available: 1 insufficient memory: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 MiB \
-         for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 0 B free at most",
+        "x->a\ny: 0/1 nodes are available: 1 insufficient memory; a: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 MiB \
+         for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 0 B free",
     );
     check(nodes, "x file on=a reserved=3; y", "y->a");
     check(nodes, "x file on=a failed; y", "y->a");

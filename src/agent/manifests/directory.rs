@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{FileState, Manifest, ManifestProblem, ManifestSet, Parser, merge};
-use crate::agent::replica::Origin;
+use crate::agent::replica::{Origin, Terms};
 use crate::agent::state::Record;
 use crate::client::Changes;
 use crate::error::Chain;
@@ -234,6 +234,7 @@ fn remembered<'a>(records: impl Iterator<Item = &'a Record>) -> BTreeMap<String,
                 let manifest = Manifest {
                     key: record.key.clone(),
                     spec: record.spec.clone(),
+                    terms: Terms::default(),
                 };
                 files.entry(file.clone()).or_default().good.push(manifest);
             }
@@ -290,7 +291,7 @@ mod tests {
             let replicas: Vec<_> = set
                 .replicas
                 .iter()
-                .map(|(key, (file, spec))| format!("{}={}<{file}", key.name, spec.source))
+                .map(|(key, (file, manifest))| format!("{}={}<{file}", key.name, manifest.spec.source))
                 .collect();
             let problems: Vec<_> = set.problems.iter().map(|problem| problem.file.clone()).collect();
             format!("{} !{}", replicas.join(" "), problems.join(","))

@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 pub(crate) use directory::{OpenManifestsError, check_readable, watch};
 pub(crate) use parse::{Manifest, ManifestProblem, Parser};
 
-use super::replica::{ReplicaKey, ReplicaSpec};
+use super::replica::ReplicaKey;
 
 /// What the directory says at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ManifestSet {
     /// By key, with the file each came from.
-    pub(crate) replicas: BTreeMap<ReplicaKey, (String, ReplicaSpec)>,
+    pub(crate) replicas: BTreeMap<ReplicaKey, (String, Manifest)>,
     /// Sorted by file and line.
     pub(crate) problems: Vec<ManifestProblem>,
 }
 
 /// What one file said last.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct FileState {
     /// Its last good version.
     good: Vec<Manifest>,
@@ -41,13 +41,16 @@ fn merge(files: &BTreeMap<String, FileState>, before: &ManifestSet, parser: &Par
     let mut merged = ManifestSet::default();
     for (file, state) in files {
         merged.problems.extend(state.problems.iter().cloned());
-        for Manifest { key, spec } in &state.good {
+        for manifest in &state.good {
+            let key = &manifest.key;
             let owner = match before.replicas.get(key).filter(|(owner, _)| defines(owner, key)) {
                 Some((owner, _)) => owner,
                 None => files.keys().find(|file| defines(file, key)).unwrap_or(file),
             };
             if owner == file {
-                merged.replicas.insert(key.clone(), (file.clone(), spec.clone()));
+                merged
+                    .replicas
+                    .insert(key.clone(), (file.clone(), manifest.clone()));
             } else {
                 merged.problems.push(ManifestProblem {
                     file: file.clone(),

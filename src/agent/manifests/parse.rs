@@ -6,9 +6,10 @@ use kube::CustomResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::agent::replica::{ReplicaKey, ReplicaSpec};
+use crate::agent::replica::{ReplicaKey, ReplicaSpec, Terms};
 use crate::api::v1alpha1::ModelDeployment;
 use crate::api::{GROUP, VERSION};
+use crate::scheduler::is_overridden;
 use crate::schema::{StructuralSchema, names};
 use crate::yaml;
 
@@ -19,10 +20,11 @@ const MAX_OBJECTS_PER_FILE: usize = 256;
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// One ModelDeployment of the manifest directory, as the one replica that runs of it here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Manifest {
     pub(crate) key: ReplicaKey,
     pub(crate) spec: ReplicaSpec,
+    pub(crate) terms: Terms,
 }
 
 /// What is wrong with a manifest.
@@ -214,6 +216,10 @@ impl Parser {
         }
         let deployment: ModelDeployment =
             serde_json::from_value(value).map_err(|err| vec![(None, err.to_string())])?;
+        let terms = Terms {
+            overridden: is_overridden(&deployment),
+            objectives: deployment.spec.objectives,
+        };
         let serving = deployment.spec.serving;
         Ok(Manifest {
             key: ReplicaKey::new(namespace, format!("{name}-{}", self.node)),
@@ -223,6 +229,7 @@ impl Parser {
                 context_tokens: serving.context_tokens,
                 max_concurrency: serving.max_concurrency,
             },
+            terms,
         })
     }
 }
@@ -376,6 +383,7 @@ spec:
         assert_eq!(
             manifests,
             [Manifest {
+                terms: Terms::default(),
                 key: ReplicaKey::new("default", "guide-mini-1"),
                 spec
             }]

@@ -16,19 +16,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::plan::{Desired, Observed, Step, SyncPlan, Wanted, WorkerState};
+use self::plan::{Desired, Observed, Step, SyncPlan, Wanted, WorkerState, demand};
 use self::status::{Facts, happenings, replica_status};
 use super::manifests::ManifestSet;
 use super::metrics::AgentMetrics;
 use super::models::{ComputeType, ModelProblem, Models};
-use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
+use super::node_status::node_hardware;
+use super::probe::ProbeState;
+use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, Terms, is_mirror};
 use super::workers::Workers;
 use crate::api::conditions::condition_type;
-use crate::api::v1alpha1::{ModelReplica, ModelReplicaStatus, NodeModel};
+use crate::api::v1alpha1::{Chip, ModelReplica, ModelReplicaStatus, NodeModel};
 use crate::client::{Cache, Changes, EventType, Recorder};
 use crate::clock::Clock;
 use crate::host::Host;
-use crate::roofline::memory::{Demand, NodeMemory, Reservation, allocatable};
+use crate::roofline::memory::{NodeMemory, Reservation, allocatable};
 use crate::units::Bytes;
 use crate::wire::EngineInfo;
 
@@ -52,6 +54,8 @@ pub(crate) struct Reports {
     pub(crate) reserved: Bytes,
     /// What a worker says of its engine.
     pub(crate) engine: Option<EngineInfo>,
+    /// The share of the chip's time that is promised to replicas, 0 to 1.
+    pub(crate) promised_share: f64,
     /// No worker runs.
     pub(crate) idle: bool,
     /// The pass knew that the probe wants the machine, and started nothing.
@@ -74,12 +78,15 @@ pub(crate) struct Sources {
     pub(crate) manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
     /// Whether the bandwidth probe is running.
     pub(crate) probing: watch::Receiver<bool>,
+    /// What was measured.
+    pub(crate) probe: watch::Receiver<ProbeState>,
 }
 
 /// See the module.
 pub(crate) struct SyncLoop {
     pub(crate) node: String,
     pub(crate) host: Host,
+    pub(crate) chip: Chip,
     pub(crate) clock: Clock,
     pub(crate) sources: Sources,
     pub(crate) workers: Workers,
@@ -147,6 +154,7 @@ impl SyncLoop {
                 allocatable: allocatable(memory.total, memory.working_set),
                 available: memory.available,
             },
+            hardware: node_hardware(&self.chip, memory.total, &self.sources.probe.borrow()),
             probing: *self.sources.probing.borrow(),
         }
     }
@@ -172,6 +180,7 @@ impl SyncLoop {
                             generation: record.generation,
                             origin: Origin::Api,
                             spec: record.spec.clone(),
+                            terms: Terms::default(),
                             deleting: false,
                         };
                         (record.key.clone(), replica)
@@ -182,12 +191,13 @@ impl SyncLoop {
         if let Some(manifests) = &self.sources.manifests {
             let manifests = manifests.borrow();
             self.metrics.manifest_problems(manifests.problems.len());
-            for (key, (file, spec)) in &manifests.replicas {
+            for (key, (file, manifest)) in &manifests.replicas {
                 let replica = DesiredReplica {
                     uid: MANIFEST_UID.to_owned(),
                     generation: 0,
                     origin: Origin::Manifest(file.clone()),
-                    spec: spec.clone(),
+                    spec: manifest.spec.clone(),
+                    terms: manifest.terms.clone(),
                     deleting: false,
                 };
                 wishes.insert(key.clone(), replica);
@@ -253,13 +263,10 @@ impl SyncLoop {
                 serving_name: &replica.spec.serving_name,
                 generation: (replica.origin == Origin::Api).then_some(replica.generation),
                 step,
-                reservation: model.as_ref().ok().map(|facts| {
-                    let demand = Demand {
-                        context_tokens: facts.context_tokens(replica.spec.context_tokens),
-                        max_concurrency: replica.spec.max_concurrency,
-                    };
-                    Reservation::new(facts.footprint, demand).total()
-                }),
+                reservation: model
+                    .as_ref()
+                    .ok()
+                    .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
                 progress: self.workers.progress(key),
             };
             let mut next = replica_status(&facts, &previous.status, now);
@@ -318,6 +325,7 @@ impl SyncLoop {
         let (models, models_problem) = self.list_models();
         let seen = self.workers.observe();
         let next = Reports {
+            promised_share: plan.promised_share,
             replicas: reports,
             models,
             models_problem,

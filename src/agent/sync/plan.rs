@@ -8,8 +8,12 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::agent::models::{ModelFacts, ModelProblem};
 use crate::agent::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
+use crate::api::v1alpha1::AdmissionStatus;
 use crate::clock::since;
-use crate::roofline::memory::{Demand, Held, NodeMemory, Reservation, admit, longest_context};
+use crate::roofline::admission::{self, Ask, Commitment, Objectives, Supply, Verdict, suggestions};
+use crate::roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation};
+use crate::roofline::predict::{Engine, Hardware, Parameters};
+use crate::roofline::published::admission_status;
 use crate::units::Bytes;
 
 /// A model that its worker found unservable is tried again after this time even if no file has changed: the fault may
@@ -36,6 +40,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Observed {
     pub(crate) replicas: BTreeMap<ReplicaKey, Seen>,
     pub(crate) memory: NodeMemory,
+    /// What the speed of models can be predicted from, if anything can.
+    pub(crate) hardware: Option<Hardware>,
     /// The bandwidth probe is running and wants the machine for itself.
     pub(crate) probing: bool,
 }
@@ -96,6 +102,7 @@ pub(crate) struct Start {
     pub(crate) fingerprint: u64,
     pub(crate) context_tokens: u32,
     pub(crate) reservation: Reservation,
+    pub(crate) admission: Box<AdmissionStatus>,
 }
 
 /// Why a running worker is stopped.
@@ -124,11 +131,13 @@ pub(crate) enum Wait {
 }
 
 /// Why a replica is not started, as its conditions say it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) ground: Ground,
     pub(crate) reason: String,
     pub(crate) message: String,
+    /// The numbers, where it was a question of numbers.
+    pub(crate) admission: Option<Box<AdmissionStatus>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +154,8 @@ pub(crate) enum Ground {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SyncPlan {
     pub(crate) steps: BTreeMap<ReplicaKey, Step>,
+    /// The share of the chip's time that is promised, starts of this pass included.
+    pub(crate) promised_share: f64,
 }
 
 impl SyncPlan {
@@ -160,7 +171,9 @@ impl SyncPlan {
                 .filter(|seen| seen.worker != WorkerState::None)
                 .map(|seen| seen.held)
                 .collect(),
+            commitments: Vec::new(),
         };
+        pass.commit_running();
         let keys = desired.replicas.keys().chain(observed.replicas.keys());
         let mut steps = BTreeMap::new();
         for key in keys {
@@ -168,7 +181,10 @@ impl SyncPlan {
                 steps.insert(key.clone(), pass.decide(key));
             }
         }
-        Self { steps }
+        Self {
+            steps,
+            promised_share: pass.commitments.iter().map(|one| one.share).sum(),
+        }
     }
 
     /// The next moment at which time alone changes the plan.
@@ -195,6 +211,7 @@ struct Pass<'a> {
     now: Timestamp,
     /// Promised so far, the starts of this pass included.
     held: Vec<Held>,
+    commitments: Vec<Commitment>,
 }
 
 impl Pass<'_> {
@@ -218,7 +235,7 @@ impl Pass<'_> {
                 _ => Step::Stop(StopCause::Deleted),
             },
             WorkerState::None => match wanted {
-                Some(wanted) => self.decide_absent(wanted, seen),
+                Some(wanted) => self.decide_absent(key, wanted, seen),
                 None => Step::Release,
             },
         }
@@ -237,7 +254,7 @@ impl Pass<'_> {
         }
     }
 
-    fn decide_absent(&mut self, wanted: &Wanted, seen: Option<&Seen>) -> Step {
+    fn decide_absent(&mut self, key: &ReplicaKey, wanted: &Wanted, seen: Option<&Seen>) -> Step {
         let Wanted { replica, model } = wanted;
         if self.desired.stopping {
             return Step::Wait(Wait::AgentStopping);
@@ -258,10 +275,7 @@ impl Pass<'_> {
         if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
             return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
         }
-        let demand = Demand {
-            context_tokens: facts.context_tokens(replica.spec.context_tokens),
-            max_concurrency: replica.spec.max_concurrency,
-        };
+        let demand = demand(replica, facts);
         if demand.context_tokens > facts.max_context_tokens {
             let message = format!(
                 "spec.serving.contextTokens is {}, and the model was made for at most {}: lower it",
@@ -278,34 +292,99 @@ impl Pass<'_> {
         if self.observed.probing {
             return Step::Wait(Wait::Probing);
         }
-        let reservation = Reservation::new(facts.footprint, demand);
-        if let Err(refusal) = admit(
-            self.observed.memory,
-            self.held.iter().copied(),
-            reservation.total(),
-        ) {
-            let mut message = format!("{refusal}; it reserves {reservation}");
-            if let Some(tokens) = longest_context(facts.footprint, demand.max_concurrency, refusal.budget()) {
-                message.push_str(&format!(
-                    ". It would fit with spec.serving.contextTokens up to {tokens}"
-                ));
+        let ask = ask(replica, facts, demand);
+        let supply = Supply {
+            memory: self.observed.memory,
+            held: &self.held,
+            hardware: self.observed.hardware,
+            commitments: &self.commitments,
+        };
+        let parameters = Parameters::built_in();
+        let verdict = Verdict::new(&ask, &supply, parameters);
+        if let Some(refusal) = verdict.refusals.first()
+            && !replica.terms.overridden
+        {
+            let suggestions = suggestions(&ask, &supply, parameters);
+            let mut message = format!("{refusal}; it reserves {verdict}");
+            if !suggestions.is_empty() {
+                let changes: Vec<_> = suggestions.iter().map(ToString::to_string).collect();
+                message.push_str(&format!(". It would be admitted with {}", changes.join(" or ")));
             }
-            let ground = match refusal.budget() >= self.observed.memory.allocatable {
-                true => Ground::Never,
-                false => Ground::NotNow,
-            };
-            return refuse(ground, refusal.reason(), message);
+            return Step::Refuse(Refusal {
+                ground: ground(refusal),
+                reason: refusal.reason().to_owned(),
+                message,
+                admission: Some(Box::new(admission_status(&verdict, &suggestions))),
+            });
         }
+        let admission = Box::new(admission_status(&verdict, &[]));
         self.held.push(Held {
-            reserved: reservation.total(),
+            reserved: verdict.reservation.total(),
             resident: Bytes::ZERO,
         });
+        let objectives = Objectives::from(&replica.terms.objectives);
+        self.commitments
+            .push(verdict.commitment(key.to_string(), objectives));
         Step::Start(Start {
             path: facts.path.clone(),
             fingerprint: facts.fingerprint,
             context_tokens: demand.context_tokens,
-            reservation,
+            reservation: verdict.reservation,
+            admission,
         })
+    }
+
+    /// What runs has its promise, whoever is looked at first.
+    fn commit_running(&mut self) {
+        for (key, seen) in &self.observed.replicas {
+            if seen.worker == WorkerState::None {
+                continue;
+            }
+            let wanted = self.desired.replicas.get(key);
+            let Some((replica, facts)) =
+                wanted.and_then(|one| Some((&one.replica, one.model.as_ref().ok()?)))
+            else {
+                continue;
+            };
+            let supply = Supply {
+                memory: self.observed.memory,
+                held: &[],
+                hardware: self.observed.hardware,
+                commitments: &[],
+            };
+            let ask = ask(replica, facts, demand(replica, facts));
+            let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
+            self.commitments
+                .push(verdict.commitment(key.to_string(), ask.objectives));
+        }
+    }
+}
+
+/// Context and streams that are reserved.
+pub(crate) fn demand(replica: &DesiredReplica, facts: &ModelFacts) -> Demand {
+    Demand {
+        context_tokens: facts.context_tokens(replica.spec.context_tokens),
+        max_concurrency: replica.spec.max_concurrency,
+    }
+}
+
+fn ask<'a>(replica: &DesiredReplica, facts: &'a ModelFacts, demand: Demand) -> Ask<'a> {
+    Ask {
+        model: &facts.served,
+        engine: Engine::Mlx,
+        demand,
+        objectives: Objectives::from(&replica.terms.objectives),
+    }
+}
+
+fn ground(refusal: &admission::Refusal) -> Ground {
+    match refusal {
+        admission::Refusal::Memory(MemoryRefusal::NeverFits { .. })
+        | admission::Refusal::TooSlow { .. }
+        | admission::Refusal::FirstTokenTooLate { .. } => Ground::Never,
+        admission::Refusal::Memory(MemoryRefusal::Reserved { .. } | MemoryRefusal::NotFreeNow { .. })
+        | admission::Refusal::SpeedUnknown
+        | admission::Refusal::Bandwidth { .. } => Ground::NotNow,
     }
 }
 
@@ -314,6 +393,7 @@ fn refuse(ground: Ground, reason: &str, message: String) -> Step {
         ground,
         reason: reason.to_owned(),
         message,
+        admission: None,
     })
 }
 

@@ -5,11 +5,15 @@
 //! `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds). `@probing`, `@stopping`, `@free=GIB` and
 //! `@allocatable=GIB` (default 10) set the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::agent::replica::Origin;
-use crate::roofline::memory::{Footprint, RUNTIME_OVERHEAD};
+use crate::agent::replica::Terms;
+use crate::roofline::memory::RUNTIME_OVERHEAD;
+use crate::roofline::memory::ServedModel;
 
 const FINGERPRINT: u64 = 7;
 
@@ -51,11 +55,10 @@ fn model(gib: u64) -> ModelFacts {
         path: "/models/a".into(),
         fingerprint: FINGERPRINT,
         architecture: "llama",
-        footprint: Footprint {
-            weights: Bytes::gib(gib) - kv * 1024 - RUNTIME_OVERHEAD,
-            kv_per_token: kv,
-            activations: Bytes::ZERO,
-        },
+        served: Arc::new(ServedModel::of_size(
+            Bytes::gib(gib) - kv * 1024 - RUNTIME_OVERHEAD,
+            1 << 10,
+        )),
         max_context_tokens: 1024,
     }
 }
@@ -67,6 +70,7 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
         generation: number(&fields, "gen", 1),
         origin: Origin::Api,
         spec: spec(&fields),
+        terms: Terms::default(),
         deleting: fields.contains_key("deleting"),
     };
     let model = match fields.get("model") {
@@ -120,6 +124,7 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
 fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
     let mut desired = Desired::default();
     let mut observed = Observed {
+        hardware: None,
         replicas: BTreeMap::new(),
         memory: NodeMemory {
             allocatable: Bytes::gib(10),
@@ -290,7 +295,7 @@ fn a_refusal_says_what_would_fit() {
     assert!(
         refusal
             .message
-            .ends_with("It would fit with spec.serving.contextTokens up to 1000"),
+            .ends_with("It would be admitted with spec.serving.contextTokens: 1000"),
         "{refusal:?}"
     );
 }

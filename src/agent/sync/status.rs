@@ -77,6 +77,11 @@ pub(crate) fn replica_status(
         next.restarts = progress.restarts;
         next.last_termination = progress.last_termination.clone();
     }
+    match facts.step {
+        Step::Start(start) => next.admission = Some(start.admission.as_ref().clone()),
+        Step::Refuse(refusal) => next.admission = refusal.admission.as_deref().cloned(),
+        Step::Keep | Step::Stop(_) | Step::AwaitStop | Step::Wait(_) | Step::Release => {}
+    }
     let mut verdict = match facts.step {
         Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => running(facts),
         Step::Wait(wait) => waiting(wait, facts.progress.as_ref()),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::agent::sync::plan::Start;
 use crate::api::v1alpha1::Termination;
-use crate::roofline::memory::{Demand, Footprint, MemoryRefusal, Reservation};
+use crate::roofline::memory::{Demand, MemoryRefusal, Reservation, ServedModel};
 use crate::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts};
 
 fn at(second: i64) -> Timestamp {
@@ -67,13 +67,8 @@ fn ended() -> Progress {
 }
 
 fn start() -> Step {
-    let footprint = Footprint {
-        weights: Bytes(1),
-        kv_per_token: Bytes(1),
-        activations: Bytes(1),
-    };
     let reservation = Reservation::new(
-        footprint,
+        &ServedModel::of_size(Bytes(1), 4),
         Demand {
             context_tokens: 1,
             max_concurrency: 1,
@@ -84,6 +79,7 @@ fn start() -> Step {
         fingerprint: 1,
         context_tokens: 1,
         reservation,
+        admission: Box::default(),
     })
 }
 
@@ -92,6 +88,7 @@ fn refusal(ground: Ground, reason: &str) -> Step {
         ground,
         reason: reason.to_owned(),
         message: format!("because of {reason}"),
+        admission: None,
     })
 }
 
@@ -254,6 +251,7 @@ fn what_other_programs_leave_free_does_not_rewrite_the_status() {
         ground: Ground::NotNow,
         reason: reason.to_owned(),
         message: "another figure".to_owned(),
+        admission: None,
     });
     let before = life.status.clone();
     life.check(&other, None, "Pending +-+-- []");

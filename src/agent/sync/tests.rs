@@ -7,9 +7,13 @@ use camino::Utf8Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::agent::manifests::Manifest;
+use crate::agent::probe::ProbeState;
 use crate::agent::replica::ReplicaSpec;
+use crate::agent::replica::Terms;
 use crate::agent::state::StateDir;
 use crate::agent::workers::WorkerCommand;
+use crate::api::v1alpha1::Chip;
 use crate::api::v1alpha1::ReplicaPhase;
 use crate::artifact::ModelDirectory;
 use crate::clock::ManualClock;
@@ -75,14 +79,17 @@ impl Scene {
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
         let (_, probing) = watch::channel(false);
         let models = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+        let (_, probe) = watch::channel(ProbeState::Waiting);
         let sync = SyncLoop {
             node: "mini-1".to_owned(),
             host: Host::Fake(host.clone()),
+            chip: Chip::default(),
             clock,
             sources: Sources {
                 api: None,
                 manifests: Some(manifests_rx),
                 probing,
+                probe,
             },
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
@@ -119,7 +126,12 @@ impl Scene {
                 context_tokens: Some(64),
                 max_concurrency: 1,
             };
-            (key(name), ("a.yaml".to_owned(), spec))
+            let manifest = Manifest {
+                key: key(name),
+                spec,
+                terms: Terms::default(),
+            };
+            (key(name), ("a.yaml".to_owned(), manifest))
         });
         let set = ManifestSet {
             replicas: replicas.collect(),

@@ -49,6 +49,12 @@ use super::TaintEffect;
         description = "Memory no replica holds or has reserved."
     ),
     printcolumn(
+        name = "Free-BW",
+        type_ = "string",
+        json_path = ".status.summary.freeBandwidth",
+        description = "Measured bandwidth promised to no replica."
+    ),
+    printcolumn(
         name = "Replicas",
         type_ = "integer",
         json_path = ".status.replicas",
@@ -259,6 +265,8 @@ pub(crate) struct NodeSummary {
     pub(crate) bandwidth: String,
     /// Memory that no replica holds or has reserved.
     pub(crate) free_memory: String,
+    /// Measured bandwidth that was promised to no replica; `-` where nothing was measured.
+    pub(crate) free_bandwidth: String,
 }
 
 /// A model directory on the node.
@@ -271,13 +279,126 @@ pub(crate) struct NodeModel {
     pub(crate) architecture: String,
     /// Bytes of its weights in memory.
     pub(crate) weights_bytes: u64,
-    /// Bytes one token takes in the KV cache.
+    /// Bytes that one more token adds to the KV cache of one stream, while no window of the model is full.
     pub(crate) kv_bytes_per_token: u64,
     /// Bytes of intermediate results while a long prompt is read.
     pub(crate) activation_bytes: u64,
+    /// What memory and speed depend on. Absent where the directory cannot be served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<ModelCost>,
     /// The longest context the model was made for, in tokens.
     pub(crate) max_context_tokens: u32,
     /// Why the directory cannot be served; absent where it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+}
+
+/// The sizes of a model that its memory and speed follow from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ModelCost {
+    /// Bytes of weights that every decode step reads: attention, dense blocks, shared experts and output head.
+    pub(crate) every_step_bytes: u64,
+    /// Bytes of all routed experts; a step reads those it chooses.
+    pub(crate) expert_bytes: u64,
+    /// Bytes that are held and that no decode step reads: an untied embedding table, towers for images.
+    pub(crate) idle_bytes: u64,
+    /// Bits of one element of the KV cache on this node.
+    pub(crate) kv_element_bits: u32,
+    /// Width of the residual stream.
+    pub(crate) hidden_size: u32,
+    /// Tokens in the vocabulary.
+    pub(crate) vocabulary_size: u32,
+    /// Whether the output head is the embedding table.
+    pub(crate) tied_embeddings: bool,
+    /// Layers, equal ones together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) layers: Vec<LayerGroup>,
+}
+
+/// Layers of the same dimensions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LayerGroup {
+    /// How many.
+    pub(crate) count: u32,
+    /// How they mix tokens.
+    pub(crate) attention: LayerAttention,
+    /// How they transform each token.
+    pub(crate) feed_forward: LayerFeedForward,
+}
+
+/// Dimensions of a layer's attention. Which fields are set depends on `type`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LayerAttention {
+    /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear attention with a state.
+    #[serde(rename = "type")]
+    pub(crate) kind: AttentionType,
+    /// Query heads; value heads of GatedDelta.
+    pub(crate) heads: u32,
+    /// KV heads; key heads of GatedDelta.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) kv_heads: u32,
+    /// Width of a head; of a key head of GatedDelta; of a key's part without position of Latent.
+    pub(crate) head_dim: u32,
+    /// Width of a value head, where it is another one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) value_dim: u32,
+    /// Tokens that are attended to and kept, where not all are.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) window_tokens: u32,
+    /// Rank of compressed keys and values.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) kv_rank: u32,
+    /// Rank of compressed queries.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) query_rank: u32,
+    /// Width of a key's part with position.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) rope_dim: u32,
+    /// Whether a gate multiplies the output.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) output_gate: bool,
+    /// Whether keys serve as values.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) keys_are_values: bool,
+}
+
+/// Kinds of attention.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum AttentionType {
+    #[default]
+    Grouped,
+    Latent,
+    GatedDelta,
+}
+
+/// Dimensions of a layer's feed-forward block.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LayerFeedForward {
+    /// Width of the dense block, or of one expert.
+    pub(crate) intermediate_size: u32,
+    /// Matrices of the block: 3 with a gate, else 2.
+    pub(crate) matrices: u32,
+    /// Routed experts; 0 in a dense block.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) experts: u32,
+    /// Of them, those that one token uses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) active_experts: u32,
+    /// Width of all shared experts together.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) shared_intermediate_size: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }

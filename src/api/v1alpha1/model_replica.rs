@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, PlacementSpec, ServingSpec};
+use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
 
 /// One copy of a model on one node: what a Pod is to a Deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -92,6 +92,9 @@ pub(crate) struct ModelReplicaSpec {
     pub(crate) model: ModelSpec,
     /// How it is offered to clients.
     pub(crate) serving: ServingSpec,
+    /// Speed that its node promises it. Follows the ModelDeployment without a restart.
+    #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
+    pub(crate) objectives: ObjectivesSpec,
     /// Which nodes may serve it.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     pub(crate) placement: PlacementSpec,
@@ -150,6 +153,9 @@ pub(crate) struct ModelReplicaStatus {
     /// Memory kept for it on its node, as a quantity: weights, KV cache at full context and concurrency, runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reserved_memory: Option<String>,
+    /// The node's judgement, with its working.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admission: Option<AdmissionStatus>,
     /// What was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<LoadedModel>,
@@ -165,6 +171,78 @@ pub(crate) struct ModelReplicaStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,
+}
+
+/// Whether a node takes a replica, and every number behind it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct AdmissionStatus {
+    /// Whether it was taken.
+    pub(crate) admitted: bool,
+    /// What rules, the first reason against it or the bound of its speed: Memory, WorkingSet, Bandwidth, Compute, Overhead, Context, Disk or Policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) binding: Option<String>,
+    /// Memory that it reserves, in bytes.
+    pub(crate) memory: MemoryWorking,
+    /// Speed with the chip to itself, all streams busy at full context. Absent where the node's speed is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) speed: Option<SpeedWorking>,
+    /// Percent of the chip's time that it reserves.
+    pub(crate) chip_time_percent: f64,
+    /// Percent of the chip's time that was promised to nobody else.
+    pub(crate) free_chip_time_percent: f64,
+    /// Every reason against it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refusals: Vec<String>,
+    /// Changes of the ModelDeployment of which each alone would admit it here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) suggestions: Vec<String>,
+}
+
+/// Memory of a replica, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct MemoryWorking {
+    /// Weights as the engine holds them.
+    pub(crate) weights_bytes: u64,
+    /// KV cache of every stream at full context.
+    pub(crate) kv_bytes: u64,
+    /// Intermediate results of one prefill step.
+    pub(crate) activation_bytes: u64,
+    /// The engine itself.
+    pub(crate) runtime_bytes: u64,
+    /// What models may use of the node.
+    pub(crate) limit_bytes: u64,
+    /// What of it no other replica has reserved.
+    pub(crate) free_bytes: u64,
+}
+
+/// Predicted speed of a replica.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct SpeedWorking {
+    /// Tokens per second of each stream.
+    pub(crate) tokens_per_second: Percentiles,
+    /// Bytes of memory that one token moves.
+    pub(crate) bytes_per_token: f64,
+    /// Seconds to the first token.
+    pub(crate) time_to_first_token_seconds: Percentiles,
+    /// The length of the prompt for which that holds, in tokens.
+    pub(crate) prompt_tokens: u32,
+    /// Measured, Calibrated or Nominal.
+    pub(crate) basis: String,
+}
+
+/// A figure with its spread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Percentiles {
+    /// A tenth of cases lies below.
+    pub(crate) p10: f64,
+    /// Half of the cases lie below.
+    pub(crate) p50: f64,
+    /// A tenth of cases lies above.
+    pub(crate) p90: f64,
 }
 
 /// Facts of a loaded model.

@@ -14,6 +14,7 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec};
 use crate::client::EventType;
 use crate::clock::since;
+use crate::quantity;
 
 /// Replicas whose troubles one message tells.
 const MAX_TOLD: usize = 3;
@@ -394,7 +395,10 @@ fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static st
         }
     }
     if let Some(objective) = &objectives.time_to_first_token {
-        match (measured.first_token_seconds, go_duration(&objective.max)) {
+        match (
+            measured.first_token_seconds,
+            quantity::parse_duration(&objective.max),
+        ) {
             (Some(seconds), Some(longest)) => {
                 let text = format!(
                     "first token after {seconds:.2} s, spec.objectives.timeToFirstToken.max is {}",
@@ -417,30 +421,6 @@ fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static st
     } else {
         (Truth::True, "ObjectivesMet", held.join("; "))
     }
-}
-
-/// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut total = 0.0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
-        let number: f64 = rest[..unit_at].parse().ok()?;
-        let tail = &rest[unit_at..];
-        let end = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
-        let seconds = match &tail[..end] {
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        total += number * seconds;
-        rest = &tail[end..];
-    }
-    Duration::try_from_secs_f64(total).ok()
 }
 
 fn placed(replica: &ModelReplica) -> String {
@@ -525,19 +505,4 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
     let mut told = BTreeSet::new();
     events.retain(|(_, reason, _)| told.insert(reason.clone()));
     events
-}
-
-#[cfg(test)]
-mod duration_tests {
-    use super::go_duration;
-    use std::time::Duration;
-
-    #[test]
-    fn go_durations_are_read() {
-        assert_eq!(go_duration("1m30s"), Some(Duration::from_secs(90)));
-        assert_eq!(go_duration("1.5s"), Some(Duration::from_millis(1500)));
-        assert_eq!(go_duration("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(go_duration("3"), None);
-        assert_eq!(go_duration("3d"), None);
-    }
 }

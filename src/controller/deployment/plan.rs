@@ -278,6 +278,7 @@ impl Current<'_> {
         let spec = ModelReplicaSpec {
             model: self.spec.model.clone(),
             serving: self.spec.serving.clone(),
+            objectives: deployment.spec.objectives.clone(),
             placement: self.spec.placement.clone(),
             node_name: None,
         };

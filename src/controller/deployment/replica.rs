@@ -11,10 +11,17 @@ use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::{ModelReplica, ReplicaPhase};
 use crate::clock::since;
 
-/// A node that refused a replica for want of memory is asked again after this time.
+/// A node that refused a replica is asked again after this time.
 pub(super) const REFUSAL_STANDS: Duration = Duration::from_secs(60);
-/// Reasons of [`crate::roofline::memory::MemoryRefusal`]: another node, or the same one later, may say yes.
-const MEMORY_REFUSALS: [&str; 3] = ["ExceedsNodeMemory", "InsufficientMemory", "MemoryInUse"];
+/// Reasons of [`crate::roofline::admission::Refusal`]: another node, or the same one later, may say yes.
+const ADMISSION_REFUSALS: [&str; 6] = [
+    "ExceedsNodeMemory",
+    "InsufficientMemory",
+    "MemoryInUse",
+    "InsufficientBandwidth",
+    "ObjectiveOutOfReach",
+    "NotProbed",
+];
 
 /// The reason for a replica that the scheduler has not looked at yet.
 pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
@@ -39,11 +46,11 @@ pub(super) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
     replica.labels().get(REVISION_LABEL).map(String::as_str) == Some(revision)
 }
 
-/// Its agent's word that the node has no memory for it.
+/// Its agent's word that the node has no room for it.
 pub(in crate::controller) fn refusal(replica: &ModelReplica) -> Option<&Condition> {
     condition(replica, condition_type::ADMITTED)
         .filter(|admitted| admitted.status == "False")
-        .filter(|admitted| MEMORY_REFUSALS.contains(&admitted.reason.as_str()))
+        .filter(|admitted| ADMISSION_REFUSALS.contains(&admitted.reason.as_str()))
 }
 
 /// [`refusal`], while the node need not be asked again.

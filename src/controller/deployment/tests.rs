@@ -9,7 +9,9 @@ use super::replica::is_ready;
 use super::rollout::DeleteReason;
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::*;
+use crate::roofline::memory::ServedModel;
 use crate::scheduler::Fleet;
+use crate::units::Bytes;
 
 /// A deployment with everything that belongs to it, and a node; time in seconds.
 #[derive(Clone)]
@@ -34,13 +36,8 @@ impl Scene {
         deployment.metadata.namespace = Some("default".to_owned());
         deployment.metadata.uid = Some("uid-guide".to_owned());
         deployment.metadata.generation = Some(1);
-        let model = NodeModel {
-            name: "guide".to_owned(),
-            weights_bytes: 1 << 20,
-            kv_bytes_per_token: 1,
-            max_context_tokens: 2048,
-            ..NodeModel::default()
-        };
+        let model =
+            ServedModel::of_size(Bytes::mib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 2048);
         Self {
             deployment,
             revisions: Vec::new(),

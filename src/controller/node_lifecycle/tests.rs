@@ -12,6 +12,8 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::*;
 use crate::clock::{Clock, ManualClock};
+use crate::roofline::memory::ServedModel;
+use crate::units::Bytes;
 
 const NOW: i64 = 1_000_000;
 
@@ -36,12 +38,11 @@ fn node(line: &str) -> FleetNode {
         });
     }
     let mut status = FleetNodeStatus {
-        models: vec![NodeModel {
-            name: "guide".to_owned(),
-            weights_bytes: 1 << 30,
-            max_context_tokens: 1024,
-            ..NodeModel::default()
-        }],
+        models: vec![ServedModel::of_size(Bytes::gib(1), 4).publish(
+            "guide".to_owned(),
+            "llama".to_owned(),
+            1024,
+        )],
         ..FleetNodeStatus::default()
     };
     status.allocatable.memory = format!("{}Gi", field("mem").unwrap_or("8"));

@@ -93,6 +93,15 @@ pub(crate) enum Constraint {
     Compute,
     /// Launching kernels; it rules for models below a billion parameters.
     Overhead,
+    /// What other replicas and programs leave.
+    Memory,
+    /// What the GPU may ever use of the memory.
+    WorkingSet,
+    /// The longest context the model was made for.
+    Context,
+    Disk,
+    /// A rule, not a quantity.
+    Policy,
 }
 
 impl Constraint {
@@ -101,6 +110,11 @@ impl Constraint {
             Self::Bandwidth => "Bandwidth",
             Self::Compute => "Compute",
             Self::Overhead => "Overhead",
+            Self::Memory => "Memory",
+            Self::WorkingSet => "WorkingSet",
+            Self::Context => "Context",
+            Self::Disk => "Disk",
+            Self::Policy => "Policy",
         }
     }
 }

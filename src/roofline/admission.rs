@@ -1,0 +1,487 @@
+//! Whether a node can take one more replica, and what that does to those it has. Pure; the scheduler places by it, the
+//! agent asks it once more with live numbers, `rooflet fit` and `rooflet plan` answer with it.
+//!
+//! Two things are consumed. Memory: every replica reserves the most it can ever hold, see [`memory`](super::memory).
+//! Bandwidth: one chip does one thing at a time, so each replica reserves the share of the chip's time that its
+//! objectives need, at the pessimistic end of the prediction and with all its streams at full context. The shares of a
+//! node never sum to more than one. A replica without objectives keeps a small share and takes what is left over.
+
+use std::fmt;
+
+use super::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation, ServedModel, admit, last_that};
+use super::predict::{
+    Basis, Constraint, DecodePrediction, Engine, Hardware, Interval, Parameters, PrefillPrediction, Workload,
+};
+use crate::units::Bytes;
+
+/// The share of a chip's time kept for a replica without objectives, so that it is slow beside one with a promise, and
+/// never starved.
+pub(crate) const BEST_EFFORT_SHARE: f64 = 0.05;
+
+/// The prompt for which a bound on the first token holds where none is given, in tokens; less if the context is.
+pub(crate) const DEFAULT_PROMPT_TOKENS: u32 = 2000;
+
+/// A shorter context than this is no advice worth giving, in tokens.
+const SHORTEST_ADVICE_TOKENS: u32 = 256;
+
+/// Sums of shares carry rounding errors.
+const SHARE_TOLERANCE: f64 = 1e-9;
+
+/// Speed that is promised.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Objectives {
+    /// Tokens per second of each stream, with all streams at full context.
+    pub(crate) decode: Option<f64>,
+    pub(crate) first_token: Option<FirstTokenObjective>,
+}
+
+/// The longest wait for the first token of a prompt that is not cached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FirstTokenObjective {
+    pub(crate) max_seconds: f64,
+    pub(crate) prompt_tokens: Option<u32>,
+}
+
+/// A replica that wants to be served.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ask<'a> {
+    pub(crate) model: &'a ServedModel,
+    pub(crate) engine: Engine,
+    pub(crate) demand: Demand,
+    pub(crate) objectives: Objectives,
+}
+
+/// What a replica on a node was promised of the chip's time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Commitment {
+    /// For messages: namespace and name of the replica.
+    pub(crate) replica: String,
+    /// Of the chip's time, 0 to 1.
+    pub(crate) share: f64,
+    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
+    pub(crate) decode: Option<(f64, f64)>,
+}
+
+/// What a node has to give.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Supply<'a> {
+    pub(crate) memory: NodeMemory,
+    /// Memory of the replicas it has.
+    pub(crate) held: &'a [Held],
+    /// `None`: nobody can tell how fast it is.
+    pub(crate) hardware: Option<Hardware>,
+    /// Time of the replicas it has.
+    pub(crate) commitments: &'a [Commitment],
+}
+
+impl Supply<'_> {
+    /// The share of the chip's time that is promised to nobody.
+    pub(crate) fn free_share(&self) -> f64 {
+        (1.0 - self.commitments.iter().map(|one| one.share).sum::<f64>()).max(0.0)
+    }
+}
+
+/// How fast a replica would be with the chip to itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Speed {
+    /// Tokens per second of each stream, with all streams at full context.
+    pub(crate) decode: Interval,
+    pub(crate) bytes_per_token: f64,
+    /// Seconds to the first token of a prompt of `prompt_tokens`.
+    pub(crate) first_token: Interval,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) basis: Basis,
+    pub(crate) binding: Constraint,
+}
+
+impl Speed {
+    pub(crate) fn new(ask: &Ask<'_>, hardware: Hardware, parameters: &Parameters) -> Self {
+        let streams = ask.demand.max_concurrency.max(1);
+        let prompt_tokens = ask
+            .objectives
+            .first_token
+            .and_then(|objective| objective.prompt_tokens)
+            .unwrap_or(DEFAULT_PROMPT_TOKENS)
+            .clamp(1, ask.demand.context_tokens.max(1));
+        // The worker decodes its streams in turn, one step each.
+        let workload = Workload {
+            batch: 1,
+            context_tokens: ask.demand.context_tokens,
+            prompt_tokens,
+            cached_tokens: 0,
+            kv_bits: ask.model.kv_bits,
+        };
+        let cost = &ask.model.cost;
+        let decode = DecodePrediction::new(parameters, hardware, ask.engine, cost, workload);
+        let prefill = PrefillPrediction::new(parameters, hardware, ask.engine, cost, workload);
+        Self {
+            decode: decode.tokens_per_second.scale(f64::from(streams).recip()),
+            bytes_per_token: decode.bytes_per_token,
+            first_token: prefill.first_token_seconds,
+            prompt_tokens,
+            basis: decode.basis.max(prefill.basis),
+            binding: decode.binding,
+        }
+    }
+
+    /// The share of the chip's time that `objectives` need at the pessimistic end; above 1 they cannot be met at all.
+    fn share(&self, objectives: Objectives) -> f64 {
+        let decode = objectives.decode.map_or(0.0, |rate| rate / self.decode.p10);
+        let first_token = objectives
+            .first_token
+            .map_or(0.0, |objective| self.first_token.p90 / objective.max_seconds);
+        decode.max(first_token).max(BEST_EFFORT_SHARE)
+    }
+}
+
+/// One reason against a replica on a node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Refusal {
+    Memory(MemoryRefusal),
+    /// It has objectives, and the node's speed is not known.
+    SpeedUnknown,
+    /// Not even the whole chip would decode fast enough.
+    TooSlow {
+        objective: f64,
+        predicted: Interval,
+        basis: Basis,
+        binding: Constraint,
+    },
+    /// Not even the whole chip would prefill fast enough.
+    FirstTokenTooLate {
+        max_seconds: f64,
+        predicted: Interval,
+        prompt_tokens: u32,
+        basis: Basis,
+    },
+    /// The chip could, and its time is promised to others.
+    Bandwidth {
+        share: f64,
+        free_share: f64,
+        /// The replica that would fall furthest below its objective: name, objective and what would be left to it.
+        victim: Option<(String, f64, f64)>,
+    },
+}
+
+impl Refusal {
+    /// What would have to be more.
+    pub(crate) fn constraint(&self) -> Constraint {
+        match self {
+            Self::Memory(MemoryRefusal::NeverFits { .. }) => Constraint::WorkingSet,
+            Self::Memory(MemoryRefusal::Reserved { .. } | MemoryRefusal::NotFreeNow { .. }) => {
+                Constraint::Memory
+            }
+            Self::SpeedUnknown => Constraint::Policy,
+            Self::TooSlow { binding, .. } => *binding,
+            Self::FirstTokenTooLate { .. } => Constraint::Compute,
+            Self::Bandwidth { .. } => Constraint::Bandwidth,
+        }
+    }
+
+    /// A CamelCase word for conditions, events and metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Memory(refusal) => refusal.reason(),
+            Self::SpeedUnknown => "NotProbed",
+            Self::TooSlow { .. } => "ObjectiveOutOfReach",
+            Self::FirstTokenTooLate { .. } => "ObjectiveOutOfReach",
+            Self::Bandwidth { .. } => "InsufficientBandwidth",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(refusal) => write!(f, "{refusal}"),
+            Self::SpeedUnknown => f.write_str(
+                "it has objectives, and the node's speed is not known yet: its probe has not ended",
+            ),
+            Self::TooSlow {
+                objective,
+                predicted,
+                basis,
+                binding,
+            } => write!(
+                f,
+                "spec.objectives.decodeTokensPerSecond is {objective}, and the whole chip would give each stream {:.1} \
+                 tokens/s (10th percentile; median {:.1}, {}, bound by {})",
+                predicted.p10,
+                predicted.p50,
+                basis.as_str(),
+                binding.as_str()
+            ),
+            Self::FirstTokenTooLate {
+                max_seconds,
+                predicted,
+                prompt_tokens,
+                basis,
+            } => write!(
+                f,
+                "spec.objectives.timeToFirstToken.max is {max_seconds} s, and a prompt of {prompt_tokens} tokens would \
+                 take {:.2} s (90th percentile; median {:.2} s, {})",
+                predicted.p90,
+                predicted.p50,
+                basis.as_str()
+            ),
+            Self::Bandwidth {
+                share,
+                free_share,
+                victim,
+            } => {
+                write!(
+                    f,
+                    "it needs {} of the chip's time for its objectives, and {} are not promised to other replicas",
+                    percent(*share),
+                    percent(*free_share)
+                )?;
+                if let Some((replica, objective, left)) = victim {
+                    write!(
+                        f,
+                        ": {replica} would be left with {left:.1} of its {objective} tokens/s"
+                    )?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// One change with which the replica would be admitted, everything else as it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Suggestion {
+    ContextTokens(u32),
+    MaxConcurrency(u32),
+    DecodeTokensPerSecond(f64),
+    FirstTokenSeconds(f64),
+}
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ContextTokens(tokens) => write!(f, "spec.serving.contextTokens: {tokens}"),
+            Self::MaxConcurrency(streams) => write!(f, "spec.serving.maxConcurrency: {streams}"),
+            Self::DecodeTokensPerSecond(rate) => write!(f, "spec.objectives.decodeTokensPerSecond: {rate}"),
+            Self::FirstTokenSeconds(seconds) => write!(f, "spec.objectives.timeToFirstToken.max: {seconds}s"),
+        }
+    }
+}
+
+/// The judgement on one replica and one node, with its working.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) reservation: Reservation,
+    /// What models may use of the node, and what of it is free for this one.
+    pub(crate) limit: Bytes,
+    pub(crate) free: Bytes,
+    /// `None`: nobody can tell how fast the node is.
+    pub(crate) speed: Option<Speed>,
+    /// The share of the chip's time that it takes, and the share that was free for it.
+    pub(crate) share: f64,
+    pub(crate) free_share: f64,
+    /// Empty: it is admitted. The first is the one that binds.
+    pub(crate) refusals: Vec<Refusal>,
+}
+
+impl Verdict {
+    pub(crate) fn new(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Self {
+        let reservation = Reservation::new(ask.model, ask.demand);
+        let mut refusals = Vec::new();
+        let memory = admit(supply.memory, supply.held.iter().copied(), reservation.total());
+        refusals.extend(memory.err().map(Refusal::Memory));
+
+        let speed = supply
+            .hardware
+            .map(|hardware| Speed::new(ask, hardware, parameters));
+        let has_objectives = ask.objectives != Objectives::default();
+        let share = match &speed {
+            Some(speed) => speed.share(ask.objectives),
+            None if has_objectives => {
+                refusals.push(Refusal::SpeedUnknown);
+                1.0
+            }
+            None => BEST_EFFORT_SHARE,
+        };
+        let free_share = supply.free_share();
+        match &speed {
+            Some(speed) if share > 1.0 => refusals.push(out_of_reach(ask.objectives, speed)),
+            Some(_) | None if share > free_share + SHARE_TOLERANCE => refusals.push(Refusal::Bandwidth {
+                share,
+                free_share,
+                victim: victim(supply.commitments, share),
+            }),
+            Some(_) | None => {}
+        }
+        Self {
+            free: supply.memory.allocatable - supply.held.iter().map(|held| held.reserved).sum(),
+            limit: supply.memory.allocatable,
+            reservation,
+            speed,
+            share,
+            free_share,
+            refusals,
+        }
+    }
+
+    pub(crate) fn admitted(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    /// What rules: the first refusal's constraint, or what the predicted speed is bound by.
+    pub(crate) fn binding(&self) -> Option<Constraint> {
+        self.refusals
+            .first()
+            .map(Refusal::constraint)
+            .or_else(|| self.speed.map(|speed| speed.binding))
+    }
+
+    /// What the node promises if it takes the replica.
+    pub(crate) fn commitment(&self, replica: String, objectives: Objectives) -> Commitment {
+        Commitment {
+            replica,
+            share: self.share,
+            decode: objectives.decode.zip(self.speed.map(|speed| speed.decode.p10)),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reservation)?;
+        if let Some(speed) = &self.speed {
+            write!(
+                f,
+                "; predicted {:.1} tokens/s a stream ({:.1} to {:.1}, {}, bound by {}), {} of the chip's time",
+                speed.decode.p50,
+                speed.decode.p10,
+                speed.decode.p90,
+                speed.basis.as_str(),
+                speed.binding.as_str(),
+                percent(self.share)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn out_of_reach(objectives: Objectives, speed: &Speed) -> Refusal {
+    match objectives.decode {
+        Some(objective) if objective > speed.decode.p10 => Refusal::TooSlow {
+            objective,
+            predicted: speed.decode,
+            basis: speed.basis,
+            binding: speed.binding,
+        },
+        Some(_) | None => Refusal::FirstTokenTooLate {
+            max_seconds: objectives
+                .first_token
+                .map_or(0.0, |objective| objective.max_seconds),
+            predicted: speed.first_token,
+            prompt_tokens: speed.prompt_tokens,
+            basis: speed.basis,
+        },
+    }
+}
+
+/// Whom `share` more would hurt most, relative to its objective.
+fn victim(commitments: &[Commitment], share: f64) -> Option<(String, f64, f64)> {
+    let promised: f64 = commitments.iter().map(|one| one.share).sum();
+    commitments
+        .iter()
+        .filter_map(|one| {
+            let (objective, alone) = one.decode?;
+            let left = alone * (1.0 - (promised - one.share) - share).max(0.0);
+            (left < objective).then(|| (one.replica.clone(), objective, left))
+        })
+        .min_by(|(_, a, left_a), (_, b, left_b)| (left_a / a).total_cmp(&(left_b / b)))
+}
+
+/// Single changes that would admit the replica, each as small as it can be. Empty where it is admitted or no single
+/// change is enough.
+pub(crate) fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Vec<Suggestion> {
+    let admits = |changed: Ask<'_>| Verdict::new(&changed, supply, parameters).admitted();
+    if admits(*ask) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let with_context = |context_tokens| Ask {
+        demand: Demand {
+            context_tokens,
+            ..ask.demand
+        },
+        ..*ask
+    };
+    let longest = ask.demand.context_tokens.saturating_sub(1);
+    let context = last_that(SHORTEST_ADVICE_TOKENS, longest, |tokens| {
+        admits(with_context(tokens))
+    });
+    found.extend(context.map(Suggestion::ContextTokens));
+
+    let with_concurrency = |max_concurrency| Ask {
+        demand: Demand {
+            max_concurrency,
+            ..ask.demand
+        },
+        ..*ask
+    };
+    let most = ask.demand.max_concurrency.saturating_sub(1);
+    let streams = last_that(1, most, |streams| admits(with_concurrency(streams)));
+    found.extend(streams.map(Suggestion::MaxConcurrency));
+
+    if let Some(speed) = supply
+        .hardware
+        .map(|hardware| Speed::new(ask, hardware, parameters))
+    {
+        let free_share = supply.free_share();
+        let objectives = ask.objectives;
+        let with = |objectives| Ask { objectives, ..*ask };
+        let rate = two_digits_below(free_share * speed.decode.p10);
+        let slower = Objectives {
+            decode: Some(rate),
+            ..objectives
+        };
+        if objectives.decode.is_some() && rate > 0.0 && admits(with(slower)) {
+            found.push(Suggestion::DecodeTokensPerSecond(rate));
+        }
+        let max_seconds = two_digits_above(speed.first_token.p90 / free_share);
+        let later = Objectives {
+            first_token: objectives.first_token.map(|objective| FirstTokenObjective {
+                max_seconds,
+                ..objective
+            }),
+            ..objectives
+        };
+        if objectives.first_token.is_some() && max_seconds.is_finite() && admits(with(later)) {
+            found.push(Suggestion::FirstTokenSeconds(max_seconds));
+        }
+    }
+    found
+}
+
+/// `value` rounded down to two significant digits.
+fn two_digits_below(value: f64) -> f64 {
+    rounded(value, f64::floor)
+}
+
+fn two_digits_above(value: f64) -> f64 {
+    rounded(value, f64::ceil)
+}
+
+fn rounded(value: f64, round: impl Fn(f64) -> f64) -> f64 {
+    if !(value.is_finite() && value > 0.0) {
+        return value;
+    }
+    let digits = 1 - value.log10().floor() as i32;
+    // Through text, so that 0.31 is not 0.31000000000000005.
+    let unit = 10f64.powi(digits);
+    format!("{:.*}", digits.max(0) as usize, round(value * unit) / unit)
+        .parse()
+        .unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! Models and machines as objects of the API publish them, and back: what an agent says of its node is what the
+//! scheduler computes with.
+
+use super::admission::{FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
+use super::chip;
+use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions};
+use super::memory::{ServedModel, activation_bytes};
+use super::predict::{Hardware, Interval, ModelCost};
+use super::weights::Weights;
+use crate::api::v1alpha1::{self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec};
+use crate::quantity;
+use crate::units::Bytes;
+
+impl ServedModel {
+    /// For `FleetNode.status.models`.
+    pub(crate) fn publish(&self, name: String, architecture: String, max_context_tokens: u32) -> NodeModel {
+        let ModelCost { dimensions, weights } = &self.cost;
+        let kv_growth = dimensions.kv_bytes(2, self.kv_bits) - dimensions.kv_bytes(1, self.kv_bits);
+        let mut layers: Vec<api::LayerGroup> = Vec::new();
+        for layer in &dimensions.layers {
+            let group = publish_layer(layer);
+            let same = |known: &&mut api::LayerGroup| {
+                known.attention == group.attention && known.feed_forward == group.feed_forward
+            };
+            match layers.iter_mut().find(same) {
+                Some(known) => known.count += 1,
+                None => layers.push(group),
+            }
+        }
+        NodeModel {
+            name,
+            architecture,
+            weights_bytes: weights.resident().0,
+            kv_bytes_per_token: kv_growth.0,
+            activation_bytes: activation_bytes(dimensions.hidden).0,
+            cost: Some(api::ModelCost {
+                every_step_bytes: weights.every_step.0,
+                expert_bytes: weights.experts.0,
+                idle_bytes: weights.idle.0,
+                kv_element_bits: self.kv_bits.0.round() as u32,
+                hidden_size: dimensions.hidden,
+                vocabulary_size: dimensions.vocabulary,
+                tied_embeddings: dimensions.tied_embeddings,
+                layers,
+            }),
+            max_context_tokens,
+            problem: None,
+        }
+    }
+
+    /// What a node publishes; `None` where it says nothing, because the directory cannot be served or
+    /// its agent is an older one.
+    pub(crate) fn published(model: &NodeModel) -> Option<Self> {
+        let cost = model.cost.as_ref()?;
+        let layers = cost.layers.iter().flat_map(|group| {
+            let layer = Layer {
+                attention: attention(&group.attention),
+                feed_forward: feed_forward(&group.feed_forward),
+            };
+            std::iter::repeat_n(layer, group.count as usize)
+        });
+        Some(Self {
+            cost: ModelCost {
+                dimensions: ModelDimensions {
+                    hidden: cost.hidden_size,
+                    vocabulary: cost.vocabulary_size,
+                    tied_embeddings: cost.tied_embeddings,
+                    layers: layers.collect(),
+                },
+                weights: Weights {
+                    every_step: Bytes(cost.every_step_bytes),
+                    experts: Bytes(cost.expert_bytes),
+                    idle: Bytes(cost.idle_bytes),
+                },
+            },
+            kv_bits: KvBits::new(cost.kv_element_bits),
+        })
+    }
+}
+
+fn publish_layer(layer: &Layer) -> api::LayerGroup {
+    let attention = match layer.attention {
+        Attention::Grouped {
+            heads,
+            kv_heads,
+            head_dim,
+            window,
+            output_gate,
+            keys_are_values,
+        } => api::LayerAttention {
+            kind: AttentionType::Grouped,
+            heads,
+            kv_heads,
+            head_dim,
+            window_tokens: window.unwrap_or(0),
+            output_gate,
+            keys_are_values,
+            ..api::LayerAttention::default()
+        },
+        Attention::Latent {
+            heads,
+            query_rank,
+            kv_rank,
+            nope_dim,
+            rope_dim,
+            value_dim,
+        } => api::LayerAttention {
+            kind: AttentionType::Latent,
+            heads,
+            head_dim: nope_dim,
+            value_dim,
+            kv_rank,
+            query_rank: query_rank.unwrap_or(0),
+            rope_dim,
+            ..api::LayerAttention::default()
+        },
+        Attention::GatedDelta {
+            key_heads,
+            key_dim,
+            value_heads,
+            value_dim,
+        } => api::LayerAttention {
+            kind: AttentionType::GatedDelta,
+            heads: value_heads,
+            kv_heads: key_heads,
+            head_dim: key_dim,
+            value_dim,
+            ..api::LayerAttention::default()
+        },
+    };
+    let feed_forward = match layer.feed_forward {
+        FeedForward::Dense {
+            intermediate,
+            matrices,
+        } => api::LayerFeedForward {
+            intermediate_size: intermediate,
+            matrices,
+            ..api::LayerFeedForward::default()
+        },
+        FeedForward::Experts {
+            experts,
+            active,
+            intermediate,
+            shared_intermediate,
+            matrices,
+        } => api::LayerFeedForward {
+            intermediate_size: intermediate,
+            matrices,
+            experts,
+            active_experts: active,
+            shared_intermediate_size: shared_intermediate,
+        },
+    };
+    api::LayerGroup {
+        count: 1,
+        attention,
+        feed_forward,
+    }
+}
+
+fn attention(published: &api::LayerAttention) -> Attention {
+    let set = |value: u32| Some(value).filter(|value| *value > 0);
+    match published.kind {
+        AttentionType::Grouped => Attention::Grouped {
+            heads: published.heads,
+            kv_heads: published.kv_heads,
+            head_dim: published.head_dim,
+            window: set(published.window_tokens),
+            output_gate: published.output_gate,
+            keys_are_values: published.keys_are_values,
+        },
+        AttentionType::Latent => Attention::Latent {
+            heads: published.heads,
+            query_rank: set(published.query_rank),
+            kv_rank: published.kv_rank,
+            nope_dim: published.head_dim,
+            rope_dim: published.rope_dim,
+            value_dim: published.value_dim,
+        },
+        AttentionType::GatedDelta => Attention::GatedDelta {
+            key_heads: published.kv_heads,
+            key_dim: published.head_dim,
+            value_heads: published.heads,
+            value_dim: published.value_dim,
+        },
+    }
+}
+
+fn feed_forward(published: &api::LayerFeedForward) -> FeedForward {
+    let &api::LayerFeedForward {
+        intermediate_size,
+        matrices,
+        experts,
+        active_experts,
+        shared_intermediate_size,
+    } = published;
+    if experts == 0 {
+        return FeedForward::Dense {
+            intermediate: intermediate_size,
+            matrices,
+        };
+    }
+    FeedForward::Experts {
+        experts,
+        active: active_experts,
+        intermediate: intermediate_size,
+        shared_intermediate: shared_intermediate_size,
+        matrices,
+    }
+}
+
+/// What the speed of a node's models can be predicted from; `None` where nothing was measured and its chip is not
+/// in the catalogue.
+pub(crate) fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
+    if status.chip.development {
+        return None;
+    }
+    let memory = quantity::parse_bytes(&status.capacity.memory).ok();
+    chip::find(&status.chip.name, status.chip.gpu_cores, memory)
+        .ok()
+        .map(Hardware::Chip)
+}
+
+impl From<&ObjectivesSpec> for Objectives {
+    fn from(spec: &ObjectivesSpec) -> Self {
+        Self {
+            decode: spec.decode_tokens_per_second,
+            first_token: spec.time_to_first_token.as_ref().and_then(|objective| {
+                Some(FirstTokenObjective {
+                    // The schema lets only durations through.
+                    max_seconds: quantity::parse_duration(&objective.max)?.as_secs_f64(),
+                    prompt_tokens: objective.at_prompt_tokens,
+                })
+            }),
+        }
+    }
+}
+
+/// For `ModelReplica.status.admission`.
+pub(crate) fn admission_status(verdict: &Verdict, suggestions: &[Suggestion]) -> api::AdmissionStatus {
+    let Verdict {
+        reservation,
+        limit,
+        free,
+        speed,
+        share,
+        free_share,
+        refusals,
+    } = verdict;
+    api::AdmissionStatus {
+        admitted: verdict.admitted(),
+        binding: verdict.binding().map(|binding| binding.as_str().to_owned()),
+        memory: api::MemoryWorking {
+            weights_bytes: reservation.weights.0,
+            kv_bytes: reservation.kv_cache.0,
+            activation_bytes: reservation.activations.0,
+            runtime_bytes: reservation.runtime.0,
+            limit_bytes: limit.0,
+            free_bytes: free.0,
+        },
+        speed: speed.as_ref().map(speed_working),
+        chip_time_percent: three_digits(share * 100.0),
+        free_chip_time_percent: three_digits(free_share * 100.0),
+        refusals: refusals.iter().map(ToString::to_string).collect(),
+        suggestions: suggestions.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn speed_working(speed: &Speed) -> api::SpeedWorking {
+    let percentiles = |interval: Interval| api::Percentiles {
+        p10: three_digits(interval.p10),
+        p50: three_digits(interval.p50),
+        p90: three_digits(interval.p90),
+    };
+    api::SpeedWorking {
+        tokens_per_second: percentiles(speed.decode),
+        bytes_per_token: speed.bytes_per_token.round(),
+        time_to_first_token_seconds: percentiles(speed.first_token),
+        prompt_tokens: speed.prompt_tokens,
+        basis: speed.basis.as_str().to_owned(),
+    }
+}
+
+/// More digits would pretend, and change with every probe.
+fn three_digits(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = (2 - value.abs().log10().floor() as i32).max(0) as usize;
+    format!("{value:.digits$}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::roofline::shapes::ShapeFile;
+    use crate::roofline::weights::WeightFormat;
+
+    /// One of each kind of layer: hybrid attention with experts, latent attention, sliding windows.
+    const SHAPES: &str = r#"{
+        "hybrid": {"E": 256, "L": 8, "V": 1000, "d": 64, "eff": 32, "hd": 16, "k": 8, "lin": {"every": 4, "kd": 8, "kh": 2, "vd": 8, "vh": 4}, "mats": 3, "nh": 4, "nkv": 2, "qgate": 1, "sff": 32, "tied": 0},
+        "latent": {"E": 8, "L": 3, "V": 1000, "d": 64, "dense_first": 1, "dff": 99, "eff": 14, "hd": 24, "k": 2, "mats": 3, "mla": {"kv": 32, "nope": 16, "q": 12, "rope": 8, "v": 16}, "nh": 4, "nkv": 4, "tied": 0},
+        "sliding": {"L": 12, "V": 1000, "d": 64, "ff": 128, "ghd": 32, "gkv": 1, "glob": 6, "hd": 16, "kv_shared_global": 1, "mats": 3, "nh": 4, "nkv": 2, "tied": 1, "win": 8}
+    }"#;
+
+    #[test]
+    fn what_is_published_is_what_is_computed_with() {
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        for name in ["hybrid", "latent", "sliding"] {
+            let mut dimensions = shapes.dimensions(name).unwrap();
+            let weights = Weights::estimate(&dimensions, WeightFormat::Affine { bits: 4, group: 64 });
+            let model = |dimensions| ServedModel {
+                cost: ModelCost { dimensions, weights },
+                kv_bits: KvBits::HALF,
+            };
+            let published = model(dimensions.clone()).publish("m".to_owned(), "a".to_owned(), 4096);
+            let text = serde_json::to_string(&published).unwrap();
+            let back = ServedModel::published(&serde_json::from_str(&text).unwrap()).unwrap();
+            // The order of layers does not matter and is not kept.
+            let key = |layer: &Layer| format!("{layer:?}");
+            dimensions.layers.sort_by_key(key);
+            let mut found = back.cost.dimensions.clone();
+            found.layers.sort_by_key(key);
+            assert_eq!(found, dimensions, "{name}");
+            assert_eq!(back.cost.weights, weights);
+        }
+    }
+}
