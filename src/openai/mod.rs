@@ -6,6 +6,10 @@
     expect(dead_code, reason = "some errors only a worker answers with")
 )]
 pub(crate) mod error;
+#[cfg(feature = "mlx")]
+pub(crate) mod json;
+#[cfg(feature = "mlx")]
+pub(crate) mod message;
 pub(crate) mod models;
 #[cfg(feature = "mlx")]
 pub(crate) mod request;

@@ -1,15 +1,19 @@
 //! Requests, parsed from JSON into values that hold only what is served. A parameter this server does not serve is
 //! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
 
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::json::Json;
+use super::message;
 
 /// OpenAI's own limit.
 const MAX_STOP_STRINGS: usize = 4;
 const MAX_STOP_BYTES: usize = 1024;
-/// A conversation of more turns than this would not fit any context.
-const MAX_MESSAGES: usize = 100_000;
 /// Prompts of one completion request; each occupies the engine like a request of its own.
 const MAX_PROMPTS: usize = 16;
 
@@ -18,7 +22,7 @@ const MAX_PROMPTS: usize = 16;
 pub(crate) struct ChatRequest {
     pub(crate) model: String,
     /// As a chat template reads them: `content` is a string, `role` one of system, user, assistant and tool.
-    pub(crate) messages: Vec<Value>,
+    pub(crate) messages: Vec<Json>,
     pub(crate) options: Options,
 }
 
@@ -104,15 +108,15 @@ const UNSERVED: &[&str] = &[
 
 impl ChatRequest {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let fields = object(body)?;
-        check_parameters(&fields, &["messages", "max_completion_tokens"])?;
+        let Body { messages, fields } = parse_body(body)?;
+        check_parameters(&fields, &["max_completion_tokens"])?;
         let mut options = parse_options(&fields)?;
         if let Some(max_tokens) = positive(&fields, "max_completion_tokens")? {
             options.max_tokens = Some(max_tokens);
         }
         Ok(Self {
             model: model(&fields)?,
-            messages: parse_messages(&fields)?,
+            messages: message::parse(messages)?,
             options,
         })
     }
@@ -120,7 +124,10 @@ impl ChatRequest {
 
 impl TextRequest {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let fields = object(body)?;
+        let Body { messages, fields } = parse_body(body)?;
+        if messages.is_some() {
+            return Err(ApiError::unknown_parameter("messages"));
+        }
         check_parameters(&fields, &["prompt"])?;
         Ok(Self {
             model: model(&fields)?,
@@ -130,12 +137,44 @@ impl TextRequest {
     }
 }
 
-fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(ApiError::invalid_json("expected a JSON object.")),
-        Err(err) => Err(ApiError::invalid_json(&err.to_string())),
+/// A body's parameters. Their order says nothing, except in what becomes a prompt.
+#[derive(Debug, Default)]
+struct Body {
+    messages: Option<Json>,
+    /// All others.
+    fields: Map<String, Value>,
+}
+
+impl<'de> Deserialize<'de> for Body {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(BodyVisitor)
     }
+}
+
+struct BodyVisitor;
+
+impl<'de> Visitor<'de> for BodyVisitor {
+    type Value = Body;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Body, A::Error> {
+        let mut body = Body::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "messages" {
+                body.messages = Some(map.next_value()?);
+            } else {
+                body.fields.insert(name, map.next_value()?);
+            }
+        }
+        Ok(body)
+    }
+}
+
+fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
+    serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))
 }
 
 fn check_parameters(fields: &Map<String, Value>, own: &[&str]) -> Result<(), ApiError> {
@@ -335,106 +374,6 @@ fn parse_include_usage(fields: &Map<String, Value>, stream: bool) -> Result<bool
         .unwrap_or(false))
 }
 
-fn parse_messages(fields: &Map<String, Value>) -> Result<Vec<Value>, ApiError> {
-    let messages = match present(fields, "messages") {
-        None => return Err(ApiError::missing("messages")),
-        Some(Value::Array(messages)) => messages,
-        Some(_) => return Err(ApiError::invalid_value("messages", "'messages' must be a list.")),
-    };
-    if messages.is_empty() || messages.len() > MAX_MESSAGES {
-        return Err(ApiError::invalid_value(
-            "messages",
-            format!("'messages' must hold from 1 to {MAX_MESSAGES} messages."),
-        ));
-    }
-    messages
-        .iter()
-        .enumerate()
-        .map(|(index, message)| parse_message(index, message))
-        .collect()
-}
-
-fn parse_message(index: usize, message: &Value) -> Result<Value, ApiError> {
-    let at = |field: &str| format!("messages[{index}]{field}");
-    let invalid = |field: &str, expected: &str| {
-        ApiError::invalid_value(&at(field), format!("'{}' must be {expected}.", at(field)))
-    };
-    let mut message = message
-        .as_object()
-        .ok_or_else(|| invalid("", "an object"))?
-        .clone();
-    let role = match message.get("role").and_then(Value::as_str) {
-        Some(role @ ("system" | "user" | "assistant" | "tool")) => role.to_owned(),
-        // OpenAI's later name for the same thing; templates know only the old one.
-        Some("developer") => "system".to_owned(),
-        Some(_) | None => {
-            return Err(invalid(
-                ".role",
-                "one of system, developer, user, assistant and tool",
-            ));
-        }
-    };
-    let content = match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let texts = parts.iter().enumerate().map(|(part, value)| {
-                text_part(value).map_err(|problem| match problem {
-                    PartProblem::Malformed => {
-                        invalid(&format!(".content[{part}]"), "an object {\"type\": \"text\", \"text\": …}")
-                    }
-                    PartProblem::NotText(kind) => {
-                        let param = at(&format!(".content[{part}].type"));
-                        let message = format!(
-                            "'{param}' is '{kind}', which is not supported by this server: it reads text only."
-                        );
-                        ApiError::unsupported(&param, message)
-                    }
-                })
-            });
-            texts.collect::<Result<String, _>>()?
-        }
-        Some(Value::Null) | None if role == "assistant" => String::new(),
-        Some(_) | None => return Err(invalid(".content", "a string or a list of text parts")),
-    };
-    parse_tool_arguments(&mut message);
-    message.insert("role".to_owned(), Value::String(role));
-    message.insert("content".to_owned(), Value::String(content));
-    Ok(Value::Object(message))
-}
-
-enum PartProblem {
-    Malformed,
-    NotText(String),
-}
-
-fn text_part(part: &Value) -> Result<&str, PartProblem> {
-    match part.get("type").and_then(Value::as_str) {
-        Some("text") => part
-            .get("text")
-            .and_then(Value::as_str)
-            .ok_or(PartProblem::Malformed),
-        Some(kind) => Err(PartProblem::NotText(kind.to_owned())),
-        None => Err(PartProblem::Malformed),
-    }
-}
-
-/// Earlier tool calls carry their arguments as JSON text; templates print them as objects.
-fn parse_tool_arguments(message: &mut Map<String, Value>) {
-    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else {
-        return;
-    };
-    for call in calls {
-        let arguments = call.pointer_mut("/function/arguments");
-        if let Some(arguments) = arguments
-            && let Some(parsed) = arguments
-                .as_str()
-                .and_then(|text| serde_json::from_str(text).ok())
-        {
-            *arguments = parsed;
-        }
-    }
-}
-
 fn parse_prompts(fields: &Map<String, Value>) -> Result<Vec<Prompt>, ApiError> {
     let invalid = || {
         ApiError::invalid_value(
@@ -610,24 +549,6 @@ mod tests {
     fn empty_stream_options_are_accepted() {
         let request = chat(json!({"stream": true, "stream_options": {}})).unwrap();
         assert!(request.options.stream && !request.options.include_usage);
-    }
-
-    #[test]
-    fn messages_become_what_templates_read() {
-        let request = chat(json!({"messages": [
-            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": null,
-             "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
-            {"role": "tool", "tool_call_id": "1", "content": "ok"}
-        ]}))
-        .unwrap();
-        assert_eq!(request.messages[0], json!({"role": "system", "content": "ab"}));
-        assert_eq!(request.messages[1]["content"], "");
-        assert_eq!(
-            request.messages[1]["tool_calls"][0]["function"]["arguments"],
-            json!({"x": 1})
-        );
-        assert_eq!(request.messages[2]["tool_call_id"], "1");
     }
 
     #[test]

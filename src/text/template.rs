@@ -12,6 +12,8 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
+use crate::openai::json::Json;
+
 /// Work that one rendering may do, in template instructions: a template is code from a download.
 const MAX_RENDER_INSTRUCTIONS: u64 = 50_000_000;
 
@@ -57,7 +59,7 @@ pub(crate) struct RenderError {
 /// Everything a template sees besides its functions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderInput<'a> {
-    pub(crate) messages: &'a [serde_json::Value],
+    pub(crate) messages: &'a [Json],
     pub(crate) add_generation_prompt: bool,
     pub(crate) bos_token: Option<&'a str>,
     pub(crate) eos_token: Option<&'a str>,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use serde_json::json;
 
 use super::engine::{Engine, EngineConfig};
 use super::metrics::WorkerMetrics;
@@ -16,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::Chain;
 use crate::metrics::Registry;
 use crate::model_dir::ModelDir;
+use crate::openai::message;
 use crate::openai::request::Options;
 
 /// A loaded model in this process.
@@ -85,7 +85,7 @@ impl BareEngine {
         };
         let begin = self.clock.instant();
         let now = self.clock.now().to_zoned(jiff::tz::TimeZone::UTC);
-        let messages = [json!({"role": "user", "content": question})];
+        let messages = [message::user(question)];
         let request = self
             .prompter
             .chat(&messages, &options, &now)

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
+use crate::openai::json::Json;
 use crate::openai::request::{Options, Prompt};
 use crate::roofline::model::ModelConfig;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
@@ -142,7 +143,7 @@ impl Prompter {
 
     pub(crate) fn chat(
         &self,
-        messages: &[Value],
+        messages: &[Json],
         options: &Options,
         now: &Zoned,
     ) -> Result<ValidRequest, ApiError> {
@@ -275,6 +276,7 @@ mod tests {
 
     use super::*;
     use crate::openai::error::ErrorCode;
+    use crate::openai::message;
 
     fn prompter(context_tokens: usize) -> Prompter {
         let dir = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
@@ -283,7 +285,7 @@ mod tests {
     }
 
     fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
-        let messages = [json!({"role": "user", "content": "What is rooflet?"})];
+        let messages = [message::user("What is rooflet?")];
         prompter.chat(&messages, options, &Zoned::default())
     }
 

@@ -8,12 +8,16 @@ fn now() -> Zoned {
     "2026-11-20T09:05:00[UTC]".parse().unwrap()
 }
 
+fn in_order(messages: &Value) -> Vec<Json> {
+    serde_json::from_value(messages.clone()).unwrap()
+}
+
 fn render(source: &str, messages: &Value) -> Result<String, RenderError> {
     let now = now();
     ChatTemplate::compile("chat_template.jinja", source)
         .unwrap()
         .render(RenderInput {
-            messages: messages.as_array().unwrap(),
+            messages: &in_order(messages),
             add_generation_prompt: true,
             bos_token: Some("<s>"),
             eos_token: None,
@@ -34,7 +38,7 @@ fn chats_of_the_reference() {
     for case in fixture["chat"].as_array().unwrap() {
         let text = template
             .render(RenderInput {
-                messages: case["messages"].as_array().unwrap(),
+                messages: &in_order(&case["messages"]),
                 add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
                 bos_token: Some("<|endoftext|>"),
                 eos_token: Some("<|im_end|>"),
@@ -45,54 +49,90 @@ fn chats_of_the_reference() {
     }
 }
 
-/// What templates in use rely on. The expected texts follow Jinja's documented rules; unlike those of `chat.json` above
-/// they were not recorded from transformers.
+/// What was recorded from transformers.
+#[derive(serde::Deserialize)]
+struct Recorded {
+    snippet_messages: Vec<Json>,
+    snippets: Vec<Snippet>,
+    published: Vec<Published>,
+}
+
+#[derive(serde::Deserialize)]
+struct Snippet {
+    source: String,
+    text: String,
+}
+
+/// A published template.
+#[derive(serde::Deserialize)]
+struct Published {
+    template: String,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    cases: Vec<Case>,
+}
+
+#[derive(serde::Deserialize)]
+struct Case {
+    name: String,
+    messages: Vec<Json>,
+    add_generation_prompt: bool,
+    text: Option<String>,
+    error: Option<String>,
+}
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures")
+}
+
+fn recorded() -> Recorded {
+    serde_json::from_slice(&std::fs::read(fixtures().join("templates.json")).unwrap()).unwrap()
+}
+
 #[test]
-fn what_templates_use() {
-    let messages =
-        json!([{"role": "user", "content": "a <b> 'c' \"d\" é"}, {"role": "assistant", "content": " x "}]);
-    let cases = [
-        ("{{ bos_token }}{{ eos_token }}|", "<s>|"),
-        ("{{ messages[0].content | tojson }}", r#""a <b> 'c' \"d\" é""#),
-        (
-            "{{ {'a': [1, 2], 'b': none} | tojson }}",
-            r#"{"a": [1, 2], "b": null}"#,
-        ),
-        (
-            "{{ {'a': [1]} | tojson(indent=2) }}",
-            "{\n  \"a\": [\n    1\n  ]\n}",
-        ),
-        (
-            "{{ messages[1].content.strip() }}|{{ messages[1]['content'] | trim }}",
-            "x|x",
-        ),
-        (
-            "{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-            "2",
-        ),
-        (
-            "{% for m in messages %}{% if m.role == 'assistant' %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
-            "user",
-        ),
-        (
-            "{% for m in messages %}{{ loop.index0 }}{% break %}{% endfor %}",
-            "0",
-        ),
-        ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f('y') }}", "[y]"),
-        ("{{ messages[0].get('name', 'none') }}", "none"),
-        ("{{ messages[::-1][0].role }}", "assistant"),
-        ("{{ true }} {{ none }}", "True None"),
-        ("{{ strftime_now('%d %b %Y') }}", "20 Nov 2026"),
-        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
-        ("x\n  {% generation %}\ny\n  {% endgeneration %}\nz", "x\ny\nz"),
-        ("{{ 'a' ~ 1 }}{{ 'abc'[1:] }}{{ 'a,b'.split(',')[1] }}", "a1bcb"),
-        (
-            "{{ messages[0] is mapping }}{{ tools is none }}{{ x is defined }}",
-            "TrueTrueFalse",
-        ),
-    ];
-    for (source, expected) in cases {
-        assert_eq!(render(source, &messages).unwrap(), expected, "{source}");
+fn published_templates_as_the_reference_renders_them() {
+    let now = now();
+    for model in recorded().published {
+        let file = fixtures().join(format!("templates/{}.jinja", model.template));
+        let source = std::fs::read_to_string(file).unwrap();
+        let template = ChatTemplate::compile("chat_template.jinja", &source).unwrap();
+        for case in model.cases {
+            let rendered = template.render(RenderInput {
+                messages: &case.messages,
+                add_generation_prompt: case.add_generation_prompt,
+                bos_token: model.bos_token.as_deref(),
+                eos_token: model.eos_token.as_deref(),
+                now: &now,
+            });
+            let (text, error) = match rendered {
+                Ok(text) => (Some(text), None),
+                Err(err) => (None, Some(err.to_string())),
+            };
+            assert_eq!(
+                (text, error),
+                (case.text, case.error),
+                "{}: {}",
+                model.template,
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_templates_use_one_by_one() {
+    let recorded = recorded();
+    let now = now();
+    for Snippet { source, text } in recorded.snippets {
+        let template = ChatTemplate::compile("chat_template.jinja", &source).unwrap();
+        let rendered = template.render(RenderInput {
+            messages: &recorded.snippet_messages,
+            add_generation_prompt: true,
+            bos_token: Some("<s>"),
+            eos_token: None,
+            now: &now,
+        });
+        assert_eq!(rendered.unwrap(), text, "{source}");
     }
 }
 

@@ -1,0 +1,198 @@
+//! JSON whose objects keep the order of their members, as Python's do. Templates print tool calls into the prompt as
+//! they came, and models were trained on texts made so; `serde_json::Value` would sort them.
+//!
+//! serde_json can keep the order everywhere, by a feature. It is off on purpose: the API server writes custom resources
+//! with sorted keys, as a real one does, and revisions are named by a hash of such text.
+
+use std::fmt;
+
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Number;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Json {
+    Null,
+    Bool(bool),
+    Number(Number),
+    String(String),
+    Array(Vec<Json>),
+    Object(Members),
+}
+
+/// Members of an object as they came. Of several with one name the last counts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Members(Vec<(String, Json)>);
+
+impl Json {
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(text) => Some(text),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::Array(_) | Self::Object(_) => None,
+        }
+    }
+
+    pub(crate) fn as_object(&self) -> Option<&Members> {
+        match self {
+            Self::Object(members) => Some(members),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::String(_) | Self::Array(_) => None,
+        }
+    }
+
+    fn as_object_mut(&mut self) -> Option<&mut Members> {
+        match self {
+            Self::Object(members) => Some(members),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::String(_) | Self::Array(_) => None,
+        }
+    }
+
+    /// A member of an object; `None` for all else.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        self.as_object()?.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
+        self.as_object_mut()?.get_mut(name)
+    }
+}
+
+impl Members {
+    pub(crate) fn new<const N: usize>(members: [(&str, Json); N]) -> Self {
+        Self(members.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Json> {
+        let found = self.0.iter().rev().find(|(own, _)| own == name);
+        found.map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Json> {
+        let found = self.0.iter_mut().rev().find(|(own, _)| own == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// Puts a value in the place of the one of that name, or at the end.
+    pub(crate) fn insert(&mut self, name: &str, value: Json) {
+        match self.get_mut(name) {
+            Some(place) => *place = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Number(number) => number.serialize(serializer),
+            Self::String(text) => serializer.serialize_str(text),
+            Self::Array(items) => {
+                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                items.iter().try_for_each(|item| list.serialize_element(item))?;
+                list.end()
+            }
+            Self::Object(Members(members)) => {
+                let mut map = serializer.serialize_map(Some(members.len()))?;
+                members
+                    .iter()
+                    .try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::String(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Json, E> {
+        Ok(Json::String(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Json::Object(Members(members)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_goes_out_in_its_order() {
+        let text = r#"{"z":[1,-2,2.5,true,null],"a":{"y":"é\n","b":{}},"m":18446744073709551615}"#;
+        let json: Json = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&json).unwrap(), text);
+    }
+
+    #[test]
+    fn of_several_members_the_last_counts_and_keeps_its_place() {
+        let mut json: Json = serde_json::from_str(r#"{"a":1,"b":2,"a":3}"#).unwrap();
+        assert_eq!(json.get("a"), Some(&Json::Number(3.into())));
+        let members = json.as_object_mut().unwrap();
+        members.insert("b", Json::Null);
+        members.insert("c", Json::Bool(true));
+        assert_eq!(
+            serde_json::to_string(&json).unwrap(),
+            r#"{"a":1,"b":null,"a":3,"c":true}"#
+        );
+        assert_eq!(Json::Null.get("a"), None);
+    }
+
+    #[test]
+    fn nesting_has_an_end() {
+        let deep = "[".repeat(100_000);
+        assert!(serde_json::from_str::<Json>(&deep).is_err());
+    }
+}
