@@ -9,7 +9,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 
 use crate::roofline::checkpoint::{self, CheckpointError, HEADER_LENGTH_BYTES, ModelShape, TensorTable};
-use crate::roofline::model::{CONFIG_FILE, ModelConfig, ModelConfigError};
+use crate::roofline::fields::CONFIG_FILE;
+use crate::roofline::model::{ModelConfig, ModelConfigError};
 
 /// Real ones are a few kilobytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;

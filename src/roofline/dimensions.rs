@@ -13,7 +13,17 @@ pub(crate) struct ModelDimensions {
     pub(crate) vocabulary: u32,
     /// The output head is the embedding table.
     pub(crate) tied_embeddings: bool,
+    /// A second table of embeddings that every layer mixes in (the small Gemma 4 models).
+    pub(crate) per_layer_inputs: Option<PerLayerInputs>,
     pub(crate) layers: Vec<Layer>,
+}
+
+/// A table with one vector per token and layer. Only its rows of the current tokens are read, but each layer has a
+/// projection into and out of its width, and the model one from its own width to all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PerLayerInputs {
+    pub(crate) vocabulary: u32,
+    pub(crate) width: u32,
 }
 
 /// One decoder layer.
@@ -35,8 +45,12 @@ pub(crate) enum Attention {
         window: Option<u32>,
         /// A gate of the queries' size multiplies the output (Qwen3-Next and its heirs).
         output_gate: bool,
-        /// Keys serve as values too: one projection and one cache less (Gemma 4's global layers).
+        /// One projection makes keys and values (Gemma 4's global layers). Both are cached all the same: they are
+        /// normalised differently, and only keys are rotated.
         keys_are_values: bool,
+        /// Attends to the keys and values of an earlier layer and has none of its own (the last layers of the small
+        /// Gemma 4 models).
+        shares_cache: bool,
     },
     /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token is cached.
     Latent {
@@ -108,11 +122,17 @@ impl Attention {
                 head_dim,
                 output_gate,
                 keys_are_values,
+                shares_cache,
                 ..
             } => {
                 let head = u64::from(head_dim);
                 let queries = d * u64::from(heads) * head * if output_gate { 2 } else { 1 };
-                let keys_and_values = d * u64::from(kv_heads) * head * if keys_are_values { 1 } else { 2 };
+                let projections = match (shares_cache, keys_are_values) {
+                    (true, _) => 0,
+                    (false, true) => 1,
+                    (false, false) => 2,
+                };
+                let keys_and_values = projections * d * u64::from(kv_heads) * head;
                 queries + keys_and_values + u64::from(heads) * head * d
             }
             Self::Latent {
@@ -149,17 +169,26 @@ impl Attention {
 
     /// Cache of one sequence of `context` tokens.
     pub(crate) fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        if let Self::Grouped {
+            shares_cache: true, ..
+        } = self
+        {
+            return Bytes::ZERO;
+        }
+        self.kv_read_bytes(context, bits)
+    }
+
+    /// What one decode step reads of the cache of a sequence of `context` tokens.
+    pub(crate) fn kv_read_bytes(&self, context: u32, bits: KvBits) -> Bytes {
         let elements = match *self {
             Self::Grouped {
                 kv_heads,
                 head_dim,
                 window,
-                keys_are_values,
                 ..
             } => {
                 let tokens = window.map_or(context, |window| window.min(context));
-                let copies = if keys_are_values { 1 } else { 2 };
-                copies * u64::from(kv_heads) * u64::from(head_dim) * u64::from(tokens)
+                2 * u64::from(kv_heads) * u64::from(head_dim) * u64::from(tokens)
             }
             Self::Latent {
                 kv_rank, rope_dim, ..
@@ -267,6 +296,10 @@ pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
 impl ModelDimensions {
     /// Weights that every token reads, head included: attention, dense blocks, routers and shared experts.
     pub(crate) fn core_parameters(&self) -> u64 {
+        let per_layer_projections = self
+            .per_layer_inputs
+            .map_or(0, |inputs| 3 * self.layers.len() as u64 * u64::from(inputs.width))
+            * u64::from(self.hidden);
         let layers: u64 = self
             .layers
             .iter()
@@ -274,7 +307,20 @@ impl ModelDimensions {
                 layer.attention.parameters(self.hidden) + layer.feed_forward.shared_parameters(self.hidden)
             })
             .sum();
-        layers + self.head_parameters()
+        layers + per_layer_projections + self.head_parameters()
+    }
+
+    /// Weights of which a step reads single rows: the token table where it is not the head, and that of the layers.
+    pub(crate) fn table_parameters(&self) -> u64 {
+        let tokens = if self.tied_embeddings {
+            0
+        } else {
+            self.head_parameters()
+        };
+        let layers = self.per_layer_inputs.map_or(0, |inputs| {
+            u64::from(inputs.vocabulary) * u64::from(inputs.width) * self.layers.len() as u64
+        });
+        tokens + layers
     }
 
     /// Weights of the output head; those of the embedding table where the two are tied.
@@ -306,12 +352,7 @@ impl ModelDimensions {
 
     /// All weights.
     pub(crate) fn parameters(&self) -> u64 {
-        let table = if self.tied_embeddings {
-            0
-        } else {
-            self.head_parameters()
-        };
-        self.core_parameters() + self.expert_parameters() + table
+        self.core_parameters() + self.expert_parameters() + self.table_parameters()
     }
 
     /// Weights that one token's pass multiplies with: the embedding table counts only as the head.
@@ -338,6 +379,14 @@ impl ModelDimensions {
         self.layers
             .iter()
             .map(|layer| layer.attention.kv_bytes(context, bits))
+            .sum()
+    }
+
+    /// What one decode step reads of the cache of a sequence of `context` tokens.
+    pub(crate) fn kv_read_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        self.layers
+            .iter()
+            .map(|layer| layer.attention.kv_read_bytes(context, bits))
             .sum()
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod cases;
 pub(crate) mod checkpoint;
 pub(crate) mod chip;
 pub(crate) mod dimensions;
+pub(crate) mod fields;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod predict;

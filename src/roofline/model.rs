@@ -5,13 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// The file that every error of this module names.
-pub(crate) const CONFIG_FILE: &str = "config.json";
-
-/// No dimension of a real model comes near this; beyond it the file is damaged and products would overflow.
-const MAX_DIMENSION: u64 = 1 << 24;
+use super::fields::{CONFIG_FILE, FieldError, Fields, parse_object, shortened};
 
 /// Families that the engine runs, as one block with switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,21 +136,8 @@ impl FloatType {
 /// Why a `config.json` cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ModelConfigError {
-    #[error("{CONFIG_FILE}: not valid JSON")]
-    InvalidJson {
-        #[source]
-        err: serde_json::Error,
-    },
-    #[error("{CONFIG_FILE}: expected a JSON object at the top level")]
-    NotAnObject,
-    #[error("{CONFIG_FILE}: required field `{field}` is missing")]
-    MissingField { field: String },
-    #[error("{CONFIG_FILE}: field `{field}` is {found}, expected {expected}")]
-    InvalidField {
-        field: String,
-        found: String,
-        expected: String,
-    },
+    #[error(transparent)]
+    Field(#[from] FieldError),
     #[error("{CONFIG_FILE}: model_type `{found}` is not supported; supported: llama, qwen2, qwen3")]
     UnsupportedArchitecture { found: String },
     #[error("{CONFIG_FILE}: field `{field}` is {found}, which is not supported: {supported}")]
@@ -168,10 +151,7 @@ pub(crate) enum ModelConfigError {
 impl ModelConfigError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::InvalidJson { .. }
-            | Self::NotAnObject
-            | Self::MissingField { .. }
-            | Self::InvalidField { .. } => "InvalidModelConfig",
+            Self::Field(_) => "InvalidModelConfig",
             Self::UnsupportedArchitecture { .. } => "UnsupportedArchitecture",
             Self::UnsupportedFeature { .. } => "UnsupportedModelFeature",
         }
@@ -181,11 +161,8 @@ impl ModelConfigError {
 impl ModelConfig {
     /// Parses the text of `config.json`.
     pub(crate) fn parse(text: &str) -> Result<Self, ModelConfigError> {
-        let value: Value = serde_json::from_str(text).map_err(|err| ModelConfigError::InvalidJson { err })?;
-        let root = Fields {
-            map: value.as_object().ok_or(ModelConfigError::NotAnObject)?,
-            path: "",
-        };
+        let object = parse_object(text)?;
+        let root = Fields::top(&object);
 
         let model_type = root.text("model_type")?;
         let architecture =
@@ -196,7 +173,7 @@ impl ModelConfig {
         if let Some(activation) = root.optional_text("hidden_act")?
             && activation != "silu"
         {
-            return Err(root.unsupported("hidden_act", "only silu is"));
+            return Err(unsupported(&root, "hidden_act", "only silu is"));
         }
 
         let hidden_size = root.dimension("hidden_size")?;
@@ -206,21 +183,17 @@ impl ModelConfig {
             .optional_dimension("num_key_value_heads")?
             .unwrap_or(attention_heads);
         if attention_heads % kv_heads != 0 {
-            return Err(root.invalid(
-                "num_key_value_heads",
-                format!("a divisor of num_attention_heads ({attention_heads})"),
-            ));
+            let expected = format!("a divisor of num_attention_heads ({attention_heads})");
+            return Err(root.invalid("num_key_value_heads", expected).into());
         }
         let head_dim = match root.optional_dimension("head_dim")? {
             Some(head_dim) => head_dim,
             None if hidden_size % attention_heads == 0 => hidden_size / attention_heads,
             None => {
-                return Err(root.invalid(
-                    "hidden_size",
-                    format!(
-                        "a multiple of num_attention_heads ({attention_heads}), as head_dim is not given"
-                    ),
-                ));
+                let expected = format!(
+                    "a multiple of num_attention_heads ({attention_heads}), as head_dim is not given"
+                );
+                return Err(root.invalid("hidden_size", expected).into());
             }
         };
         if head_dim % 2 != 0 {
@@ -229,7 +202,8 @@ impl ModelConfig {
             } else {
                 "hidden_size"
             };
-            return Err(root.invalid(field, format!("one that makes an even head size, not {head_dim}")));
+            let expected = format!("one that makes an even head size, not {head_dim}");
+            return Err(root.invalid(field, expected).into());
         }
 
         let attention_bias = root.optional_bool("attention_bias")?.unwrap_or(false);
@@ -275,7 +249,11 @@ fn refuse_sliding_windows(root: &Fields<'_>) -> Result<(), ModelConfigError> {
             .as_array()
             .is_some_and(|types| types.iter().all(|t| t == "full_attention"));
         if !all_full {
-            return Err(root.unsupported("layer_types", "every layer must be `full_attention`"));
+            return Err(unsupported(
+                root,
+                "layer_types",
+                "every layer must be `full_attention`",
+            ));
         }
         return Ok(());
     }
@@ -283,14 +261,15 @@ fn refuse_sliding_windows(root: &Fields<'_>) -> Result<(), ModelConfigError> {
     match (root.optional_bool("use_sliding_window")?, window) {
         // Qwen2 and Qwen3 files carry an unused window size beside `use_sliding_window: false`.
         (Some(false), _) | (_, None) => Ok(()),
-        (Some(true), Some(_)) => Err(root.unsupported(
+        (Some(true), Some(_)) => Err(unsupported(
+            root,
             "use_sliding_window",
             "attention windows are not; set it to false only if the model was trained so",
         )),
         (None, Some(_)) => {
             // The field's default is false in the two families that know it.
             if root.optional_text("model_type")? == Some("llama") {
-                return Err(root.unsupported("sliding_window", "attention windows are not"));
+                return Err(unsupported(root, "sliding_window", "attention windows are not"));
             }
             Ok(())
         }
@@ -313,9 +292,7 @@ fn parse_rope(root: &Fields<'_>, architecture: Architecture) -> Result<Rope, Mod
         (Some(theta), _) => theta,
         (None, Architecture::Llama) => 10_000.0,
         (None, Architecture::Qwen2 | Architecture::Qwen3) => {
-            return Err(ModelConfigError::MissingField {
-                field: "rope_theta".to_owned(),
-            });
+            return Err(root.missing("rope_theta").into());
         }
     };
     let scaling = match &scaling {
@@ -333,7 +310,11 @@ fn parse_rope_scaling(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigEr
     if let Some(partial) = scaling.optional_positive_float("partial_rotary_factor")?
         && partial != 1.0
     {
-        return Err(scaling.unsupported("partial_rotary_factor", "only whole heads are rotated"));
+        return Err(unsupported(
+            scaling,
+            "partial_rotary_factor",
+            "only whole heads are rotated",
+        ));
     }
     let (field, kind) = match scaling.optional_text("rope_type")? {
         Some(kind) => ("rope_type", kind),
@@ -350,10 +331,8 @@ fn parse_rope_scaling(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigEr
                 .optional_positive_float("high_freq_factor")?
                 .unwrap_or(4.0);
             if high_freq_factor <= low_freq_factor {
-                return Err(scaling.invalid(
-                    "high_freq_factor",
-                    format!("a number above low_freq_factor ({low_freq_factor})"),
-                ));
+                let expected = format!("a number above low_freq_factor ({low_freq_factor})");
+                return Err(scaling.invalid("high_freq_factor", expected).into());
             }
             Ok(RopeScaling::Llama3 {
                 factor: scaling.positive_float("factor")?,
@@ -364,7 +343,15 @@ fn parse_rope_scaling(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigEr
                     .unwrap_or(8192.0),
             })
         }
-        _ => Err(scaling.unsupported(field, "only default, linear and llama3 are")),
+        _ => Err(unsupported(scaling, field, "only default, linear and llama3 are")),
+    }
+}
+
+fn unsupported(fields: &Fields<'_>, field: &str, supported: &str) -> ModelConfigError {
+    ModelConfigError::UnsupportedFeature {
+        field: fields.name(field),
+        found: fields.found(field),
+        supported: supported.to_owned(),
     }
 }
 
@@ -378,7 +365,11 @@ fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantization>, ModelCo
     };
     let fields = section.as_fields();
     if field == "quantization_config" && fields.get("quant_method").is_some() {
-        return Err(fields.unsupported("quant_method", "convert the model with mlx_lm.convert first"));
+        return Err(unsupported(
+            &fields,
+            "quant_method",
+            "convert the model with mlx_lm.convert first",
+        ));
     }
     let default = parse_scheme(&fields)?;
     let mut overrides = BTreeMap::new();
@@ -401,180 +392,17 @@ fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigEr
     if let Some(mode) = fields.optional_text("mode")?
         && mode != "affine"
     {
-        return Err(fields.unsupported("mode", "only affine is"));
+        return Err(unsupported(fields, "mode", "only affine is"));
     }
     let group_size = fields.dimension("group_size")?;
     if ![32, 64, 128].contains(&group_size) {
-        return Err(fields.unsupported("group_size", "only 32, 64 and 128 are"));
+        return Err(unsupported(fields, "group_size", "only 32, 64 and 128 are"));
     }
     let bits = fields.dimension("bits")?;
     if ![2, 3, 4, 5, 6, 8].contains(&bits) {
-        return Err(fields.unsupported("bits", "only 2, 3, 4, 5, 6 and 8 are"));
+        return Err(unsupported(fields, "bits", "only 2, 3, 4, 5, 6 and 8 are"));
     }
     Ok(QuantizationScheme { group_size, bits })
-}
-
-/// A JSON object with the path that leads to it, so that errors can name the whole field.
-struct Fields<'a> {
-    map: &'a Map<String, Value>,
-    path: &'a str,
-}
-
-#[derive(Clone)]
-struct Section<'a> {
-    map: &'a Map<String, Value>,
-    path: String,
-}
-
-impl Section<'_> {
-    fn as_fields(&self) -> Fields<'_> {
-        Fields {
-            map: self.map,
-            path: &self.path,
-        }
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn get(&self, field: &str) -> Option<&'a Value> {
-        self.map.get(field)
-    }
-
-    fn name(&self, field: &str) -> String {
-        if self.path.is_empty() {
-            field.to_owned()
-        } else {
-            format!("{}.{field}", self.path)
-        }
-    }
-
-    fn found(&self, field: &str) -> String {
-        self.get(field)
-            .map_or_else(|| "absent".to_owned(), |value| shortened(&value.to_string()))
-    }
-
-    fn missing(&self, field: &str) -> ModelConfigError {
-        ModelConfigError::MissingField {
-            field: self.name(field),
-        }
-    }
-
-    fn invalid(&self, field: &str, expected: String) -> ModelConfigError {
-        ModelConfigError::InvalidField {
-            field: self.name(field),
-            found: self.found(field),
-            expected,
-        }
-    }
-
-    fn unsupported(&self, field: &str, supported: &str) -> ModelConfigError {
-        ModelConfigError::UnsupportedFeature {
-            field: self.name(field),
-            found: self.found(field),
-            supported: supported.to_owned(),
-        }
-    }
-
-    /// `null` counts as absent, as it does where these files are written.
-    fn present(&self, field: &str) -> Option<&'a Value> {
-        self.get(field).filter(|value| !value.is_null())
-    }
-
-    fn object(&self, field: &str) -> Result<Option<Section<'a>>, ModelConfigError> {
-        self.present(field)
-            .map(|value| {
-                let map = value
-                    .as_object()
-                    .ok_or_else(|| self.invalid(field, "an object".to_owned()))?;
-                Ok(Section {
-                    map,
-                    path: self.name(field),
-                })
-            })
-            .transpose()
-    }
-
-    fn text(&self, field: &str) -> Result<&'a str, ModelConfigError> {
-        self.optional_text(field)?.ok_or_else(|| self.missing(field))
-    }
-
-    fn optional_text(&self, field: &str) -> Result<Option<&'a str>, ModelConfigError> {
-        self.present(field)
-            .map(|value| {
-                value
-                    .as_str()
-                    .ok_or_else(|| self.invalid(field, "a string".to_owned()))
-            })
-            .transpose()
-    }
-
-    fn optional_bool(&self, field: &str) -> Result<Option<bool>, ModelConfigError> {
-        self.present(field)
-            .map(|value| {
-                value
-                    .as_bool()
-                    .ok_or_else(|| self.invalid(field, "true or false".to_owned()))
-            })
-            .transpose()
-    }
-
-    fn dimension(&self, field: &str) -> Result<u32, ModelConfigError> {
-        self.optional_dimension(field)?.ok_or_else(|| self.missing(field))
-    }
-
-    fn optional_dimension(&self, field: &str) -> Result<Option<u32>, ModelConfigError> {
-        self.present(field)
-            .map(|value| {
-                value
-                    .as_u64()
-                    .filter(|number| (1..=MAX_DIMENSION).contains(number))
-                    .and_then(|number| u32::try_from(number).ok())
-                    .ok_or_else(|| self.invalid(field, format!("an integer from 1 to {MAX_DIMENSION}")))
-            })
-            .transpose()
-    }
-
-    fn positive_float(&self, field: &str) -> Result<f32, ModelConfigError> {
-        self.optional_positive_float(field)?
-            .ok_or_else(|| self.missing(field))
-    }
-
-    fn optional_positive_float(&self, field: &str) -> Result<Option<f32>, ModelConfigError> {
-        self.present(field)
-            .map(|value| {
-                value
-                    .as_f64()
-                    .map(|number| number as f32)
-                    .filter(|number| number.is_finite() && *number > 0.0)
-                    .ok_or_else(|| self.invalid(field, "a number above 0".to_owned()))
-            })
-            .transpose()
-    }
-
-    fn token_ids(&self, field: &str) -> Result<Vec<u32>, ModelConfigError> {
-        token_ids(self.get(field))
-            .ok_or_else(|| self.invalid(field, "a token id or a list of token ids".to_owned()))
-    }
-}
-
-/// Token ids as `config.json` and `generation_config.json` write them: absent, null, one number or a list.
-/// `None` for anything else.
-pub(crate) fn token_ids(value: Option<&Value>) -> Option<Vec<u32>> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value {
-        None | Some(Value::Null) => Some(Vec::new()),
-        Some(Value::Array(ids)) => ids.iter().map(id).collect(),
-        Some(one) => id(one).map(|id| vec![id]),
-    }
-}
-
-/// Text of a file in an error message: bounded, whatever the file holds.
-fn shortened(text: &str) -> String {
-    const MAX_CHARS: usize = 80;
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -787,7 +615,7 @@ mod tests {
         );
         assert!(matches!(
             ModelConfig::parse("[]"),
-            Err(ModelConfigError::NotAnObject)
+            Err(ModelConfigError::Field(FieldError::NotAnObject))
         ));
     }
 

@@ -112,6 +112,7 @@ impl Shape {
             hidden: self.d,
             vocabulary: self.vocabulary,
             tied_embeddings: self.tied != 0,
+            per_layer_inputs: None,
             layers: (0..self.layers)
                 .map(|index| Layer {
                     attention: self.attention(index),
@@ -152,6 +153,7 @@ impl Shape {
             window: self.win.filter(|_| !global),
             output_gate: self.qgate != 0,
             keys_are_values: global_kind && self.kv_shared_global != 0,
+            shares_cache: false,
         }
     }
 

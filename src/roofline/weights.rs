@@ -25,11 +25,7 @@ impl Weights {
         let bits = format.bits();
         let every_step = (dimensions.core_parameters() - head) as f64 * bits.body + head as f64 * bits.head;
         let experts = dimensions.expert_parameters() as f64 * bits.body;
-        let idle = if dimensions.tied_embeddings {
-            0.0
-        } else {
-            head as f64 * bits.body
-        };
+        let idle = dimensions.table_parameters() as f64 * bits.body;
         let bytes = |bits: f64| Bytes((bits / 8.0).round() as u64);
         Self {
             every_step: bytes(every_step),

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::roofline::model::token_ids;
+use crate::roofline::fields::token_ids;
 
 /// A model's tokenizer. Immutable: one is shared by all requests.
 pub(crate) struct Tokenizer {

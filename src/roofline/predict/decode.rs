@@ -43,7 +43,10 @@ impl DecodePrediction {
         let dimensions = &model.dimensions;
 
         let weights = model.weights.streamed(dimensions, batch).0 as f64;
-        let kv = dimensions.kv_bytes(workload.context_tokens, workload.kv_bits).0 as f64 * f64::from(batch);
+        let kv = dimensions
+            .kv_read_bytes(workload.context_tokens, workload.kv_bits)
+            .0 as f64
+            * f64::from(batch);
         let memory = (weights + p.kv_penalty * kv) / (p.efficiency.of(chip) * chip.bandwidth.0);
 
         let billions = dimensions.active_parameters() as f64 / 1e9;
