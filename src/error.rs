@@ -24,10 +24,13 @@ impl fmt::Display for Chain<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ExitStatus {
+    Success = 0,
     /// Something failed at run time.
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
+    /// What was asked about does not fit; the answer is printed.
+    DoesNotFit = 3,
     /// A port, a lock or a directory that is needed is taken by another process.
     Unavailable = 69,
     /// A configuration, a manifest or a model directory is unusable; trying again will not help.

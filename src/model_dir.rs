@@ -1,25 +1,25 @@
 //! A model directory on disk, inspected without reading weights: `config.json` and the headers of its
 //! safetensors files, with bounds on all that is read. Inputs: a path; output: a [`ModelDir`] whose model is
-//! complete and supported, or an error that names the file.
+//! complete and supported, or the [`ModelFacts`] of any model, or an error that names the file.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use serde_json::Value;
 
 use crate::roofline::checkpoint::{self, CheckpointError, HEADER_LENGTH_BYTES, ModelShape, TensorTable};
+use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use crate::roofline::fields::CONFIG_FILE;
 use crate::roofline::model::{ModelConfig, ModelConfigError};
 
 /// Real ones are a few kilobytes.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// One line per tensor.
-const MAX_INDEX_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// The largest published models come in fewer than 200 files.
-const MAX_WEIGHT_FILES: usize = 1000;
+pub(crate) const MAX_WEIGHT_FILES: usize = 1000;
 
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// A directory that holds a complete, supported model.
 #[derive(Debug, Clone)]
@@ -59,6 +59,12 @@ pub(crate) enum InspectModelError {
         #[source]
         err: ModelConfigError,
     },
+    #[error("`{path}`")]
+    Facts {
+        path: Utf8PathBuf,
+        #[source]
+        err: FactsError,
+    },
     #[error("model directory `{path}`")]
     Checkpoint {
         path: Utf8PathBuf,
@@ -77,6 +83,7 @@ impl InspectModelError {
             }
             Self::Read { .. } => "ReadFailed",
             Self::Config { err, .. } => err.reason(),
+            Self::Facts { err, .. } => err.reason(),
             Self::Checkpoint { err, .. } => err.reason(),
         }
     }
@@ -111,6 +118,55 @@ impl ModelDir {
             #[cfg(feature = "mlx")]
             weight_files,
         })
+    }
+}
+
+/// What is known of the model at `path`, a directory or its `config.json`; whether the engine can run it does not
+/// matter. Headers count where every file is there, else the index, else the configuration alone.
+pub(crate) fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
+    let dir = if path.is_dir() {
+        path
+    } else if path.is_file() {
+        path.parent().unwrap_or(path)
+    } else {
+        return Err(InspectModelError::NoDirectory {
+            path: path.to_owned(),
+        });
+    };
+    let config = if path.is_dir() {
+        CONFIG_FILE
+    } else {
+        path.file_name().unwrap_or(CONFIG_FILE)
+    };
+    let text = read_bounded(dir, config, MAX_CONFIG_BYTES)?;
+    let of = |tensors: Tensors<'_>| {
+        ModelFacts::new(&text, tensors).map_err(|err| InspectModelError::Facts {
+            path: path.to_owned(),
+            err,
+        })
+    };
+    // Another file than config.json is not the configuration of the weights that may lie beside it.
+    if config != CONFIG_FILE {
+        return of(Tensors::Unknown);
+    }
+    match weight_files(dir) {
+        Ok(files) => {
+            let mut tensors = TensorTable::default();
+            for file in &files {
+                add_headers(dir, file, &mut tensors)?;
+            }
+            of(Tensors::Headers(&tensors))
+        }
+        Err(InspectModelError::MissingFile { .. }) => {
+            let text = read_bounded(dir, INDEX_FILE, MAX_INDEX_BYTES)?;
+            let index = WeightIndex::parse(&text).map_err(|problem| InspectModelError::InvalidIndex {
+                path: dir.join(INDEX_FILE),
+                problem,
+            })?;
+            of(Tensors::Index(&index))
+        }
+        Err(InspectModelError::NoWeights { .. }) => of(Tensors::Unknown),
+        Err(err) => Err(err),
     }
 }
 
@@ -151,7 +207,9 @@ fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
     let mut names: Vec<String> = match read_optional(dir, INDEX_FILE, MAX_INDEX_BYTES)? {
         Some(text) => {
             let path = dir.join(INDEX_FILE);
-            indexed_files(&text).map_err(|problem| InspectModelError::InvalidIndex { path, problem })?
+            let index = WeightIndex::parse(&text)
+                .map_err(|problem| InspectModelError::InvalidIndex { path, problem })?;
+            index.files.into_iter().collect()
         }
         None => {
             let failed = |err| InspectModelError::Read {
@@ -183,28 +241,6 @@ fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
         });
     }
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
-}
-
-fn indexed_files(text: &str) -> Result<Vec<String>, String> {
-    let index: Value = serde_json::from_str(text).map_err(|err| format!("not valid JSON: {err}"))?;
-    let map = index
-        .get("weight_map")
-        .and_then(Value::as_object)
-        .ok_or("field `weight_map` must be an object from tensor to file")?;
-    map.iter()
-        .map(|(tensor, file)| {
-            let file = file
-                .as_str()
-                .ok_or(format!("weight_map.{tensor} must be a file name"))?;
-            // The index comes with a download: it must not lead out of the directory.
-            if file.contains(['/', '\\']) || file == ".." {
-                return Err(format!(
-                    "weight_map.{tensor} must be a file beside the index, not `{file}`"
-                ));
-            }
-            Ok(file.to_owned())
-        })
-        .collect()
 }
 
 fn add_headers(dir: &Utf8Path, path: &Utf8Path, tensors: &mut TensorTable) -> Result<(), InspectModelError> {

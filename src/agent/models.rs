@@ -184,6 +184,7 @@ fn cost(shape: &ModelShape, element: FloatType) -> ModelCost {
             window: None,
             output_gate: false,
             keys_are_values: false,
+            shares_cache: false,
         },
         feed_forward: FeedForward::Dense {
             intermediate: config.intermediate_size,
@@ -201,6 +202,7 @@ fn cost(shape: &ModelShape, element: FloatType) -> ModelCost {
             hidden: config.hidden_size,
             vocabulary: config.vocab_size,
             tied_embeddings: shape.tied,
+            per_layer_inputs: None,
             layers: vec![layer; config.layers as usize],
         },
         weights: Weights {

@@ -110,7 +110,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
     telemetry::init(cli.log_format, "info,kube_client=off");
     match execute(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status as u8),
         Err(failure) => {
             ui::error(&failure.error);
             ExitCode::from(failure.status as u8)
@@ -118,20 +118,22 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn execute(command: Command) -> Result<(), Failure> {
+fn execute(command: Command) -> Result<ExitStatus, Failure> {
     match command {
+        // The one verb whose answer may be no.
+        Command::Fit(args) => return fit::run(&args),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
-        Command::Fit(args) => fit::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),
         Command::Version(args) => version::run(&args),
-    }
+    }?;
+    Ok(ExitStatus::Success)
 }
 
 /// Runs an asynchronous verb to its end.

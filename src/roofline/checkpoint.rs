@@ -14,25 +14,43 @@ pub(crate) const HEADER_LENGTH_BYTES: u64 = 8;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Element type of a stored tensor, as far as supported checkpoints use them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(crate) enum StoredType {
     F32,
     F16,
     BF16,
+    #[serde(rename = "F8_E4M3", alias = "F8_E5M2")]
+    F8,
     /// Packed quantised weights.
     U32,
+    /// Scales of the formats of Microscaling, and weights packed by other tools.
+    U8,
+    I32,
     /// Anything else: kept, so that the error can say which tensor has it.
     #[serde(other)]
     Other,
 }
 
 impl StoredType {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::BF16 => "bfloat16",
+            Self::F8 => "float8",
+            Self::U32 => "packed",
+            Self::U8 => "uint8",
+            Self::I32 => "int32",
+            Self::Other => "other",
+        }
+    }
+
     fn float(self) -> Option<FloatType> {
         match self {
             Self::F32 => Some(FloatType::F32),
             Self::F16 => Some(FloatType::F16),
             Self::BF16 => Some(FloatType::BF16),
-            Self::U32 | Self::Other => None,
+            Self::F8 | Self::U32 | Self::U8 | Self::I32 | Self::Other => None,
         }
     }
 }
@@ -209,8 +227,9 @@ impl TensorTable {
 
 fn element_bytes(dtype: StoredType) -> Option<u64> {
     match dtype {
-        StoredType::F32 | StoredType::U32 => Some(4),
+        StoredType::F32 | StoredType::U32 | StoredType::I32 => Some(4),
         StoredType::F16 | StoredType::BF16 => Some(2),
+        StoredType::F8 | StoredType::U8 => Some(1),
         StoredType::Other => None,
     }
 }

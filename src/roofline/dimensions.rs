@@ -404,6 +404,17 @@ impl ModelDimensions {
         (matrices, scores)
     }
 
+    /// The same model in an engine that keeps every token in every cache.
+    pub(crate) fn without_windows(&self) -> Self {
+        let mut whole = self.clone();
+        for layer in &mut whole.layers {
+            if let Attention::Grouped { window, .. } = &mut layer.attention {
+                *window = None;
+            }
+        }
+        whole
+    }
+
     pub(crate) fn expert_layers(&self) -> usize {
         let routed = |layer: &&Layer| layer.feed_forward.routing().is_some();
         self.layers.iter().filter(routed).count()

@@ -74,6 +74,7 @@ impl ServedModel {
                 window: None,
                 output_gate: false,
                 keys_are_values: false,
+                shares_cache: false,
             },
             feed_forward: FeedForward::Dense {
                 intermediate: 0,
@@ -86,6 +87,7 @@ impl ServedModel {
                     hidden: 0,
                     vocabulary: 0,
                     tied_embeddings: true,
+                    per_layer_inputs: None,
                     layers: vec![layer],
                 },
                 weights: super::weights::Weights {

@@ -3,7 +3,7 @@
 
 use super::admission::{FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
 use super::chip;
-use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions};
+use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
 use super::memory::{ServedModel, activation_bytes};
 use super::predict::{Hardware, Interval, ModelCost};
 use super::weights::Weights;
@@ -41,6 +41,10 @@ impl ServedModel {
                 hidden_size: dimensions.hidden,
                 vocabulary_size: dimensions.vocabulary,
                 tied_embeddings: dimensions.tied_embeddings,
+                per_layer_inputs: dimensions.per_layer_inputs.map(|inputs| api::PerLayerInputs {
+                    vocabulary_size: inputs.vocabulary,
+                    width: inputs.width,
+                }),
                 layers,
             }),
             max_context_tokens,
@@ -65,6 +69,10 @@ impl ServedModel {
                     hidden: cost.hidden_size,
                     vocabulary: cost.vocabulary_size,
                     tied_embeddings: cost.tied_embeddings,
+                    per_layer_inputs: cost.per_layer_inputs.map(|inputs| PerLayerInputs {
+                        vocabulary: inputs.vocabulary_size,
+                        width: inputs.width,
+                    }),
                     layers: layers.collect(),
                 },
                 weights: Weights {
@@ -87,6 +95,7 @@ fn publish_layer(layer: &Layer) -> api::LayerGroup {
             window,
             output_gate,
             keys_are_values,
+            shares_cache,
         } => api::LayerAttention {
             kind: AttentionType::Grouped,
             heads,
@@ -95,6 +104,7 @@ fn publish_layer(layer: &Layer) -> api::LayerGroup {
             window_tokens: window.unwrap_or(0),
             output_gate,
             keys_are_values,
+            shares_cache,
             ..api::LayerAttention::default()
         },
         Attention::Latent {
@@ -168,6 +178,7 @@ fn attention(published: &api::LayerAttention) -> Attention {
             window: set(published.window_tokens),
             output_gate: published.output_gate,
             keys_are_values: published.keys_are_values,
+            shares_cache: published.shares_cache,
         },
         AttentionType::Latent => Attention::Latent {
             heads: published.heads,

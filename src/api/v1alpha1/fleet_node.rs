@@ -311,9 +311,22 @@ pub(crate) struct ModelCost {
     pub(crate) vocabulary_size: u32,
     /// Whether the output head is the embedding table.
     pub(crate) tied_embeddings: bool,
+    /// A second table of embeddings, with a vector per token and layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) per_layer_inputs: Option<PerLayerInputs>,
     /// Layers, equal ones together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) layers: Vec<LayerGroup>,
+}
+
+/// Dimensions of a table of embeddings that every layer mixes in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PerLayerInputs {
+    /// Tokens in the table.
+    pub(crate) vocabulary_size: u32,
+    /// Width of a vector.
+    pub(crate) width: u32,
 }
 
 /// Layers of the same dimensions.
@@ -360,9 +373,12 @@ pub(crate) struct LayerAttention {
     /// Whether a gate multiplies the output.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) output_gate: bool,
-    /// Whether keys serve as values.
+    /// Whether one projection makes keys and values.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) keys_are_values: bool,
+    /// Whether the layer attends to the cache of an earlier one and has none of its own.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) shares_cache: bool,
 }
 
 /// Kinds of attention.

@@ -1,22 +1,189 @@
 //! `rooflet fit`: whether a model fits a machine, and how fast it would be.
 
 mod cases;
+mod machine;
+mod model;
+mod report;
 
+use anyhow::anyhow;
 use camino::Utf8PathBuf;
 
-use super::Failure;
+use super::{Failure, ui};
+use crate::api::v1alpha1::DEFAULT_CONTEXT_TOKENS;
+use crate::error::ExitStatus;
+use crate::quantity;
+use crate::roofline::fit::{Fit, Service};
+use crate::roofline::predict::{Engine, Parameters};
+use crate::roofline::weights::WeightFormat;
+use crate::units::Bytes;
+use model::NamedModel;
+
+/// The prompt whose first token is timed where none is given, in tokens; less if the context is.
+const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 
 /// Tell whether a model fits a machine, and how fast it would be there.
+///
+/// Exits with 0 if it fits and with 3 if it does not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// The model: its directory, its config.json, or FILE.json#NAME for a table of shapes.
+    #[arg(required_unless_present = "cases", conflicts_with = "cases")]
+    model: Option<String>,
+    /// The chip, such as "Apple M4 Pro". Without it: this machine.
+    #[arg(long)]
+    chip: Option<String>,
+    /// GPU cores of --chip, where it comes with several numbers.
+    #[arg(long, requires = "chip")]
+    gpu_cores: Option<u32>,
+    /// Memory of the machine, such as 24Gi. Without it: the least that --chip comes with.
+    #[arg(long, value_parser = memory_size)]
+    memory: Option<Bytes>,
+    /// One line for every chip there is.
+    #[arg(long, conflicts_with_all = ["chip", "cases"])]
+    all_chips: bool,
+    /// What runs the model.
+    #[arg(long, value_enum, default_value_t)]
+    engine: EngineName,
+    /// Tokens of prompt and answer together. Default: what the model was made for, at most 32768.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    context: Option<u32>,
+    /// Streams served at the same time.
+    #[arg(long, value_name = "STREAMS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    concurrency: u32,
+    /// Tokens of the prompt whose first token is timed. Default: 2000, or the context if that is less.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    prompt: Option<u32>,
+    /// Bits of an element of the KV cache: 4, 8, 16 or 32.
+    #[arg(long, value_name = "BITS", default_value_t = 16, value_parser = kv_bits)]
+    kv_bits: u32,
+    /// Format of the weights, for FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
+    #[arg(long, value_name = "FORMAT")]
+    quantization: Option<WeightFormat>,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
     /// Predict every row of a CSV file of measurements, and print the rows with the predictions added.
     #[arg(long, value_name = "FILE.csv", requires = "shapes")]
-    cases: Utf8PathBuf,
+    cases: Option<Utf8PathBuf>,
     /// Model dimensions for --cases, by name.
-    #[arg(long, value_name = "FILE.json")]
-    shapes: Utf8PathBuf,
+    #[arg(long, value_name = "FILE.json", requires = "cases")]
+    shapes: Option<Utf8PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    cases::run(&args.cases, &args.shapes)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum EngineName {
+    #[default]
+    Mlx,
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    if let (Some(cases), Some(shapes)) = (&args.cases, &args.shapes) {
+        cases::run(cases, shapes)?;
+        return Ok(ExitStatus::Success);
+    }
+    let name = args.model.as_deref().unwrap_or_default();
+    let model = model::load(name, args.quantization)?;
+    let service = service(args, &model)?;
+    let fits = if args.all_chips {
+        all_chips(args, &model, service)?
+    } else {
+        one_machine(args, &model, service)?
+    };
+    Ok(if fits {
+        ExitStatus::Success
+    } else {
+        ExitStatus::DoesNotFit
+    })
+}
+
+fn one_machine(args: &Args, model: &NamedModel, service: Service) -> Result<bool, Failure> {
+    let machine = machine::choose(args.chip.as_deref(), args.gpu_cores, args.memory)?;
+    let fit = Fit::new(&model.facts, service, &machine.machine, Parameters::built_in());
+    ui::output(&match args.output {
+        Output::Json => serde_json::to_string_pretty(&report::json(&fit, model, &machine.machine))? + "\n",
+        Output::Text => report::text(&fit, model, service, &machine),
+    });
+    Ok(fit.admitted())
+}
+
+fn all_chips(args: &Args, model: &NamedModel, service: Service) -> Result<bool, Failure> {
+    let fits: Vec<_> = machine::catalogue(args.memory)
+        .into_iter()
+        .map(|machine| {
+            let fit = Fit::new(&model.facts, service, &machine, Parameters::built_in());
+            (machine, fit)
+        })
+        .collect();
+    if fits.is_empty() {
+        let err = anyhow!("no chip of the catalogue is sold with this --memory");
+        return Err(Failure::new(ExitStatus::Usage, err));
+    }
+    let chosen = report::smallest_that_fits(fits);
+    ui::output(&match args.output {
+        Output::Json => {
+            let list: Vec<_> = chosen
+                .iter()
+                .map(|(machine, fit)| report::json(fit, model, machine))
+                .collect();
+            serde_json::to_string_pretty(&list)? + "\n"
+        }
+        Output::Text => report::table(&chosen, model, service),
+    });
+    Ok(chosen.iter().any(|(_, fit)| fit.admitted()))
+}
+
+fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
+    let context_tokens = args.context.unwrap_or_else(|| {
+        let longest = model.facts.max_context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS);
+        longest.min(DEFAULT_CONTEXT_TOKENS)
+    });
+    let prompt_tokens = args
+        .prompt
+        .unwrap_or_else(|| DEFAULT_PROMPT_TOKENS.min(context_tokens));
+    if prompt_tokens > context_tokens {
+        let err = anyhow!(
+            "--prompt {prompt_tokens} is longer than the context of {context_tokens} tokens: raise --context"
+        );
+        return Err(Failure::new(ExitStatus::Usage, err));
+    }
+    Ok(Service {
+        engine: match args.engine {
+            EngineName::Mlx => Engine::Mlx,
+            EngineName::LlamaCpp => Engine::LlamaCpp,
+        },
+        context_tokens,
+        concurrency: args.concurrency,
+        prompt_tokens,
+        kv_bits: args.kv_bits,
+    })
+}
+
+/// `24Gi`, or `24GB` as it says on the box, which is the same for memory.
+fn memory_size(text: &str) -> Result<Bytes, String> {
+    let binary = match text.trim().strip_suffix(['B', 'b']) {
+        Some(decimal) if decimal.ends_with('G') => format!("{decimal}i"),
+        Some(binary) => binary.to_owned(),
+        None => text.trim().to_owned(),
+    };
+    let size = quantity::parse_bytes(&binary).map_err(|err| err.to_string())?;
+    if size < Bytes::gib(1) {
+        return Err(format!("that is {size}; write a size such as 24Gi"));
+    }
+    Ok(size)
+}
+
+fn kv_bits(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bits @ (4 | 8 | 16 | 32)) => Ok(bits),
+        Ok(_) | Err(_) => Err("it can be 4, 8, 16 or 32".to_owned()),
+    }
 }

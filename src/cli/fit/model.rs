@@ -1,0 +1,69 @@
+//! The argument MODEL of `rooflet fit`: from its text to the facts.
+
+use anyhow::{Context, anyhow};
+use camino::Utf8Path;
+
+use crate::cli::Failure;
+use crate::error::ExitStatus;
+use crate::model_dir;
+use crate::roofline::facts::ModelFacts;
+use crate::roofline::predict::ModelCost;
+use crate::roofline::shapes::ShapeFile;
+use crate::roofline::weights::{WeightFormat, Weights};
+
+/// A model and what to call it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NamedModel {
+    pub(super) name: String,
+    pub(super) facts: ModelFacts,
+    /// Where it is a shape: the format that was asked for.
+    pub(super) format: Option<WeightFormat>,
+}
+
+pub(super) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
+    if let Some((file, name)) = model.rsplit_once('#') {
+        return shape(Utf8Path::new(file), name, quantization);
+    }
+    if quantization.is_some() {
+        let err =
+            anyhow!("--quantization is for FILE.json#NAME; `{model}` says itself how its weights are stored");
+        return Err(Failure::new(ExitStatus::Usage, err));
+    }
+    let path = Utf8Path::new(model);
+    let facts = model_dir::facts(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let directory = if path.is_dir() { Some(path) } else { path.parent() };
+    let canonical = directory.and_then(|directory| directory.canonicalize_utf8().ok());
+    let name = canonical
+        .as_deref()
+        .and_then(Utf8Path::file_name)
+        .unwrap_or(model);
+    Ok(NamedModel {
+        name: name.to_owned(),
+        facts,
+        format: None,
+    })
+}
+
+fn shape(file: &Utf8Path, name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
+    let Some(format) = quantization else {
+        let err = anyhow!(
+            "a shape does not say how its weights are stored: add --quantization, one of {}",
+            WeightFormat::NAMES
+        );
+        return Err(Failure::new(ExitStatus::Usage, err));
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    let unusable = |err| {
+        let err = anyhow::Error::new(err).context(format!("reading {file}"));
+        Failure::new(ExitStatus::Config, err)
+    };
+    let dimensions = ShapeFile::parse(&text)
+        .and_then(|shapes| shapes.dimensions(name))
+        .map_err(unusable)?;
+    let weights = Weights::estimate(&dimensions, format);
+    Ok(NamedModel {
+        name: name.to_owned(),
+        facts: ModelFacts::of_shape(name, ModelCost { dimensions, weights }),
+        format: Some(format),
+    })
+}

@@ -1,0 +1,426 @@
+//! How the answers of `rooflet fit` look: in plain words, as a table, as JSON.
+
+use serde_json::{Value, json};
+
+use super::machine::ChosenMachine;
+use super::model::NamedModel;
+use crate::roofline::dimensions::{Attention, KvBits, ModelDimensions};
+use crate::roofline::facts::{Family, WeightsSource};
+use crate::roofline::fit::{Fit, Machine, Obstacle, Service};
+use crate::roofline::predict::{Basis, Constraint, DecodePrediction, Hardware, Interval, Prediction};
+use crate::units::Bytes;
+
+/// The documented shape of `-o json`, one object per machine.
+pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
+    let interval =
+        |interval: Interval| json!({"p10": interval.p10, "p50": interval.p50, "p90": interval.p90});
+    let prediction = fit.prediction.as_ref();
+    let facts = &model.facts;
+    json!({
+        "admitted": fit.admitted(),
+        "binding": fit.binding(),
+        "memory": {
+            "weightsBytes": fit.need.weights.0,
+            "kvBytes": fit.need.kv.map(|kv| kv.0),
+            "activationBytes": fit.need.activations.0,
+            "runtimeBytes": fit.need.runtime.0,
+            "limitBytes": fit.limit.0,
+            "basis": fit.memory_basis.as_str(),
+        },
+        "decode": prediction.map(|Prediction { decode, .. }| json!({
+            "tokensPerSecond": interval(decode.tokens_per_second),
+            "aggregateTokensPerSecond": interval(decode.aggregate_tokens_per_second),
+            "bytesPerToken": decode.bytes_per_token,
+            "basis": decode.basis.as_str(),
+        })),
+        "prefill": prediction.map(|Prediction { prefill, .. }| json!({
+            "tokensPerSecond": interval(prefill.tokens_per_second),
+            "basis": prefill.basis.as_str(),
+        })),
+        "timeToFirstTokenSeconds": prediction.map(|Prediction { prefill, .. }| {
+            let mut seconds = interval(prefill.first_token_seconds);
+            seconds["basis"] = json!(prefill.basis.as_str());
+            seconds
+        }),
+        "maxContextTokens": fit.max_context_tokens,
+        "maxConcurrency": fit.max_concurrency,
+        "suggestions": fit.suggestions.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "model": {
+            "name": model.name,
+            "architecture": facts.model_type,
+            "known": facts.dimensions.is_some(),
+            "parameters": facts.parameters,
+            "activeParameters": facts.dimensions.as_ref().map(ModelDimensions::active_parameters),
+            "leftOutBytes": facts.left_out.0,
+            "weightsFrom": source_word(&facts.source),
+            "maxContextTokens": facts.max_context_tokens,
+        },
+        "machine": {
+            "chip": machine.name,
+            "gpuCores": gpu_cores(machine),
+            "memoryBytes": machine.memory.0,
+        },
+    })
+}
+
+fn source_word(source: &WeightsSource) -> &'static str {
+    match source {
+        WeightsSource::Headers(_) => "Headers",
+        WeightsSource::Index { .. } => "Index",
+        WeightsSource::Config => "Estimate",
+    }
+}
+
+fn gpu_cores(machine: &Machine) -> Option<u32> {
+    machine.hardware.map(|Hardware::Chip(chip)| chip.gpu_cores)
+}
+
+/// The answer in plain words.
+pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &ChosenMachine) -> String {
+    let machine = &chosen.machine;
+    let mut out = format!("{} on {}\n\n", describe_model(model), describe_machine(machine));
+    verdict(&mut out, fit, machine, model);
+    memory(&mut out, fit, model, service);
+    match &fit.prediction {
+        Some(prediction) => speed(&mut out, prediction, service, machine),
+        None if model.facts.dimensions.is_some() => {
+            out.push_str(
+                "\nHow fast it would be cannot be told: this machine's speed has not been measured.\n",
+            );
+        }
+        None => {}
+    }
+    if let (Some(context), Some(streams)) = (fit.max_context_tokens, fit.max_concurrency) {
+        let plural = if streams == 1 { "stream" } else { "streams" };
+        line(
+            &mut out,
+            &format!(
+                "\nAt most: a context of {context} tokens at {} {}, or {streams} {plural} of {} tokens.",
+                service.concurrency,
+                if service.concurrency == 1 {
+                    "stream"
+                } else {
+                    "streams"
+                },
+                service.context_tokens
+            ),
+        );
+    }
+    if !fit.suggestions.is_empty() {
+        out.push_str("\nAny one of these would make it fit:\n");
+        for suggestion in &fit.suggestions {
+            line(&mut out, &format!("  - {suggestion}"));
+        }
+    }
+    for note in &chosen.notes {
+        line(&mut out, &format!("\nNote: {note}."));
+    }
+    out
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+fn describe_model(model: &NamedModel) -> String {
+    let facts = &model.facts;
+    let mut words = vec![facts.model_type.clone(), parameters(facts.parameters)];
+    if let Some(dimensions) = &facts.dimensions
+        && dimensions.expert_layers() > 0
+    {
+        words.push(format!(
+            "{} active per token",
+            parameters(dimensions.active_parameters())
+        ));
+    }
+    match model.format {
+        Some(format) => words.push(format.to_string()),
+        None => {
+            words.push(facts.format.default.to_string());
+            let exceptions = facts.format.exceptions();
+            let listed: Vec<String> = exceptions
+                .iter()
+                .map(|(format, count)| format!("{count} matrices {format}"))
+                .collect();
+            if !listed.is_empty() {
+                words.push(format!("but {}", listed.join(" and ")));
+            }
+        }
+    }
+    format!("{} ({})", model.name, words.join(", "))
+}
+
+fn parameters(count: u64) -> String {
+    let billions = count as f64 / 1e9;
+    if billions >= 1.0 {
+        format!("{billions:.2} billion parameters")
+    } else {
+        format!("{:.1} million parameters", count as f64 / 1e6)
+    }
+}
+
+fn describe_machine(machine: &Machine) -> String {
+    match machine.hardware {
+        Some(Hardware::Chip(chip)) => format!("{chip}, {} of memory", machine.memory),
+        None => format!("{}, {} of memory", machine.name, machine.memory),
+    }
+}
+
+fn verdict(out: &mut String, fit: &Fit, machine: &Machine, model: &NamedModel) {
+    let total = fit.need.total();
+    let verdict = match fit.obstacle {
+        None => format!(
+            "It fits: it takes {total}, and models may use {} of {}.",
+            fit.limit, machine.memory
+        ),
+        Some(Obstacle::Memory) => format!(
+            "It does not fit: it takes {total}, and the machine has {}, of which models may use {}.",
+            machine.memory, fit.limit
+        ),
+        Some(Obstacle::WorkingSet) => format!(
+            "It does not fit: it takes {total}, and of the machine's {} models may use {}.",
+            machine.memory, fit.limit
+        ),
+        Some(Obstacle::Context { longest }) => {
+            format!("It does not fit: the model was made for contexts of up to {longest} tokens.")
+        }
+        Some(Obstacle::UnknownFamily) => format!(
+            "It cannot be told whether it fits: model_type `{}` is not known here, so neither are its caches.\n\
+             Its weights are known and would fit. Known families: {}.",
+            model.facts.model_type,
+            Family::names()
+        ),
+    };
+    line(out, &verdict);
+}
+
+fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
+    let facts = &model.facts;
+    let need = &fit.need;
+    let mut row = |what: &str, bytes: Bytes, why: &str| {
+        line(out, &format!("  {what:<12}{:>10}  {why}", bytes.to_string()));
+    };
+    let source = match &facts.source {
+        WeightsSource::Headers(_) => "counted, tensor by tensor",
+        WeightsSource::Index { .. } => "as the index of the files says",
+        WeightsSource::Config => "estimated from dimensions and format",
+    };
+    row("weights", need.weights, source);
+    if facts.left_out > Bytes::ZERO {
+        let parts = left_out_parts(&facts.source);
+        row(
+            "",
+            facts.left_out,
+            &format!("more in the files is not loaded{parts}"),
+        );
+    }
+    if let (Some(kv), Some(dimensions)) = (need.kv, &facts.dimensions) {
+        row("KV cache", kv, &describe_cache(dimensions, kv, service));
+    }
+    if facts.dimensions.is_some() {
+        row(
+            "activations",
+            need.activations,
+            "while a long prompt is read, in steps of 2048 tokens",
+        );
+    }
+    row("runtime", need.runtime, "the engine itself");
+}
+
+fn left_out_parts(source: &WeightsSource) -> String {
+    let WeightsSource::Headers(census) = source else {
+        return String::new();
+    };
+    let parts: Vec<&str> = census
+        .iter()
+        .filter(|(part, _)| !part.is_loaded())
+        .map(|(part, _)| part.as_str())
+        .collect();
+    if parts.is_empty() {
+        ": a second copy of the tied output head".to_owned()
+    } else {
+        format!(": {}", parts.join(", "))
+    }
+}
+
+fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service) -> String {
+    let streams = if service.concurrency == 1 {
+        "1 stream".to_owned()
+    } else {
+        format!("{} streams", service.concurrency)
+    };
+    let mut text = format!(
+        "{streams} of {} tokens, {} bits an element",
+        service.context_tokens, service.kv_bits
+    );
+    let bits = KvBits::new(service.kv_bits);
+    let whole = dimensions
+        .without_windows()
+        .kv_bytes(service.context_tokens, bits)
+        * u64::from(service.concurrency);
+    if whole > kv {
+        text.push_str(&format!("; {whole} if sliding layers kept every token"));
+    }
+    let count = |wanted: fn(&Attention) -> bool| {
+        dimensions
+            .layers
+            .iter()
+            .filter(|layer| wanted(&layer.attention))
+            .count()
+    };
+    let linear = count(|attention| matches!(attention, Attention::GatedDelta { .. }));
+    if linear > 0 {
+        text.push_str(&format!(
+            "; {linear} of {} layers keep a state of constant size",
+            dimensions.layers.len()
+        ));
+    }
+    text
+}
+
+fn speed(out: &mut String, prediction: &Prediction, service: Service, machine: &Machine) {
+    let Prediction { decode, prefill } = prediction;
+    let rate = decode.tokens_per_second;
+    let basis = basis_words(decode.basis);
+    let each = if service.concurrency == 1 {
+        ""
+    } else {
+        " for each stream"
+    };
+    line(
+        out,
+        &format!(
+            "\nDecoding at a full context: about {:.1} tokens/s{each} ({:.1} to {:.1}), {basis}.",
+            rate.p50, rate.p10, rate.p90
+        ),
+    );
+    if service.concurrency > 1 {
+        let all = decode.aggregate_tokens_per_second;
+        line(
+            out,
+            &format!(
+                "  {:.1} tokens/s of all {} streams together ({:.1} to {:.1}).",
+                all.p50, service.concurrency, all.p10, all.p90
+            ),
+        );
+    }
+    line(out, &format!("  {}", bound_words(decode, machine)));
+    let wait = prefill.first_token_seconds;
+    line(
+        out,
+        &format!(
+            "First token of a {}-token prompt: after about {} ({} to {}), reading {:.0} tokens/s, {}.",
+            service.prompt_tokens,
+            seconds(wait.p50),
+            seconds(wait.p10),
+            seconds(wait.p90),
+            prefill.tokens_per_second.p50,
+            basis_words(prefill.basis)
+        ),
+    );
+}
+
+fn seconds(value: f64) -> String {
+    if value < 1.0 {
+        format!("{:.0} ms", value * 1e3)
+    } else {
+        format!("{value:.1} s")
+    }
+}
+
+fn basis_words(basis: Basis) -> &'static str {
+    match basis {
+        Basis::Measured => "from what was measured on this machine",
+        Basis::Calibrated => "from the data sheet, corrected by runs on this machine",
+        Basis::Nominal => "from the chip's data sheet, not measured",
+    }
+}
+
+fn bound_words(decode: &DecodePrediction, machine: &Machine) -> String {
+    let gigabytes = decode.bytes_per_token / 1e9;
+    match decode.binding {
+        Constraint::Bandwidth => {
+            let rate = match machine.hardware {
+                Some(Hardware::Chip(chip)) => format!(", and the memory moves {} at best", chip.bandwidth),
+                None => String::new(),
+            };
+            format!("Bound by memory bandwidth: every token moves {gigabytes:.2} GB{rate}.")
+        }
+        Constraint::Compute => {
+            format!("Bound by arithmetic, more than by the {gigabytes:.2} GB that every token moves.")
+        }
+        Constraint::Memory
+        | Constraint::WorkingSet
+        | Constraint::Context
+        | Constraint::Disk
+        | Constraint::Policy => format!("Every token moves {gigabytes:.2} GB."),
+        Constraint::Overhead => {
+            format!("Bound by launching kernels: the {gigabytes:.2} GB that every token moves are less work.")
+        }
+    }
+}
+
+/// Of each chip the smallest memory in which it fits, or the largest there is.
+pub(super) fn smallest_that_fits(fits: Vec<(Machine, Fit)>) -> Vec<(Machine, Fit)> {
+    let mut chosen: Vec<(Machine, Fit)> = Vec::new();
+    for (machine, fit) in fits {
+        match chosen.last_mut() {
+            Some((last, best)) if last.hardware == machine.hardware => {
+                if !best.admitted() {
+                    (*last, *best) = (machine, fit);
+                }
+            }
+            Some(_) | None => chosen.push((machine, fit)),
+        }
+    }
+    chosen
+}
+
+/// One line per chip.
+pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Service) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header([
+        "CHIP",
+        "GPU",
+        "BANDWIDTH",
+        "MEMORY",
+        "FITS",
+        "TOKENS/S",
+        "P10 TO P90",
+        "FIRST TOKEN",
+        "BOUND BY",
+    ]);
+    for (machine, fit) in fits {
+        let bandwidth = match machine.hardware {
+            Some(Hardware::Chip(chip)) => chip.bandwidth.to_string(),
+            None => String::new(),
+        };
+        let shown = fit.prediction.as_ref().filter(|_| fit.admitted());
+        let of = |text: fn(&Prediction) -> String| shown.map_or_else(|| "-".to_owned(), text);
+        table.add_row([
+            machine.name.clone(),
+            gpu_cores(machine).map_or_else(String::new, |cores| cores.to_string()),
+            bandwidth,
+            machine.memory.to_string(),
+            if fit.admitted() { "yes" } else { "no" }.to_owned(),
+            of(|prediction| format!("{:.1}", prediction.decode.tokens_per_second.p50)),
+            of(|prediction| {
+                let rate = prediction.decode.tokens_per_second;
+                format!("{:.1} to {:.1}", rate.p10, rate.p90)
+            }),
+            of(|prediction| seconds(prediction.prefill.first_token_seconds.p50)),
+            fit.binding().unwrap_or("-").to_owned(),
+        ]);
+    }
+    format!(
+        "{}, {} streams of {} tokens, prompt of {} tokens, {}\n\
+         Speeds are nominal: from data sheets, not measured. MEMORY is the least in which it fits.\n\n{table}\n",
+        describe_model(model),
+        service.concurrency,
+        service.context_tokens,
+        service.prompt_tokens,
+        service.engine
+    )
+}

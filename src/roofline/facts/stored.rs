@@ -1,0 +1,271 @@
+//! In which formats a model's matrices are stored, by module: from `quantization` (MLX) or `quantization_config`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use super::census::Part;
+use crate::roofline::fields::{FieldError, Fields, shortened};
+
+/// How a matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MatrixFormat {
+    /// Floats of so many bits.
+    Float { bits: u32 },
+    /// Integers of so many bits in groups, with `group_bits` of scales and offsets per group.
+    Grouped { bits: u32, group: u32, group_bits: u32 },
+}
+
+impl MatrixFormat {
+    const HALF: Self = Self::Float { bits: 16 };
+
+    /// Bits per weight, those of its group's scale included.
+    pub(super) fn bits_per_weight(self) -> f64 {
+        match self {
+            Self::Float { bits } => f64::from(bits),
+            Self::Grouped {
+                bits,
+                group,
+                group_bits,
+            } => f64::from(bits) + f64::from(group_bits) / f64::from(group),
+        }
+    }
+
+    /// Bits of one weight in the packed matrix.
+    pub(super) fn packed_bits(self) -> u32 {
+        match self {
+            Self::Float { bits } | Self::Grouped { bits, .. } => bits,
+        }
+    }
+}
+
+impl fmt::Display for MatrixFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float { bits } => write!(f, "{bits}-bit float"),
+            Self::Grouped { bits, group, .. } => write!(f, "{bits}-bit in groups of {group}"),
+        }
+    }
+}
+
+/// The formats of a model's matrices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredFormat {
+    pub(crate) default: MatrixFormat,
+    /// By module path, such as `model.layers.0.mlp.down_proj`.
+    overrides: BTreeMap<String, MatrixFormat>,
+    /// Those of the text model, by the end of the path that the names of all families have in common.
+    text_overrides: BTreeMap<String, MatrixFormat>,
+    /// Modules that a format of other tools leaves in half precision: parts of their paths.
+    left_in_float: Vec<String>,
+    /// What is quantised at all; `None` is everything.
+    only: Option<&'static str>,
+    /// A format whose sizes are not known here, by the name that the file gives it.
+    pub(crate) unknown: Option<String>,
+}
+
+impl StoredFormat {
+    /// From the top-level object of `config.json`.
+    pub(crate) fn new(root: &Fields<'_>) -> Result<Self, FieldError> {
+        if let Some(section) = root.object("quantization")? {
+            return Self::mlx(&section.as_fields());
+        }
+        let text = root.object("text_config")?;
+        let nested = match &text {
+            Some(text) => text.as_fields().object("quantization_config")?,
+            None => None,
+        };
+        if let Some(section) = root.object("quantization_config")?.or(nested) {
+            let fields = section.as_fields();
+            return match fields.optional_text("quant_method")? {
+                None => Self::mlx(&fields),
+                Some(method) => Self::other(&fields, method),
+            };
+        }
+        let element = match (root.optional_text("torch_dtype")?, root.optional_text("dtype")?) {
+            (Some(name), _) | (None, Some(name)) => Some(name),
+            (None, None) => match &text {
+                Some(text) => text.as_fields().optional_text("torch_dtype")?,
+                None => None,
+            },
+        };
+        Ok(Self::uniform(match element {
+            Some("float32") => MatrixFormat::Float { bits: 32 },
+            Some(_) | None => MatrixFormat::HALF,
+        }))
+    }
+
+    pub(super) fn half() -> Self {
+        Self::uniform(MatrixFormat::HALF)
+    }
+
+    fn uniform(default: MatrixFormat) -> Self {
+        Self {
+            default,
+            overrides: BTreeMap::new(),
+            text_overrides: BTreeMap::new(),
+            left_in_float: Vec::new(),
+            only: None,
+            unknown: None,
+        }
+    }
+
+    fn mlx(fields: &Fields<'_>) -> Result<Self, FieldError> {
+        let default = mlx_scheme(fields)?;
+        let mut format = Self::uniform(default);
+        for (module, value) in fields.map {
+            let stored = match value {
+                Value::Object(map) => mlx_scheme(&Fields {
+                    map,
+                    path: &fields.name(module),
+                })?,
+                Value::Bool(true) => default,
+                Value::Bool(false) => MatrixFormat::HALF,
+                Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => continue,
+            };
+            if Part::of(module, None).is_loaded() {
+                format.text_overrides.insert(text_module(module), stored);
+            }
+            format.overrides.insert(module.clone(), stored);
+        }
+        Ok(format)
+    }
+
+    /// Formats of other tools, as far as their sizes follow from the file.
+    fn other(fields: &Fields<'_>, method: &str) -> Result<Self, FieldError> {
+        let mut format = Self::uniform(match method {
+            // One scale of 32 bits per block of 128 × 128.
+            "fp8" => MatrixFormat::Grouped {
+                bits: 8,
+                group: 128 * 128,
+                group_bits: 32,
+            },
+            "mxfp4" => MatrixFormat::Grouped {
+                bits: 4,
+                group: 32,
+                group_bits: 8,
+            },
+            // A scale of 16 bits and an offset of the weights' own size per group.
+            "gptq" | "awq" => {
+                let bits = fields.dimension("bits")?;
+                MatrixFormat::Grouped {
+                    bits,
+                    group: fields.dimension("group_size")?,
+                    group_bits: 16 + bits,
+                }
+            }
+            _ => {
+                let mut format = Self::uniform(MatrixFormat::HALF);
+                format.unknown = Some(shortened(method));
+                return Ok(format);
+            }
+        });
+        format.left_in_float = vec!["embed".to_owned(), "lm_head".to_owned()];
+        if method == "mxfp4" {
+            // Published files of this method quantise the experts alone.
+            format.only = Some("experts");
+        }
+        for list in ["modules_to_not_convert", "ignore"] {
+            if let Some(Value::Array(modules)) = fields.present(list) {
+                let modules = modules.iter().filter_map(Value::as_str);
+                format
+                    .left_in_float
+                    .extend(modules.map(|module| module.trim_matches(['*', '.']).to_owned()));
+            }
+        }
+        Ok(format)
+    }
+
+    /// How the matrix of `module` is stored.
+    pub(crate) fn of(&self, module: &str) -> MatrixFormat {
+        let stated = self.overrides.get(module).copied();
+        stated.unwrap_or_else(|| self.unless_stated(module))
+    }
+
+    /// The same for a matrix of the text model, named from `layers` on or by its last name.
+    pub(super) fn of_text_module(&self, module: &str) -> MatrixFormat {
+        let stated = self.text_overrides.get(module).copied();
+        stated.unwrap_or_else(|| self.unless_stated(module))
+    }
+
+    fn unless_stated(&self, module: &str) -> MatrixFormat {
+        let left = self
+            .left_in_float
+            .iter()
+            .any(|part| module.contains(part.as_str()));
+        let quantised = self.only.is_none_or(|part| module.contains(part));
+        if left || !quantised {
+            MatrixFormat::HALF
+        } else {
+            self.default
+        }
+    }
+
+    /// Formats that differ from the default, for people: how many modules have each.
+    pub(crate) fn exceptions(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for format in self.overrides.values().filter(|format| **format != self.default) {
+            *counts.entry(format.to_string()).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+/// The path of a module from `layers` on, with one name for what families name differently: routers, and the three
+/// matrices of experts, which come in one format.
+fn text_module(path: &str) -> String {
+    let tail = match path.find("layers.") {
+        Some(at) => &path[at..],
+        None => path.rsplit('.').next().unwrap_or(path),
+    };
+    let mut segments = tail.splitn(3, '.');
+    let (Some(layers), Some(index), Some(module)) = (segments.next(), segments.next(), segments.next())
+    else {
+        return tail.to_owned();
+    };
+    let module = match Part::of(path, None) {
+        Part::Router => "mlp.gate",
+        Part::RoutedExpert => "mlp.switch_mlp.experts",
+        Part::SharedExpert => "mlp.shared_expert",
+        Part::Embedding
+        | Part::PerLayerEmbedding
+        | Part::Head
+        | Part::Attention
+        | Part::Dense
+        | Part::Norm
+        | Part::Vision
+        | Part::Audio
+        | Part::Prediction
+        | Part::Other => module,
+    };
+    format!("{layers}.{index}.{module}")
+}
+
+/// MLX's schemes. Affine: a scale and a bias of 16 bits per group; the formats of Microscaling: one scale of 8 bits.
+fn mlx_scheme(fields: &Fields<'_>) -> Result<MatrixFormat, FieldError> {
+    let mode = fields.optional_text("mode")?.unwrap_or("affine");
+    let (group_bits, default_group, default_bits) = match mode {
+        "affine" => (32, None, None),
+        "mxfp4" => (8, Some(32), Some(4)),
+        "mxfp8" => (8, Some(32), Some(8)),
+        "nvfp4" => (8, Some(16), Some(4)),
+        _ => {
+            let known = "one of affine, mxfp4, mxfp8, nvfp4".to_owned();
+            return Err(fields.invalid("mode", known));
+        }
+    };
+    let or_default = |field, default: Option<u32>| match fields.optional_dimension(field)? {
+        Some(value) => Ok(value),
+        None => default.ok_or_else(|| fields.missing(field)),
+    };
+    let bits = or_default("bits", default_bits)?;
+    if !(1..=16).contains(&bits) {
+        return Err(fields.invalid("bits", "a number of bits from 1 to 16".to_owned()));
+    }
+    Ok(MatrixFormat::Grouped {
+        bits,
+        group: or_default("group_size", default_group)?,
+        group_bits,
+    })
+}

@@ -1,0 +1,342 @@
+//! Whether a model fits a machine, how fast it would be there, and the smallest change that would make it fit. Pure:
+//! `rooflet fit` asks for one machine or for every chip there is.
+
+use std::fmt;
+
+use super::chip::{self, ChipVariant};
+use super::dimensions::KvBits;
+use super::facts::{ModelFacts, WeightsSource};
+use super::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, last_that};
+use super::predict::{Basis, Engine, Hardware, Parameters, Prediction, Workload};
+use crate::units::Bytes;
+
+/// A shorter context is no advice worth giving, in tokens.
+const SHORTEST_ADVICE_TOKENS: u32 = 256;
+
+/// The most streams that are looked for.
+const MOST_STREAMS: u32 = 1024;
+
+/// KV caches and weights of fewer bits that are worth trying, the largest first.
+const KV_BITS: [u32; 2] = [8, 4];
+const WEIGHT_BITS: [u32; 5] = [8, 6, 5, 4, 3];
+/// An affine format of these bits adds half a bit of scale and offset per weight, in groups of 64.
+const SCALE_BITS: f64 = 0.5;
+
+/// How the model is to be served.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Service {
+    pub(crate) engine: Engine,
+    pub(crate) context_tokens: u32,
+    pub(crate) concurrency: u32,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) kv_bits: u32,
+}
+
+/// What is to hold and run it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) memory: Bytes,
+    /// What models may use of it.
+    pub(crate) limit: Bytes,
+    /// Whether the machine was asked for its limit.
+    pub(crate) limit_basis: Basis,
+    /// `None`: nobody can tell how fast it is.
+    pub(crate) hardware: Option<Hardware>,
+}
+
+impl Machine {
+    /// A chip of the catalogue with this much memory.
+    pub(crate) fn of_chip(chip: &'static ChipVariant, memory: Bytes) -> Self {
+        Self {
+            name: chip.name.clone(),
+            memory,
+            limit: allocatable(memory, None),
+            limit_basis: Basis::Nominal,
+            hardware: Some(Hardware::Chip(chip)),
+        }
+    }
+}
+
+/// Memory that serving takes at most, by what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryNeed {
+    pub(crate) weights: Bytes,
+    /// `None`: the model's family is not known.
+    pub(crate) kv: Option<Bytes>,
+    pub(crate) activations: Bytes,
+    pub(crate) runtime: Bytes,
+}
+
+impl MemoryNeed {
+    pub(crate) fn total(&self) -> Bytes {
+        self.weights + self.kv.unwrap_or_default() + self.activations + self.runtime
+    }
+}
+
+/// Why it does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// More than the machine has.
+    Memory,
+    /// More than models may use of it.
+    WorkingSet,
+    /// Longer than the model was made for.
+    Context { longest: u32 },
+    /// Its caches cannot be computed.
+    UnknownFamily,
+}
+
+impl Obstacle {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::WorkingSet => "WorkingSet",
+            Self::Context { .. } => "Context",
+            Self::UnknownFamily => "UnknownFamily",
+        }
+    }
+}
+
+/// One change with which it would fit, everything else as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Suggestion {
+    ContextTokens(u32),
+    Concurrency(u32),
+    KvBits(u32),
+    /// Weights quantised to so many bits, and what they would weigh.
+    WeightBits(u32, Bytes),
+    /// The smallest machine of the catalogue.
+    Machine(&'static ChipVariant, Bytes),
+}
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ContextTokens(tokens) => write!(f, "a context of {tokens} tokens: --context {tokens}"),
+            Self::Concurrency(1) => f.write_str("one stream at a time: --concurrency 1"),
+            Self::Concurrency(streams) => write!(f, "{streams} streams at a time: --concurrency {streams}"),
+            Self::KvBits(bits) => write!(f, "a KV cache of {bits} bits: --kv-bits {bits}"),
+            Self::WeightBits(bits, weights) => {
+                write!(
+                    f,
+                    "a version of the model quantised to {bits} bits, about {weights} of weights"
+                )
+            }
+            Self::Machine(chip, memory) => {
+                write!(
+                    f,
+                    "a machine with {memory}, such as {} with {} GPU cores",
+                    chip.name, chip.gpu_cores
+                )
+            }
+        }
+    }
+}
+
+/// The answer for one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fit {
+    pub(crate) need: MemoryNeed,
+    pub(crate) memory_basis: Basis,
+    pub(crate) limit: Bytes,
+    pub(crate) obstacle: Option<Obstacle>,
+    /// `None`: the family or the machine's speed is not known.
+    pub(crate) prediction: Option<Prediction>,
+    /// The longest context at this concurrency, and the most streams at this context; `None` if there is none.
+    pub(crate) max_context_tokens: Option<u32>,
+    pub(crate) max_concurrency: Option<u32>,
+    pub(crate) suggestions: Vec<Suggestion>,
+}
+
+impl Fit {
+    pub(crate) fn new(
+        facts: &ModelFacts,
+        service: Service,
+        machine: &Machine,
+        parameters: &Parameters,
+    ) -> Self {
+        let asked = Asked { facts, service };
+        let need = asked.need();
+        let obstacle = asked.obstacle(machine);
+        let fits = |service| Asked { facts, service }.fits(machine);
+        let with_context = |context_tokens| Service {
+            context_tokens,
+            ..service
+        };
+        let with_streams = |concurrency| Service {
+            concurrency,
+            ..service
+        };
+        let known = facts.dimensions.is_some();
+        let longest = facts.max_context_tokens.unwrap_or(1 << 24);
+        let max_context_tokens = last_that(1, longest, |tokens| known && fits(with_context(tokens)));
+        let max_concurrency = last_that(1, MOST_STREAMS, |streams| known && fits(with_streams(streams)));
+        let cost = facts.cost();
+        let prediction = machine.hardware.zip(cost.as_ref()).map(|(hardware, cost)| {
+            Prediction::new(parameters, hardware, service.engine, cost, service.workload())
+        });
+        let suggestions = match obstacle {
+            None | Some(Obstacle::UnknownFamily) => Vec::new(),
+            Some(Obstacle::Context { longest }) => vec![Suggestion::ContextTokens(longest)],
+            Some(Obstacle::Memory | Obstacle::WorkingSet) => {
+                asked.suggestions(machine, max_context_tokens, max_concurrency)
+            }
+        };
+        let counted = matches!(facts.source, WeightsSource::Headers(_));
+        Self {
+            need,
+            memory_basis: if counted {
+                machine.limit_basis
+            } else {
+                Basis::Nominal
+            },
+            limit: machine.limit,
+            obstacle,
+            prediction,
+            max_context_tokens,
+            max_concurrency,
+            suggestions,
+        }
+    }
+
+    pub(crate) fn admitted(&self) -> bool {
+        self.obstacle.is_none()
+    }
+
+    /// What rules: what stands in the way, else what the speed of decoding is bound by.
+    pub(crate) fn binding(&self) -> Option<&'static str> {
+        match (self.obstacle, &self.prediction) {
+            (Some(obstacle), _) => Some(obstacle.as_str()),
+            (None, Some(prediction)) => Some(prediction.decode.binding.as_str()),
+            (None, None) => None,
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn workload(&self) -> Workload {
+        Workload {
+            batch: self.concurrency,
+            context_tokens: self.context_tokens,
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: 0,
+            kv_bits: KvBits::new(self.kv_bits),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    facts: &'a ModelFacts,
+    service: Service,
+}
+
+impl Asked<'_> {
+    fn need(&self) -> MemoryNeed {
+        let Service {
+            context_tokens,
+            concurrency,
+            kv_bits,
+            ..
+        } = self.service;
+        let dimensions = self.facts.dimensions.as_ref();
+        MemoryNeed {
+            weights: self.facts.weights.resident(),
+            kv: dimensions.map(|dimensions| {
+                dimensions.kv_bytes(context_tokens, KvBits::new(kv_bits)) * u64::from(concurrency)
+            }),
+            activations: dimensions.map_or(Bytes::ZERO, |dimensions| activation_bytes(dimensions.hidden)),
+            runtime: RUNTIME_OVERHEAD,
+        }
+    }
+
+    fn obstacle(&self, machine: &Machine) -> Option<Obstacle> {
+        let total = self.need().total();
+        if total > machine.memory {
+            return Some(Obstacle::Memory);
+        }
+        if total > machine.limit {
+            return Some(Obstacle::WorkingSet);
+        }
+        match self.facts.max_context_tokens {
+            Some(longest) if self.service.context_tokens > longest => Some(Obstacle::Context { longest }),
+            Some(_) | None if self.facts.dimensions.is_none() => Some(Obstacle::UnknownFamily),
+            Some(_) | None => None,
+        }
+    }
+
+    fn fits(&self, machine: &Machine) -> bool {
+        self.obstacle(machine).is_none()
+    }
+
+    fn suggestions(
+        &self,
+        machine: &Machine,
+        max_context_tokens: Option<u32>,
+        max_concurrency: Option<u32>,
+    ) -> Vec<Suggestion> {
+        let service = self.service;
+        let mut found = Vec::new();
+        found.extend(
+            max_context_tokens
+                .filter(|tokens| (SHORTEST_ADVICE_TOKENS..service.context_tokens).contains(tokens))
+                .map(Suggestion::ContextTokens),
+        );
+        found.extend(
+            max_concurrency
+                .filter(|streams| *streams < service.concurrency)
+                .map(Suggestion::Concurrency),
+        );
+        let fewer = KV_BITS.into_iter().filter(|bits| *bits < service.kv_bits);
+        let with_bits = |kv_bits| Self {
+            service: Service { kv_bits, ..service },
+            ..*self
+        };
+        found.extend(
+            fewer
+                .into_iter()
+                .find(|bits| with_bits(*bits).fits(machine))
+                .map(Suggestion::KvBits),
+        );
+        found.extend(self.smaller_weights(machine));
+        found.extend(self.larger_machine(machine));
+        found
+    }
+
+    /// The format with most bits in which the weights would be small enough.
+    fn smaller_weights(&self, machine: &Machine) -> Option<Suggestion> {
+        let need = self.need();
+        let room = machine.limit - (need.total() - need.weights);
+        WEIGHT_BITS.into_iter().find_map(|bits| {
+            let weights = Bytes((self.facts.parameters as f64 * (f64::from(bits) + SCALE_BITS) / 8.0) as u64);
+            (weights < need.weights && weights <= room).then_some(Suggestion::WeightBits(bits, weights))
+        })
+    }
+
+    /// The machine with the least memory in which it fits: of the same chip if that comes with enough, else of the
+    /// newest generation that does.
+    fn larger_machine(&self, machine: &Machine) -> Option<Suggestion> {
+        let fits = |chip: &'static ChipVariant, memory: Bytes| self.fits(&Machine::of_chip(chip, memory));
+        let smallest = |chip: &'static ChipVariant| {
+            let mut sizes: Vec<Bytes> = chip.memory.clone();
+            sizes.sort_unstable();
+            sizes
+                .into_iter()
+                .find(|memory| fits(chip, *memory))
+                .map(|memory| (chip, memory))
+        };
+        let own = match machine.hardware {
+            Some(Hardware::Chip(chip)) => smallest(chip),
+            None => None,
+        };
+        let any = || {
+            chip::catalogue()
+                .iter()
+                .filter_map(smallest)
+                .min_by_key(|(chip, memory)| (*memory, std::cmp::Reverse(chip.generation), chip.tier))
+        };
+        own.or_else(any)
+            .map(|(chip, memory)| Suggestion::Machine(chip, memory))
+    }
+}
