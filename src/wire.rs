@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::v1alpha1::{Chip, Measurements, Plausibility};
+
 /// `GET /status` of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -102,27 +104,27 @@ pub(crate) struct TerminationMessage {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProbeReport {
     pub(crate) engine: EngineInfo,
-    /// Sum over a buffer: every byte is read once.
-    pub(crate) read: ProbeFigure,
-    /// Quantised matrix × vector, 4 bits in groups of 64, the kernel that decode spends its time in. Bytes are
-    /// those of weights, scales and biases.
-    pub(crate) qmv: ProbeFigure,
+    pub(crate) machine: ProbedMachine,
+    #[serde(flatten)]
+    pub(crate) measurements: Measurements,
+    pub(crate) plausibility: Plausibility,
     /// RFC 3339.
     pub(crate) measured_at: String,
+    /// RFC 3339. The driver, the system or the cooling may have changed by then.
+    pub(crate) expires_at: String,
 }
 
-/// One figure of a probe: sustained bytes per second over the samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// What a probe's figures belong to; on another machine or system they are worth nothing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ProbeFigure {
-    pub(crate) median_bytes_per_second: f64,
-    pub(crate) p10_bytes_per_second: f64,
-    pub(crate) p90_bytes_per_second: f64,
-    /// Size of one buffer.
-    pub(crate) buffer_bytes: u64,
-    /// Distinct buffers used in turn, so that no byte is read again from a cache.
-    pub(crate) buffers: u32,
-    pub(crate) samples: u32,
+pub(crate) struct ProbedMachine {
+    pub(crate) chip: Chip,
+    pub(crate) memory_bytes: u64,
+    pub(crate) operating_system: String,
+    pub(crate) os_build: String,
+    /// From the chip's data sheet, where the chip is a known one and this is no virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) spec_bytes_per_second: Option<f64>,
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::net::TcpListener;
@@ -200,7 +200,7 @@ impl Agent {
             let prober = Prober {
                 state: state.clone(),
                 program: config.program.clone(),
-                arguments: ["probe", "--output", "json"].map(str::to_owned).into(),
+                arguments: probe_arguments(config.model_dir.as_deref()),
                 conditions,
                 clock: clock.clone(),
                 changes: changes.clone(),
@@ -409,13 +409,31 @@ fn machine_id(state: &StateDir, identity: &Identity) -> String {
     id
 }
 
+/// The disk that is read is the one models are loaded from.
+fn probe_arguments(model_dir: Option<&Utf8Path>) -> Vec<String> {
+    let mut arguments = ["probe", "--output", "json"].map(str::to_owned).to_vec();
+    if let Some(model_dir) = model_dir {
+        arguments.extend(["--disk".to_owned(), model_dir.to_string()]);
+    }
+    arguments
+}
+
 /// What a measured figure depends on.
 fn measuring_conditions(machine_id: &str, identity: &Identity) -> String {
     format!(
-        "machine {machine_id}, {} {}, {}, rooflet {}",
+        "machine {machine_id}, {} {}, {}, rooflet {}, {}",
         identity.operating_system,
         identity.os_build,
         identity.chip.name,
-        env!("CARGO_PKG_VERSION")
+        env!("CARGO_PKG_VERSION"),
+        engine_version(),
     )
+}
+
+/// Asked of the library itself, which another installation may have replaced under the same rooflet.
+fn engine_version() -> String {
+    #[cfg(feature = "mlx")]
+    return format!("mlx {}", crate::mlx::device::engine_version());
+    #[cfg(not(feature = "mlx"))]
+    return "no engine".to_owned();
 }

@@ -1,25 +1,24 @@
 //! The status of this node's FleetNode, from facts. Pure.
 
-use std::time::Duration;
-
 use k8s_openapi::jiff::Timestamp;
 
 use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
 use crate::api::conditions::{Truth, condition_type, set_condition};
-use crate::api::v1alpha1::{Basis, Chip, Figure, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources};
+use crate::api::v1alpha1::{
+    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, Probe, Resources,
+};
 use crate::clock::since;
 use crate::host::{Disk, Identity, Memory};
 use crate::quantity::format_bytes;
+use crate::roofline::chip;
 use crate::roofline::memory::allocatable;
 use crate::roofline::predict::Hardware;
+use crate::roofline::probing::PROBE_FRESH_FOR;
 use crate::roofline::published;
 use crate::units::{Bytes, BytesPerSecond};
-use crate::wire::{EngineInfo, ProbeFigure};
-
-/// A measured figure is good for a week; the driver, the system or the cooling may have changed since.
-pub(crate) const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+use crate::wire::EngineInfo;
 
 /// Less free memory or disk than this share of all is pressure, in percent.
 const LOW_PERCENT: u64 = 5;
@@ -56,10 +55,11 @@ fn published_probe(state: &ProbeState) -> Option<Probe> {
     let (report, duration) = state.report()?;
     Some(Probe {
         basis: Basis::Measured,
-        read: figure(&report.read),
-        qmv: figure(&report.qmv),
+        measurements: report.measurements.clone(),
+        plausibility: Some(report.plausibility.clone()),
         engine: show_engine(&report.engine),
         measured_at: report.measured_at.clone(),
+        expires_at: Some(report.expires_at.clone()),
         duration_seconds: duration.as_secs_f64(),
     })
 }
@@ -74,7 +74,8 @@ pub(crate) fn node_status(
     let total = facts.memory.total;
     let usable = allocatable(total, facts.memory.working_set);
     let probe = facts.probe.report();
-    let bandwidth = probe.map(|(report, _)| BytesPerSecond(report.qmv.median_bytes_per_second));
+    let bandwidth = probe.map(|(report, _)| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
+    let sheet = chip::of_machine(&facts.identity.chip, total).ok();
     // Bandwidth as a quantity, in whole megabytes per second.
     let bandwidth_quantity = bandwidth.map(|rate| format!("{:.0}M", rate.0 / 1e6));
     let engine = probe
@@ -83,6 +84,12 @@ pub(crate) fn node_status(
     let mut next = FleetNodeStatus {
         observed_generation: facts.generation,
         chip: facts.identity.chip.clone(),
+        data_sheet: sheet.map(|chip| DataSheet {
+            basis: Basis::Nominal,
+            memory_bytes_per_second: chip.bandwidth.0,
+            source: chip.source.clone(),
+            note: chip.note.clone(),
+        }),
         node_info: NodeInfo {
             machine_id: facts.machine_id.to_owned(),
             operating_system: facts.identity.operating_system.clone(),
@@ -102,14 +109,11 @@ pub(crate) fn node_status(
         probe: published_probe(facts.probe),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
-            bandwidth: format!(
-                "{}/-",
-                bandwidth.map_or_else(|| "-".to_owned(), gigabytes_per_second)
-            ),
+            bandwidth: measured_of_spec(bandwidth, sheet.map(|chip| chip.bandwidth)),
             free_memory: gibibytes(usable - reports.reserved),
-            free_bandwidth: bandwidth.map_or_else(
-                || "-".to_owned(),
-                |rate| gigabytes_per_second(BytesPerSecond(rate.0 * (1.0 - reports.promised_share).max(0.0))),
+            free_bandwidth: measured_of_spec(
+                bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.promised_share).max(0.0))),
+                None,
             ),
         },
         endpoint: Some(facts.endpoint.to_owned()),
@@ -201,8 +205,19 @@ fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, Stri
                 .measured_at
                 .parse::<Timestamp>()
                 .unwrap_or(Timestamp::UNIX_EPOCH);
+            let answer = &report.plausibility;
             if since(now, measured) < PROBE_FRESH_FOR {
-                (Truth::True, "Measured", format!("measured {}", rfc3339(measured)))
+                match answer.verdict {
+                    PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
+                        (Truth::True, "Measured", format!("measured {}", rfc3339(measured)))
+                    }
+                    // The figures are fresh, and used: a node that is slow is slow. But a person should look.
+                    PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => (
+                        Truth::True,
+                        "ImplausibleBandwidth",
+                        format!("measured {}: {}", rfc3339(measured), answer.message),
+                    ),
+                }
             } else {
                 (
                     Truth::False,
@@ -222,22 +237,23 @@ fn show_engine(engine: &EngineInfo) -> String {
     format!("{} {} ({})", engine.name, engine.version, engine.device)
 }
 
-fn figure(figure: &ProbeFigure) -> Figure {
-    Figure {
-        median_bytes_per_second: figure.median_bytes_per_second,
-        p10_bytes_per_second: figure.p10_bytes_per_second,
-        p90_bytes_per_second: figure.p90_bytes_per_second,
-        samples: figure.samples,
+/// Measured / data sheet, without a blank, so that a column of `kubectl get` stays one word.
+fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecond>) -> String {
+    match (measured.map(gigabytes_per_second), spec.map(gigabytes_per_second)) {
+        (Some(measured), Some(spec)) => format!("{measured}/{spec}GB/s"),
+        (Some(measured), None) => format!("{measured}GB/s"),
+        (None, Some(spec)) => format!("-/{spec}GB/s"),
+        (None, None) => "-".to_owned(),
     }
 }
 
-/// Three digits, without a blank, so that a column of `kubectl get` stays one word.
+/// Three digits.
 fn gigabytes_per_second(BytesPerSecond(rate): BytesPerSecond) -> String {
     let gigabytes = rate / 1e9;
     match gigabytes {
-        _ if gigabytes >= 100.0 => format!("{gigabytes:.0}GB/s"),
-        _ if gigabytes >= 10.0 => format!("{gigabytes:.1}GB/s"),
-        _ => format!("{gigabytes:.2}GB/s"),
+        _ if gigabytes >= 100.0 => format!("{gigabytes:.0}"),
+        _ if gigabytes >= 10.0 => format!("{gigabytes:.1}"),
+        _ => format!("{gigabytes:.2}"),
     }
 }
 
@@ -248,18 +264,17 @@ fn gibibytes(Bytes(bytes): Bytes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::api::v1alpha1::{Figure, Measurements, Plausibility};
     use crate::host::{FakeHost, Host};
-    use crate::wire::ProbeReport;
+    use crate::wire::{ProbeReport, ProbedMachine};
 
     fn report(measured_at: &str) -> ProbeReport {
-        let figure = |rate| ProbeFigure {
+        let figure = |rate| Figure {
             median_bytes_per_second: rate,
-            p10_bytes_per_second: rate,
-            p90_bytes_per_second: rate,
-            buffer_bytes: 1,
-            buffers: 4,
-            samples: 30,
+            ..Figure::default()
         };
         ProbeReport {
             engine: EngineInfo {
@@ -267,9 +282,15 @@ mod tests {
                 version: "0.32.2".to_owned(),
                 device: "metal".to_owned(),
             },
-            read: figure(120e9),
-            qmv: figure(112.4e9),
+            machine: ProbedMachine::default(),
+            measurements: Measurements {
+                read: figure(120e9),
+                qmv: figure(112.4e9),
+                ..Measurements::default()
+            },
+            plausibility: Plausibility::default(),
             measured_at: measured_at.to_owned(),
+            expires_at: String::new(),
         }
     }
 
@@ -319,7 +340,7 @@ mod tests {
         );
         assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
         assert_eq!(status.summary.free_memory, "11.2Gi");
-        assert_eq!(status.summary.bandwidth, "-/-");
+        assert_eq!(status.summary.bandwidth, "-");
         assert_eq!(status.capacity.memory, "16Gi");
         assert_eq!(status.probe, None);
     }
@@ -335,7 +356,7 @@ mod tests {
             |facts| facts.probe = Box::leak(Box::new(fresh)),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=True/Measured",
         );
-        assert_eq!(status.summary.bandwidth, "112GB/s/-");
+        assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
         assert_eq!(status.node_info.engine, "mlx 0.32.2 (metal)");
         let old = done("2026-01-01T00:00:00Z");
@@ -347,9 +368,14 @@ mod tests {
 
     #[test]
     fn a_slow_machine_shows_more_than_zero() {
-        assert_eq!(gigabytes_per_second(BytesPerSecond(0.2626e9)), "0.26GB/s");
-        assert_eq!(gigabytes_per_second(BytesPerSecond(41.23e9)), "41.2GB/s");
-        assert_eq!(gigabytes_per_second(BytesPerSecond(546.2e9)), "546GB/s");
+        let shown = |measured: f64, spec: f64| {
+            let rate = |gigabytes: f64| (gigabytes > 0.0).then_some(BytesPerSecond(gigabytes * 1e9));
+            measured_of_spec(rate(measured), rate(spec))
+        };
+        assert_eq!(shown(0.2626, 0.0), "0.26GB/s");
+        assert_eq!(shown(94.23, 120.0), "94.2/120GB/s");
+        assert_eq!(shown(0.0, 546.2), "-/546GB/s");
+        assert_eq!(shown(0.0, 0.0), "-");
     }
 
     #[test]

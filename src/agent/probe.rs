@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::node_status::PROBE_FRESH_FOR;
 use super::state::StateDir;
 use super::sync::Reports;
 use crate::client::Changes;
 use crate::clock::{Clock, since};
 use crate::error::Chain;
+use crate::roofline::probing::PROBE_FRESH_FOR;
 use crate::units::BytesPerSecond;
 use crate::wire::ProbeReport;
 
@@ -212,8 +212,8 @@ impl Prober {
         let report: ProbeReport = serde_json::from_slice(&output).map_err(ProbeError::Output)?;
         let duration = self.clock.instant() - began;
         info!(
-            qmv = %BytesPerSecond(report.qmv.median_bytes_per_second),
-            read = %BytesPerSecond(report.read.median_bytes_per_second),
+            qmv = %BytesPerSecond(report.measurements.qmv.median_bytes_per_second),
+            read = %BytesPerSecond(report.measurements.read.median_bytes_per_second),
             seconds = duration.as_secs_f64(),
             "measured the node's memory bandwidth"
         );

@@ -5,6 +5,9 @@
 )]
 
 use std::ffi::{CStr, c_char, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 
 use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
 use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
@@ -12,7 +15,8 @@ use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
 use sysctl::{Ctl, Sysctl};
 
-use crate::api::v1alpha1::Chip;
+use super::Power;
+use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::units::Bytes;
 
 /// The hardware UUID.
@@ -47,6 +51,25 @@ pub(super) fn operating_system() -> String {
 
 pub(super) fn os_build() -> String {
     text("kern.osversion").unwrap_or_default()
+}
+
+/// `NSProcessInfo` and the power sources of IOKit.
+pub(super) fn power() -> Power {
+    let (thermal_state, low_power_mode) = process_info();
+    Power {
+        thermal_state,
+        source: power_source(),
+        low_power_mode,
+    }
+}
+
+/// Reads of `file` from now on neither use nor fill the page cache; what is in it already may still answer.
+pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
+    // SAFETY: F_NOCACHE takes an integer and `file` is open.
+    match unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_NOCACHE, 1) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// `iogpu.wired_limit_mb` where an administrator set it, else what Metal recommends.
@@ -84,6 +107,32 @@ unsafe extern "C" {
         options: u32,
     ) -> CFTypeRef;
     fn IOObjectRelease(object: IoObject) -> i32;
+    fn IOPSCopyPowerSourcesInfo() -> CFTypeRef;
+    fn IOPSGetProvidingPowerSourceType(snapshot: CFTypeRef) -> CFStringRef;
+}
+
+/// What feeds the machine. The three words are those of IOPSKeys.h.
+fn power_source() -> PowerSource {
+    // SAFETY: takes no arguments; the result is null or ours to release, which CFType does on drop.
+    let snapshot = unsafe { IOPSCopyPowerSourcesInfo() };
+    if snapshot.is_null() {
+        return PowerSource::Unknown;
+    }
+    // SAFETY: not null, and a copy that follows the create rule.
+    let snapshot = unsafe { CFType::wrap_under_create_rule(snapshot) };
+    // SAFETY: `snapshot` is what this function takes; the result follows the get rule and is never null for it.
+    let name = unsafe { IOPSGetProvidingPowerSourceType(snapshot.as_CFTypeRef()) };
+    if name.is_null() {
+        return PowerSource::Unknown;
+    }
+    // SAFETY: not null, and not ours: wrapping retains it.
+    let name = unsafe { CFString::wrap_under_get_rule(name) };
+    match name.to_string().as_str() {
+        "AC Power" => PowerSource::Ac,
+        "Battery Power" => PowerSource::Battery,
+        "UPS Power" => PowerSource::Ups,
+        _ => PowerSource::Unknown,
+    }
 }
 
 /// A property of the first service of a class.
@@ -120,6 +169,7 @@ unsafe extern "C" {
 
 #[link(name = "objc")]
 unsafe extern "C" {
+    fn objc_getClass(name: *const c_char) -> *mut c_void;
     fn sel_registerName(name: *const c_char) -> *const c_void;
     fn objc_msgSend();
     fn objc_release(object: *mut c_void);
@@ -142,4 +192,49 @@ fn recommended_working_set() -> Option<Bytes> {
     // SAFETY: `device` is ours and is released exactly once.
     unsafe { objc_release(device) };
     (bytes > 0).then_some(Bytes(bytes))
+}
+
+// NSProcessInfo lives there.
+#[link(name = "Foundation", kind = "framework")]
+unsafe extern "C" {}
+
+/// `NSProcessInfo.thermalState` and `isLowPowerModeEnabled`.
+fn process_info() -> (ThermalState, Option<bool>) {
+    // SAFETY: the name is a C string; the result is null or a class, which lives as long as the process.
+    let class = unsafe { objc_getClass(c"NSProcessInfo".as_ptr()) };
+    if class.is_null() {
+        return (ThermalState::Unknown, None);
+    }
+    // SAFETY: `processInfo` takes no arguments and returns the shared object, which is never released; the function
+    // type is the one that objc_msgSend must be called with, and the selector's name is a C string.
+    let info = unsafe {
+        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> *mut c_void =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        get(class, sel_registerName(c"processInfo".as_ptr()))
+    };
+    if info.is_null() {
+        return (ThermalState::Unknown, None);
+    }
+    // SAFETY: `thermalState` takes no arguments and returns an NSInteger; `info` is a live object.
+    let state = unsafe {
+        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> isize =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        get(info, sel_registerName(c"thermalState".as_ptr()))
+    };
+    // SAFETY: `isLowPowerModeEnabled` takes no arguments and returns a BOOL, one byte on Apple Silicon; it exists
+    // since macOS 12, which Apple Silicon with MLX is past; `info` is a live object.
+    let low_power = unsafe {
+        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> u8 =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        get(info, sel_registerName(c"isLowPowerModeEnabled".as_ptr()))
+    };
+    // The order of NSProcessInfoThermalState.
+    let state = match state {
+        0 => ThermalState::Nominal,
+        1 => ThermalState::Fair,
+        2 => ThermalState::Serious,
+        3 => ThermalState::Critical,
+        _ => ThermalState::Unknown,
+    };
+    (state, Some(low_power != 0))
 }

@@ -2,6 +2,7 @@
 //!
 //! [`Host::Native`] asks the operating system; `Host::Fake` is a machine made of values, for tests.
 
+pub(crate) mod disk;
 #[cfg(test)]
 mod fake;
 #[cfg(not(target_os = "macos"))]
@@ -23,7 +24,7 @@ use macos as native;
 #[cfg(test)]
 pub(crate) use fake::FakeHost;
 
-use crate::api::v1alpha1::Chip;
+use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::units::Bytes;
 
 /// Where facts about the machine come from.
@@ -69,6 +70,15 @@ pub(crate) struct Disk {
     pub(crate) free: Bytes,
 }
 
+/// How the machine is cooled and fed at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Power {
+    pub(crate) thermal_state: ThermalState,
+    pub(crate) source: PowerSource,
+    /// `None` where the system does not tell.
+    pub(crate) low_power_mode: Option<bool>,
+}
+
 impl Host {
     pub(crate) fn identity(&self) -> Identity {
         match self {
@@ -95,6 +105,14 @@ impl Host {
             Self::Native => native_memory(),
             #[cfg(test)]
             Self::Fake(fake) => fake.memory(),
+        }
+    }
+
+    pub(crate) fn power(&self) -> Power {
+        match self {
+            Self::Native => native::power(),
+            #[cfg(test)]
+            Self::Fake(_) => Power::default(),
         }
     }
 

@@ -45,9 +45,14 @@ impl Backend {
 pub(crate) fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
     Ok(EngineInfo {
         name: "mlx".to_owned(),
-        version: sys::version().unwrap_or_else(|| "unknown".to_owned()),
+        version: engine_version(),
         device: Backend::current()?.as_str().to_owned(),
     })
+}
+
+/// Of the library that is loaded. Touches no device.
+pub(crate) fn engine_version() -> String {
+    sys::version().unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// What the allocator holds now.

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
+use crate::api::v1alpha1::Chip;
 use crate::units::{Bytes, BytesPerSecond};
 
 static CATALOGUE: LazyLock<Vec<ChipVariant>> = LazyLock::new(|| {
@@ -166,6 +167,25 @@ pub(crate) fn find(
             known: cores(&named),
         }),
     }
+}
+
+/// Why a machine has no data sheet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoDataSheet {
+    #[error("`{name}` is no bare Apple Silicon Mac: it never counts as a chip of the catalogue")]
+    Development { name: String },
+    #[error(transparent)]
+    Unknown(#[from] UnknownChip),
+}
+
+/// The bin that a machine with `memory` has. Virtual machines and Rosetta have none, whatever they call themselves.
+pub(crate) fn of_machine(chip: &Chip, memory: Bytes) -> Result<&'static ChipVariant, NoDataSheet> {
+    if chip.development {
+        return Err(NoDataSheet::Development {
+            name: chip.name.clone(),
+        });
+    }
+    Ok(find(&chip.name, chip.gpu_cores, Some(memory))?)
 }
 
 #[cfg(test)]

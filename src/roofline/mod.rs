@@ -14,6 +14,7 @@ pub(crate) mod fit;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod predict;
+pub(crate) mod probing;
 pub(crate) mod published;
 pub(crate) mod shapes;
 pub(crate) mod weights;

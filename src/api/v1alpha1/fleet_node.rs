@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::TaintEffect;
+use super::{Basis, Probe, TaintEffect};
 
 /// One machine of the fleet: what its chip is, what was measured there, what is free.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -140,6 +140,9 @@ pub(crate) struct FleetNodeStatus {
     pub(crate) observed_generation: Option<i64>,
     /// The chip.
     pub(crate) chip: Chip,
+    /// What the chip's maker says of it. Absent where the chip is not known, and in virtual machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data_sheet: Option<DataSheet>,
     /// Software and identity of the machine.
     pub(crate) node_info: NodeInfo,
     /// All there is.
@@ -184,6 +187,21 @@ pub(crate) struct Chip {
     pub(crate) development: bool,
 }
 
+/// What a chip's maker says of it. Nothing of it was measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct DataSheet {
+    /// Nominal.
+    pub(crate) basis: Basis,
+    /// Peak memory bandwidth.
+    pub(crate) memory_bytes_per_second: f64,
+    /// Who says so.
+    pub(crate) source: String,
+    /// Where sources disagree.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) note: String,
+}
+
 /// Software and identity of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -211,48 +229,6 @@ pub(crate) struct Resources {
     /// Memory bandwidth per second, as a quantity of bytes. Absent until it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bandwidth: Option<String>,
-}
-
-/// Where a figure comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) enum Basis {
-    /// Measured on this very machine.
-    #[default]
-    Measured,
-    /// From the chip's data sheet.
-    Nominal,
-}
-
-/// What was measured, through the engine that serves.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Probe {
-    /// Measured, or it would not stand here.
-    pub(crate) basis: Basis,
-    /// Reading memory as fast as the engine can: the sum of a large buffer.
-    pub(crate) read: Figure,
-    /// 4-bit quantised matrix-vector products, the kernel that decoding lives on.
-    pub(crate) qmv: Figure,
-    /// Engine and device that measured.
-    pub(crate) engine: String,
-    /// When, in RFC 3339.
-    pub(crate) measured_at: String,
-    /// How long it took, in seconds.
-    pub(crate) duration_seconds: f64,
-}
-
-/// A measured rate in bytes per second, over several repetitions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Figure {
-    /// Half the repetitions were faster.
-    pub(crate) median_bytes_per_second: f64,
-    /// A tenth was slower.
-    pub(crate) p10_bytes_per_second: f64,
-    /// A tenth was faster.
-    pub(crate) p90_bytes_per_second: f64,
-    /// Repetitions.
-    pub(crate) samples: u32,
 }
 
 /// Short texts for columns.

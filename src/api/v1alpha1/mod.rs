@@ -5,9 +5,11 @@ mod model;
 mod model_deployment;
 mod model_replica;
 mod model_revision;
+mod probe;
 
 pub(crate) use fleet_node::*;
 pub(crate) use model::*;
 pub(crate) use model_deployment::*;
 pub(crate) use model_replica::*;
 pub(crate) use model_revision::*;
+pub(crate) use probe::*;

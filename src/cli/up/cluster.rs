@@ -102,8 +102,8 @@ impl Cluster {
             Some(probe) => format!(
                 "measured through {}: read {:.1} GB/s, 4-bit matrix-vector {:.1} GB/s",
                 probe.engine,
-                probe.read.median_bytes_per_second / 1e9,
-                probe.qmv.median_bytes_per_second / 1e9
+                probe.measurements.read.median_bytes_per_second / 1e9,
+                probe.measurements.qmv.median_bytes_per_second / 1e9
             ),
             None => "the bandwidth probe failed; see the condition ProbeFresh of the node".to_owned(),
         });

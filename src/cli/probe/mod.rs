@@ -1,0 +1,138 @@
+//! `rooflet probe`: measures this machine through the engine and says what the figures mean.
+
+mod table;
+
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+
+use super::{Failure, ui};
+use crate::api::v1alpha1::DiskFigure;
+use crate::clock::Clock;
+use crate::error::{Chain, ExitStatus};
+use crate::host::disk::{self, DiskRead, DiskReadError};
+use crate::host::{Host, Identity, Memory};
+use crate::mlx::probe::{self, ProbeOptions};
+use crate::roofline::chip;
+use crate::roofline::probing::{self, DataSheet, PROBE_FRESH_FOR};
+use crate::units::{Bytes, BytesPerSecond};
+use crate::wire::{ProbeReport, ProbedMachine};
+use crate::yaml;
+
+/// Longest --sustained, in seconds.
+const MAX_SUSTAINED_SECONDS: u64 = 3600;
+
+/// Arguments of `rooflet probe`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How the figures are printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// Repeat the 4-bit products for so long, to see what heat leaves of the speed. Two minutes tell.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_SUSTAINED_SECONDS))]
+    sustained: Option<u64>,
+    /// Also read this file, or the largest one below this directory, past the page cache.
+    #[arg(long, value_name = "FILE|DIR")]
+    disk: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let report = measure(args, &Host::Native, &Clock::System)?;
+    ui::output(&match args.output {
+        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+        Output::Yaml => yaml::to_string(&report)?,
+        Output::Table => table::render(&report),
+    });
+    Ok(())
+}
+
+fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failure> {
+    // First, as a path that is wrong should not cost ten seconds.
+    let disk_read = match &args.disk {
+        None => None,
+        Some(path) => match disk::read(path, clock) {
+            Ok(read) => Some(disk_figure(&read)),
+            // A directory of small models is nothing wrong.
+            Err(err @ DiskReadError::NoFile { .. }) => {
+                ui::progress(&format!("disk: not measured: {err}"));
+                None
+            }
+            Err(err @ (DiskReadError::Read { .. } | DiskReadError::TooSmall { .. })) => {
+                return Err(Failure::new(
+                    ExitStatus::Config,
+                    anyhow::anyhow!("--disk: {}", Chain(&err)),
+                ));
+            }
+        },
+    };
+    let identity = host.identity();
+    let memory = host.memory();
+    let options = ProbeOptions {
+        memory: usable(memory),
+        sustained: args.sustained.map(Duration::from_secs),
+    };
+    let is_read_by_people = args.output == Output::Table;
+    let (engine, mut measurements) = probe::measure(options, clock, |what| {
+        if is_read_by_people {
+            ui::progress(what);
+        }
+    })?;
+    let power = host.power();
+    measurements.disk_read = disk_read;
+    measurements.thermal_state = power.thermal_state;
+    measurements.power_source = power.source;
+    measurements.low_power_mode = power.low_power_mode;
+    let read = BytesPerSecond(measurements.read.median_bytes_per_second);
+    let sheet = chip::of_machine(&identity.chip, memory.total);
+    let plausibility = match &sheet {
+        Ok(chip) => probing::plausibility(read, DataSheet::Bandwidth(chip.bandwidth)),
+        Err(err) => probing::plausibility(read, DataSheet::Missing(&err.to_string())),
+    };
+    let now = clock.now();
+    Ok(ProbeReport {
+        engine,
+        machine: machine(identity, memory, sheet.ok().map(|chip| chip.bandwidth)),
+        measurements,
+        plausibility,
+        measured_at: now.to_string(),
+        expires_at: (now + PROBE_FRESH_FOR).to_string(),
+    })
+}
+
+/// What the GPU may hold and is free.
+fn usable(memory: Memory) -> Bytes {
+    memory
+        .working_set
+        .map_or(memory.available, |limit| limit.min(memory.available))
+}
+
+fn machine(identity: Identity, memory: Memory, spec: Option<BytesPerSecond>) -> ProbedMachine {
+    ProbedMachine {
+        chip: identity.chip,
+        memory_bytes: memory.total.0,
+        operating_system: identity.operating_system,
+        os_build: identity.os_build,
+        spec_bytes_per_second: spec.map(|spec| spec.0),
+    }
+}
+
+fn disk_figure(read: &DiskRead) -> DiskFigure {
+    let seconds = probing::spread(read.seconds.clone());
+    DiskFigure {
+        path: read.path.to_string(),
+        figure: probing::figure(
+            &probing::rate(read.chunk_bytes as f64, &seconds),
+            read.chunk_bytes,
+            read.seconds.len(),
+        ),
+        past_cache: read.past_cache,
+    }
+}
