@@ -17,6 +17,7 @@ use sysctl::{Ctl, Sysctl};
 
 use super::Power;
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
+use crate::roofline::chip::Nature;
 use crate::units::Bytes;
 
 /// The hardware UUID.
@@ -38,7 +39,7 @@ pub(super) fn chip() -> Chip {
             .and_then(|cores| u32::try_from(cores).ok())
             .unwrap_or(1),
         machine_model: text("hw.model"),
-        development: virtual_machine || rosetta || !super::is_apple_silicon(&name),
+        development: virtual_machine || rosetta || Nature::of_brand(&name) != Nature::AppleSilicon,
         name,
     }
 }

@@ -164,39 +164,9 @@ fn kubernetes_architecture(rust: &'static str) -> &'static str {
     }
 }
 
-/// Whether a brand string is that of a real Apple Silicon chip; virtual machines and Rosetta show others, such as
-/// `Apple processor`, `Apple M1 (Virtual)` and `VirtualApple @ 2.50GHz`.
-#[cfg(any(target_os = "macos", test))]
-fn is_apple_silicon(brand: &str) -> bool {
-    let Some(rest) = brand.strip_prefix("Apple ") else {
-        return false;
-    };
-    let model = rest.split(' ').next().unwrap_or_default();
-    let numbered =
-        model.len() > 1 && model.starts_with(['M', 'A']) && model[1..].chars().all(|c| c.is_ascii_digit());
-    numbered && !rest.contains("Virtual")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_bare_apple_silicon_counts_as_a_chip() {
-        for real in ["Apple M1", "Apple M4 Pro", "Apple M3 Ultra", "Apple A18 Pro"] {
-            assert!(is_apple_silicon(real), "{real}");
-        }
-        for other in [
-            "Apple processor",
-            "Apple M1 (Virtual)",
-            "VirtualApple @ 2.50GHz",
-            "Intel(R) Core(TM) i9",
-            "Apple M",
-            "",
-        ] {
-            assert!(!is_apple_silicon(other), "{other}");
-        }
-    }
 
     #[test]
     fn this_machine_has_a_name_memory_and_a_disk() {

@@ -102,16 +102,16 @@ impl fmt::Display for ChipVariant {
 /// No bin of the catalogue is the one asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnknownChip {
-    #[error("no chip is called `{name}`; known: {known}")]
-    Name { name: String, known: String },
-    #[error("{name} is not made with {gpu_cores} GPU cores, but with {known}")]
+    #[error("no chip is called `{name}`; there are {near}")]
+    Name { name: String, near: String },
+    #[error("{name} is not made with {gpu_cores} GPU cores; there are {near}")]
     GpuCores {
         name: String,
         gpu_cores: u32,
-        known: String,
+        near: String,
     },
-    #[error("{name} comes with several bandwidths; say which with its GPU cores ({known}) or its memory")]
-    Ambiguous { name: String, known: String },
+    #[error("{name} is made with different bandwidths; say which by GPU cores or memory: {near}")]
+    Ambiguous { name: String, near: String },
 }
 
 /// All bins.
@@ -119,41 +119,37 @@ pub(crate) fn catalogue() -> &'static [ChipVariant] {
     &CATALOGUE
 }
 
-/// The bin with this name (`Apple ` may be left out), core count and memory size, as far as they are known.
-/// Where they leave several, they must agree on the bandwidth: then the one with most cores is meant.
+/// The bin with this name (`Apple `, blanks and case do not matter), core count and memory size, as far as they are
+/// known. Where they leave several, they must agree on the bandwidth: then the one with most cores is meant.
 pub(crate) fn find(
     name: &str,
     gpu_cores: Option<u32>,
     memory: Option<Bytes>,
 ) -> Result<&'static ChipVariant, UnknownChip> {
-    let bare = name.trim().trim_start_matches("Apple ");
+    let wanted = bare(name);
     let named: Vec<_> = catalogue()
         .iter()
-        .filter(|chip| chip.name["Apple ".len()..].eq_ignore_ascii_case(bare))
+        .filter(|chip| bare(&chip.name) == wanted)
         .collect();
-    let listed = |mut words: Vec<String>| {
-        words.dedup();
-        words.join(", ")
-    };
-    if named.is_empty() {
+    let Some(first) = named.first() else {
         return Err(UnknownChip::Name {
             name: name.to_owned(),
-            known: listed(catalogue().iter().map(|chip| chip.name.clone()).collect()),
+            near: near_names(&wanted),
         });
-    }
-    let cores =
-        |chips: &[&ChipVariant]| listed(chips.iter().map(|chip| chip.gpu_cores.to_string()).collect());
+    };
+    let full_name = first.name.clone();
     let mut fitting = named.clone();
     if let Some(gpu_cores) = gpu_cores {
         fitting.retain(|chip| chip.gpu_cores == gpu_cores);
         if fitting.is_empty() {
             return Err(UnknownChip::GpuCores {
-                name: named[0].name.clone(),
+                name: full_name,
                 gpu_cores,
-                known: cores(&named),
+                near: bins(&named),
             });
         }
     }
+    // A size that none is sold with does not decide: it may be a wish, or a virtual machine's share.
     if let Some(memory) = memory
         && fitting.iter().any(|chip| chip.memory.contains(&memory))
     {
@@ -163,16 +159,111 @@ pub(crate) fn find(
     match largest {
         Some(largest) if fitting.iter().all(|chip| chip.bandwidth == largest.bandwidth) => Ok(largest),
         _ => Err(UnknownChip::Ambiguous {
-            name: named[0].name.clone(),
-            known: cores(&named),
+            name: full_name,
+            near: bins(&fitting),
         }),
+    }
+}
+
+/// `Apple M4 Pro`, `M4 Pro` and `m4pro` are one name.
+fn bare(name: &str) -> String {
+    let lower: String = name
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
+    lower.strip_prefix("apple").unwrap_or(&lower).to_owned()
+}
+
+/// Chips of the same generation, or all where the name has none.
+fn near_names(wanted: &str) -> String {
+    let generation = |name: &str| -> Option<u32> {
+        let digits: String = name
+            .strip_prefix('m')?
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        digits.parse().ok()
+    };
+    let names = |of: Option<u32>| {
+        let chips = catalogue().iter();
+        let mut names: Vec<_> = chips
+            .filter(|chip| of.is_none_or(|of| chip.generation == of))
+            .map(|chip| chip.name.as_str())
+            .collect();
+        names.dedup();
+        names.join(", ")
+    };
+    let same = names(generation(wanted).or(Some(0)));
+    if same.is_empty() { names(None) } else { same }
+}
+
+/// `32 cores with 36 GiB: 410 GB/s; 40 cores with 48, 64 or 128 GiB: 546 GB/s`.
+fn bins(chips: &[&ChipVariant]) -> String {
+    let one = |chip: &&ChipVariant| {
+        let gib: Vec<_> = chip
+            .memory
+            .iter()
+            .map(|memory| (memory.0 >> 30).to_string())
+            .collect();
+        let sizes = match gib.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+            None => String::new(),
+        };
+        format!("{} cores with {sizes} GiB: {}", chip.gpu_cores, chip.bandwidth)
+    };
+    chips.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// What a machine is, by its chip's brand string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nature {
+    /// A Mac with nothing between it and us.
+    AppleSilicon,
+    /// `Apple processor`, `Apple M1 (Virtual)`.
+    VirtualMachine,
+    /// `VirtualApple @ 2.50GHz`: a program for Intel, translated.
+    Rosetta,
+    Other,
+}
+
+impl Nature {
+    pub(crate) fn of_brand(brand: &str) -> Self {
+        let Some(rest) = brand.strip_prefix("Apple ") else {
+            return match brand.starts_with("VirtualApple") {
+                true => Self::Rosetta,
+                false => Self::Other,
+            };
+        };
+        if rest.contains("Virtual") || rest == "processor" {
+            return Self::VirtualMachine;
+        }
+        let model = rest.split(' ').next().unwrap_or_default();
+        let numbered = model.len() > 1
+            && model.starts_with(['M', 'A'])
+            && model[1..].chars().all(|c| c.is_ascii_digit());
+        match numbered {
+            true => Self::AppleSilicon,
+            false => Self::Other,
+        }
+    }
+
+    fn phrase(self) -> &'static str {
+        match self {
+            // The brand string is a real one, but the system says otherwise.
+            Self::AppleSilicon => "seen from a virtual machine or through Rosetta",
+            Self::VirtualMachine => "a virtual machine's",
+            Self::Rosetta => "what Rosetta shows",
+            Self::Other => "no Apple Silicon",
+        }
     }
 }
 
 /// Why a machine has no data sheet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoDataSheet {
-    #[error("`{name}` is no bare Apple Silicon Mac: it never counts as a chip of the catalogue")]
+    #[error("the chip `{name}` is {}: there is no data sheet to compare with", Nature::of_brand(name).phrase())]
     Development { name: String },
     #[error(transparent)]
     Unknown(#[from] UnknownChip),
@@ -201,12 +292,92 @@ mod tests {
         }
     }
 
+    /// From the data sheets, not from the file: bins that the name alone does not tell.
+    #[test]
+    fn bins_that_share_a_name_are_told_apart() {
+        let cases = [
+            ("Apple M3 Max", 30, 36, 300.0),
+            ("Apple M3 Max", 40, 128, 400.0),
+            ("Apple M4 Max", 32, 36, 410.0),
+            ("Apple M4 Max", 40, 64, 546.0),
+            ("Apple M5 Max", 32, 36, 460.0),
+            ("Apple M5 Max", 40, 128, 614.0),
+            ("Apple M6", 12, 16, 153.0),
+            ("Apple M6", 12, 32, 170.0),
+        ];
+        for (name, cores, gib, expect) in cases {
+            let chip = find(name, Some(cores), Some(Bytes::gib(gib))).unwrap();
+            assert_eq!(chip.bandwidth.0 / 1e9, expect, "{name} {cores} {gib}");
+        }
+    }
+
+    #[test]
+    fn no_two_rows_are_one_bin() {
+        for (index, chip) in catalogue().iter().enumerate() {
+            for other in &catalogue()[index + 1..] {
+                let same = chip.name == other.name
+                    && chip.gpu_cores == other.gpu_cores
+                    && chip.memory.iter().any(|memory| other.memory.contains(memory));
+                assert!(!same, "{chip} twice");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_list_what_is_near() {
+        let said =
+            |name, cores, gib: Option<u64>| find(name, cores, gib.map(Bytes::gib)).unwrap_err().to_string();
+        assert_eq!(
+            said("M4 Ultra", None, None),
+            "no chip is called `M4 Ultra`; there are Apple M4, Apple M4 Pro, Apple M4 Max"
+        );
+        assert_eq!(
+            said("M4 Max", Some(38), None),
+            "Apple M4 Max is not made with 38 GPU cores; there are 32 cores with 36 GiB: 410 GB/s; \
+             40 cores with 48, 64 or 128 GiB: 546 GB/s"
+        );
+        assert_eq!(
+            said("M6", Some(12), Some(48)),
+            "Apple M6 is made with different bandwidths; say which by GPU cores or memory: \
+             12 cores with 16 GiB: 153 GB/s; 12 cores with 24 or 32 GiB: 170 GB/s"
+        );
+        assert!(said("Xeon", None, None).contains("Apple M1 Ultra"));
+    }
+
+    #[test]
+    fn virtual_machines_and_rosetta_are_no_chip() {
+        for real in ["Apple M1", "Apple M4 Pro", "Apple M3 Ultra", "Apple A18 Pro"] {
+            assert_eq!(Nature::of_brand(real), Nature::AppleSilicon, "{real}");
+        }
+        for (other, nature) in [
+            ("Apple processor", Nature::VirtualMachine),
+            ("Apple M1 (Virtual)", Nature::VirtualMachine),
+            ("VirtualApple @ 2.50GHz", Nature::Rosetta),
+            ("Intel(R) Core(TM) i9", Nature::Other),
+            ("Apple M", Nature::Other),
+            ("", Nature::Other),
+        ] {
+            assert_eq!(Nature::of_brand(other), nature, "{other}");
+        }
+        let virtual_machine = Chip {
+            name: "Apple M1 (Virtual)".to_owned(),
+            development: true,
+            ..Chip::default()
+        };
+        assert_eq!(
+            of_machine(&virtual_machine, Bytes::gib(8))
+                .unwrap_err()
+                .to_string(),
+            "the chip `Apple M1 (Virtual)` is a virtual machine's: there is no data sheet to compare with"
+        );
+    }
+
     #[test]
     fn cores_or_memory_decide_between_bins() {
         let bandwidth = |name, cores, memory| find(name, cores, memory).map(|chip| chip.bandwidth.0 / 1e9);
         assert_eq!(bandwidth("Apple M4 Max", Some(40), None), Ok(546.0));
         assert_eq!(bandwidth("M4 Max", Some(32), None), Ok(410.0));
-        assert_eq!(bandwidth("m4 max", None, Some(Bytes::gib(36))), Ok(410.0));
+        assert_eq!(bandwidth("m4max", None, Some(Bytes::gib(36))), Ok(410.0));
         assert_eq!(bandwidth("M6", None, Some(Bytes::gib(16))), Ok(153.0));
         assert_eq!(bandwidth("M4 Pro", None, None), Ok(273.0));
         assert!(matches!(

@@ -1,11 +1,17 @@
 //! `rooflet probe`: measures this machine through the engine and says what the figures mean.
 
+mod picture;
+mod roofline;
+mod svg;
 mod table;
 
+use std::fs;
 use std::time::Duration;
 
+use anyhow::Context;
 use camino::Utf8PathBuf;
 
+use self::roofline::Roofline;
 use super::{Failure, ui};
 use crate::api::v1alpha1::DiskFigure;
 use crate::clock::Clock;
@@ -34,6 +40,9 @@ pub(crate) struct Args {
     /// Also read this file, or the largest one below this directory, past the page cache.
     #[arg(long, value_name = "FILE|DIR")]
     disk: Option<Utf8PathBuf>,
+    /// Also draw the roofline into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<Utf8PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -46,11 +55,22 @@ enum Output {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let report = measure(args, &Host::Native, &Clock::System)?;
+    // Scales are held in the type the engine computes in, and no CPU computes in half precision.
+    let scale_bits = if report.engine.device == "cpu" { 32 } else { 16 };
+    let roofline = Roofline::new(&report.measurements, scale_bits);
     ui::output(&match args.output {
         Output::Json => serde_json::to_string_pretty(&report)? + "\n",
         Output::Yaml => yaml::to_string(&report)?,
-        Output::Table => table::render(&report),
+        Output::Table => {
+            let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
+            format!("{}\n{picture}", table::render(&report))
+        }
     });
+    if let (Some(path), Some(roofline)) = (&args.svg, &roofline) {
+        let (title, subtitle) = table::titles(&report);
+        let drawn = svg::draw(roofline, &title, &subtitle);
+        fs::write(path, drawn).with_context(|| format!("--svg: writing `{path}`"))?;
+    }
     Ok(())
 }
 
@@ -96,7 +116,9 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
         Ok(chip) => probing::plausibility(read, DataSheet::Bandwidth(chip.bandwidth)),
         Err(err) => probing::plausibility(read, DataSheet::Missing(&err.to_string())),
     };
+    // Nobody needs the nanoseconds.
     let now = clock.now();
+    let now = now.round(jiff::Unit::Second).unwrap_or(now);
     Ok(ProbeReport {
         engine,
         machine: machine(identity, memory, sheet.ok().map(|chip| chip.bandwidth)),

@@ -20,21 +20,28 @@ pub(super) fn render(report: &ProbeReport) -> String {
 }
 
 fn heading(report: &ProbeReport) -> String {
+    let (title, subtitle) = titles(report);
     let machine = &report.machine;
-    let mut chip = machine.chip.name.clone();
-    if let Some(cores) = machine.chip.gpu_cores {
-        chip.push_str(&format!(", {cores} GPU cores"));
-    }
     format!(
-        "{chip}, {}, {} ({})\n{} {} on {}, measured {}, good until {}\n",
-        Bytes(machine.memory_bytes),
-        machine.operating_system,
-        machine.os_build,
-        report.engine.name,
-        report.engine.version,
-        report.engine.device,
-        report.measured_at,
-        report.expires_at,
+        "{title}, {} ({})\n{subtitle}, good until {}\n",
+        machine.operating_system, machine.os_build, report.expires_at,
+    )
+}
+
+/// What was measured, and with what and when.
+pub(super) fn titles(report: &ProbeReport) -> (String, String) {
+    let (machine, engine) = (&report.machine, &report.engine);
+    let cores = machine
+        .chip
+        .gpu_cores
+        .map(|cores| format!(", {cores} GPU cores"))
+        .unwrap_or_default();
+    (
+        format!("{}{cores}, {}", machine.chip.name, Bytes(machine.memory_bytes)),
+        format!(
+            "{} {} on {}, measured {}",
+            engine.name, engine.version, engine.device, report.measured_at
+        ),
     )
 }
 
