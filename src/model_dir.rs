@@ -7,19 +7,13 @@ use std::io::{self, Read};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::roofline::checkpoint::{self, CheckpointError, HEADER_LENGTH_BYTES, ModelShape, TensorTable};
+use crate::roofline::checkpoint::{
+    self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
+    TensorTable,
+};
 use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
-use crate::roofline::fields::CONFIG_FILE;
+use crate::roofline::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 use crate::roofline::model::{ModelConfig, ModelConfigError};
-
-/// Real ones are a few kilobytes.
-pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// One line per tensor.
-pub(crate) const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// The largest published models come in fewer than 200 files.
-pub(crate) const MAX_WEIGHT_FILES: usize = 1000;
-
-pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// A directory that holds a complete, supported model.
 #[derive(Debug, Clone)]

@@ -2,6 +2,8 @@
 //!
 //! Only finds; whether a directory holds a servable model is `model_dir`'s to say.
 
+pub(crate) mod remote;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;

@@ -137,7 +137,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
 }
 
 /// Runs an asynchronous verb to its end.
-fn block_on(verb: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Two TLS stacks of our dependencies could each choose a provider; say once which.
     drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -7,6 +7,15 @@ use serde::Deserialize;
 
 use super::model::{FloatType, ModelConfig, QuantizationScheme};
 
+/// Says which file holds which tensor, where there are several.
+pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// One line per tensor.
+pub(crate) const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+/// The largest published models come in fewer than 200 files.
+pub(crate) const MAX_WEIGHT_FILES: usize = 1000;
+
 /// The length of a safetensors header is the file's first eight bytes, little endian.
 pub(crate) const HEADER_LENGTH_BYTES: u64 = 8;
 

@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 /// The file that every error of this module names.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
+/// Real ones are a few kilobytes, with thousands of quantised modules a few hundred.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
 /// No dimension of a real model comes near this; beyond it the file is damaged and products would overflow.
 const MAX_DIMENSION: u64 = 1 << 24;
 

@@ -2,8 +2,10 @@
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
+use reqwest::Url;
 
-use crate::cli::Failure;
+use crate::artifact::remote::{self, HUB, HubAccess, RemoteModel};
+use crate::cli::{Failure, block_on};
 use crate::error::ExitStatus;
 use crate::model_dir;
 use crate::roofline::facts::ModelFacts;
@@ -29,6 +31,9 @@ pub(super) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<Na
             anyhow!("--quantization is for FILE.json#NAME; `{model}` says itself how its weights are stored");
         return Err(Failure::new(ExitStatus::Usage, err));
     }
+    if RemoteModel::is_meant_by(model) {
+        return block_on(remote_model(model));
+    }
     let path = Utf8Path::new(model);
     let facts = model_dir::facts(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let directory = if path.is_dir() { Some(path) } else { path.parent() };
@@ -40,6 +45,34 @@ pub(super) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<Na
     Ok(NamedModel {
         name: name.to_owned(),
         facts,
+        format: None,
+    })
+}
+
+async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
+    let model: RemoteModel = model
+        .parse()
+        .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    let set = |name| {
+        std::env::var(name)
+            .ok()
+            .filter(|value: &String| !value.is_empty())
+    };
+    let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
+    let endpoint = Url::parse(&endpoint)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "https" | "http"));
+    let endpoint = endpoint.ok_or_else(|| {
+        let err = anyhow!("HF_ENDPOINT must be a URL such as {HUB}");
+        Failure::new(ExitStatus::Usage, err)
+    })?;
+    let hub = HubAccess {
+        endpoint,
+        token: set("HF_TOKEN"),
+    };
+    Ok(NamedModel {
+        name: model.name().to_owned(),
+        facts: remote::facts(&model, &hub).await?,
         format: None,
     })
 }

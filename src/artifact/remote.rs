@@ -1,0 +1,479 @@
+//! A model that is somewhere else: its facts by HTTP, without downloading it. What is read are `config.json`, the index,
+//! and of each file of weights the first eight bytes and the header they announce; not one byte of a tensor.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures::{StreamExt, TryStreamExt, stream};
+use reqwest::header::{CONTENT_RANGE, HeaderMap, RANGE};
+use reqwest::{Client, Response, StatusCode, Url};
+
+use crate::roofline::checkpoint::{
+    self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, TensorTable,
+};
+use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
+use crate::roofline::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
+
+/// Where models are looked for unless `HF_ENDPOINT` says otherwise.
+pub(crate) const HUB: &str = "https://huggingface.co";
+
+/// The file of weights where there is only one.
+const SINGLE_FILE: &str = "model.safetensors";
+
+/// To be reached, and to answer in full.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Files of weights read at the same time.
+const CONCURRENT_FILES: usize = 8;
+
+/// The hub's own word for what is wrong with a request.
+const ERROR_CODE: &str = "x-error-code";
+/// The commit that a revision stood for.
+const COMMIT: &str = "x-repo-commit";
+
+/// Where a remote model is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RemoteModel {
+    /// `hf://owner/name[@revision]`
+    Hub {
+        owner: String,
+        name: String,
+        revision: Option<String>,
+    },
+    /// A directory of a web server.
+    Directory(Url),
+}
+
+/// The text is no remote model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}`: {problem}")]
+pub(crate) struct InvalidRemoteModel {
+    text: String,
+    problem: String,
+}
+
+impl RemoteModel {
+    /// Whether the text means a remote model at all.
+    pub(crate) fn is_meant_by(text: &str) -> bool {
+        ["hf://", "https://", "http://"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme))
+    }
+
+    /// What to call it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Hub { name, .. } => name,
+            Self::Directory(url) => url
+                .path_segments()
+                .and_then(|mut segments| segments.rfind(|segment| !segment.is_empty()))
+                .or(url.host_str())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl FromStr for RemoteModel {
+    type Err = InvalidRemoteModel;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = |problem: String| InvalidRemoteModel {
+            text: text.to_owned(),
+            problem,
+        };
+        let Some(repository) = text.strip_prefix("hf://") else {
+            let url = Url::parse(text).map_err(|err| invalid(format!("not a URL: {err}")))?;
+            if !matches!(url.scheme(), "https" | "http") || url.cannot_be_a_base() {
+                return Err(invalid("a directory is named by https://HOST/PATH".to_owned()));
+            }
+            return Ok(Self::Directory(url));
+        };
+        let (path, revision) = match repository.split_once('@') {
+            Some((path, revision)) => (path, Some(revision)),
+            None => (repository, None),
+        };
+        let plain = |part: &&str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+        };
+        let parts: Vec<&str> = path.split('/').filter(plain).collect();
+        let ([owner, name], 2) = (parts.as_slice(), path.split('/').count()) else {
+            return Err(invalid(
+                "a model on the hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION".to_owned(),
+            ));
+        };
+        if revision.is_some_and(str::is_empty) {
+            return Err(invalid(
+                "after @ a branch, a tag or a commit is expected".to_owned(),
+            ));
+        }
+        Ok(Self::Hub {
+            owner: (*owner).to_owned(),
+            name: (*name).to_owned(),
+            revision: revision.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for RemoteModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hub {
+                owner,
+                name,
+                revision: None,
+            } => write!(f, "hf://{owner}/{name}"),
+            Self::Hub {
+                owner,
+                name,
+                revision: Some(revision),
+            } => write!(f, "hf://{owner}/{name}@{revision}"),
+            Self::Directory(url) => write!(f, "{url}"),
+        }
+    }
+}
+
+/// The hub, and who asks.
+#[derive(Clone)]
+pub(crate) struct HubAccess {
+    pub(crate) endpoint: Url,
+    /// Sent to the endpoint and nowhere else.
+    pub(crate) token: Option<String>,
+}
+
+impl fmt::Debug for HubAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubAccess")
+            .field("endpoint", &self.endpoint.as_str())
+            .field("token", &self.token.as_ref().map(|_| "hidden"))
+            .finish()
+    }
+}
+
+/// Why a remote model could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadRemoteError {
+    #[error("preparing to connect")]
+    Client(#[source] reqwest::Error),
+    #[error("{host} cannot be reached; is this machine offline? A mirror can be named in HF_ENDPOINT")]
+    Unreachable {
+        host: String,
+        #[source]
+        err: reqwest::Error,
+    },
+    #[error("{url}: no complete answer within {} s", REQUEST_LIMIT.as_secs())]
+    TimedOut { url: String },
+    #[error(
+        "{model} does not exist, or it is private: check its name, or set HF_TOKEN to a token that may read it"
+    )]
+    NotFoundOrPrivate { model: String },
+    #[error("{model}: there is no revision `{revision}`")]
+    NoRevision { model: String, revision: String },
+    #[error(
+        "{model} is gated: accept its conditions on {page}, then set HF_TOKEN to a token of that account"
+    )]
+    Gated { model: String, page: String },
+    #[error("{url} may not be read with this HF_TOKEN")]
+    Forbidden { url: String },
+    #[error("{model} has no {file}")]
+    NoFile { model: String, file: String },
+    #[error("{url}: the server answers {status}")]
+    Status { url: String, status: StatusCode },
+    #[error("{url}: the server sends whole files only, and a header is read by asking for a range of bytes")]
+    NoRanges { url: String },
+    #[error("{url} is larger than {limit} bytes, no real one is")]
+    TooLarge { url: String, limit: u64 },
+    #[error("{url}: not UTF-8 text")]
+    NotText { url: String },
+    #[error("{model} has more than {MAX_WEIGHT_FILES} files of weights")]
+    TooManyFiles { model: String },
+    #[error("{url}: {problem}")]
+    InvalidIndex { url: String, problem: String },
+    #[error("{url}: reading the answer")]
+    Body {
+        url: String,
+        #[source]
+        err: reqwest::Error,
+    },
+    #[error("{model}")]
+    Checkpoint {
+        model: String,
+        #[source]
+        err: CheckpointError,
+    },
+    #[error("{model}")]
+    Facts {
+        model: String,
+        #[source]
+        err: FactsError,
+    },
+}
+
+/// What is known of the model from its configuration and headers.
+pub(crate) async fn facts(model: &RemoteModel, hub: &HubAccess) -> Result<ModelFacts, ReadRemoteError> {
+    let mut remote = Remote::new(model, hub)?;
+    let config = remote.text(CONFIG_FILE, MAX_CONFIG_BYTES).await?;
+    let config = config.ok_or_else(|| remote.no_file(CONFIG_FILE))?;
+    let of = |tensors: Tensors<'_>| {
+        ModelFacts::new(&config, tensors).map_err(|err| ReadRemoteError::Facts {
+            model: model.to_string(),
+            err,
+        })
+    };
+    let index = remote.text(INDEX_FILE, MAX_INDEX_BYTES).await?;
+    let index = index
+        .map(|text| WeightIndex::parse(&text))
+        .transpose()
+        .map_err(|problem| ReadRemoteError::InvalidIndex {
+            url: remote.url(INDEX_FILE).to_string(),
+            problem,
+        })?;
+    let files = match &index {
+        Some(index) => index.files.iter().cloned().collect(),
+        None => vec![SINGLE_FILE.to_owned()],
+    };
+    if files.len() > MAX_WEIGHT_FILES {
+        return Err(ReadRemoteError::TooManyFiles {
+            model: model.to_string(),
+        });
+    }
+    let remote = &remote;
+    let headers = stream::iter(files.into_iter().map(|file| async move {
+        let header = remote.header(&file).await?;
+        Ok::<_, ReadRemoteError>((file, header))
+    }));
+    let headers: Vec<_> = headers.buffered(CONCURRENT_FILES).try_collect().await?;
+    let mut tensors = TensorTable::default();
+    for (file, header) in headers {
+        match (header, &index) {
+            (Some(header), _) => tensors
+                .add_file(&file, &header.json, header.data_bytes)
+                .map_err(|err| remote.corrupt(err))?,
+            // Weights in another form, or none at all.
+            (None, None) => return of(Tensors::Unknown),
+            (None, Some(index)) => return of(Tensors::Index(index)),
+        }
+    }
+    of(Tensors::Headers(&tensors))
+}
+
+struct Header {
+    json: Vec<u8>,
+    /// Of the file, after the header.
+    data_bytes: u64,
+}
+
+struct Remote<'a> {
+    model: &'a RemoteModel,
+    hub: &'a HubAccess,
+    client: Client,
+    /// Of the hub: what all requests after the first one ask for, so that they see one state of the model.
+    revision: String,
+}
+
+impl<'a> Remote<'a> {
+    fn new(model: &'a RemoteModel, hub: &'a HubAccess) -> Result<Self, ReadRemoteError> {
+        let (base, revision) = match model {
+            RemoteModel::Hub { revision, .. } => (&hub.endpoint, revision.as_deref()),
+            RemoteModel::Directory(url) => (url, None),
+        };
+        let mut client = Client::builder()
+            .connect_timeout(CONNECT_LIMIT)
+            .timeout(REQUEST_LIMIT)
+            .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
+        if matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
+            // No proxy reaches this machine's own loopback.
+            client = client.no_proxy();
+        }
+        Ok(Self {
+            model,
+            hub,
+            client: client.build().map_err(ReadRemoteError::Client)?,
+            revision: revision.unwrap_or("main").to_owned(),
+        })
+    }
+
+    fn url(&self, file: &str) -> Url {
+        let (base, path) = match self.model {
+            RemoteModel::Hub { owner, name, .. } => (
+                &self.hub.endpoint,
+                vec![owner.as_str(), name, "resolve", &self.revision, file],
+            ),
+            RemoteModel::Directory(url) => (url, vec![file]),
+        };
+        let mut url = base.clone();
+        url.path_segments_mut()
+            .expect("URLs that cannot have paths are refused before")
+            .pop_if_empty()
+            .extend(path);
+        url
+    }
+
+    /// A text file, `None` where there is none. Refuses one that is larger than any real one.
+    async fn text(&mut self, file: &str, limit: u64) -> Result<Option<String>, ReadRemoteError> {
+        let url = self.url(file);
+        let Some(response) = self.get(&url, None).await? else {
+            return Ok(None);
+        };
+        if let (RemoteModel::Hub { .. }, Some(commit)) = (self.model, header_text(response.headers(), COMMIT))
+        {
+            self.revision = commit.to_owned();
+        }
+        let bytes = read_body(response, &url, limit).await?;
+        let text = String::from_utf8(bytes).map_err(|_| ReadRemoteError::NotText { url: url.to_string() })?;
+        Ok(Some(text))
+    }
+
+    /// The header of a file of weights, `None` where there is no such file.
+    async fn header(&self, file: &str) -> Result<Option<Header>, ReadRemoteError> {
+        let url = self.url(file);
+        let Some(response) = self.get(&url, Some((0, HEADER_LENGTH_BYTES))).await? else {
+            return Ok(None);
+        };
+        let file_bytes = file_bytes(&response);
+        let first = read_body(response, &url, HEADER_LENGTH_BYTES).await?;
+        let cut_short = |problem: String| {
+            self.corrupt(CheckpointError::CorruptHeader {
+                file: file.to_owned(),
+                problem,
+            })
+        };
+        let (Ok(first), Some(file_bytes)) = (<[u8; 8]>::try_from(first), file_bytes) else {
+            return Err(cut_short("its first eight bytes did not come".to_owned()));
+        };
+        let length = checkpoint::header_bytes(file, first, file_bytes).map_err(|err| self.corrupt(err))?;
+        let range = (HEADER_LENGTH_BYTES, length);
+        let response = self
+            .get(&url, Some(range))
+            .await?
+            .ok_or_else(|| self.no_file(file))?;
+        let json = read_body(response, &url, length).await?;
+        if json.len() as u64 != length {
+            return Err(cut_short(format!(
+                "of its header's {length} bytes came {}",
+                json.len()
+            )));
+        }
+        Ok(Some(Header {
+            json,
+            data_bytes: file_bytes - HEADER_LENGTH_BYTES - length,
+        }))
+    }
+
+    /// `None`: there is no such file. `range` is where to begin and how many bytes.
+    async fn get(&self, url: &Url, range: Option<(u64, u64)>) -> Result<Option<Response>, ReadRemoteError> {
+        let mut request = self.client.get(url.clone());
+        if let (RemoteModel::Hub { .. }, Some(token)) = (self.model, &self.hub.token) {
+            request = request.bearer_auth(token);
+        }
+        if let Some((begin, bytes)) = range {
+            request = request.header(RANGE, format!("bytes={begin}-{}", begin + bytes.max(1) - 1));
+        }
+        let response = request.send().await.map_err(|err| self.not_sent(url, err))?;
+        let status = response.status();
+        if status.is_success() {
+            if range.is_some() && status != StatusCode::PARTIAL_CONTENT {
+                return Err(ReadRemoteError::NoRanges { url: url.to_string() });
+            }
+            return Ok(Some(response));
+        }
+        let code = header_text(response.headers(), ERROR_CODE);
+        match self.refusal(url, status, code) {
+            Some(refusal) => Err(refusal),
+            None => Ok(None),
+        }
+    }
+
+    /// What the answer means; `None`: there is no such file.
+    fn refusal(&self, url: &Url, status: StatusCode, code: Option<&str>) -> Option<ReadRemoteError> {
+        let model = self.model.to_string();
+        let url = url.to_string();
+        Some(match (self.model, status, code) {
+            (RemoteModel::Hub { owner, name, .. }, _, Some("GatedRepo")) => ReadRemoteError::Gated {
+                model,
+                page: format!(
+                    "{}/{owner}/{name}",
+                    self.hub.endpoint.as_str().trim_end_matches('/')
+                ),
+            },
+            (RemoteModel::Hub { .. }, _, Some("RevisionNotFound")) => ReadRemoteError::NoRevision {
+                model,
+                revision: self.revision.clone(),
+            },
+            (RemoteModel::Hub { .. }, _, Some("RepoNotFound"))
+            | (RemoteModel::Hub { .. }, StatusCode::UNAUTHORIZED, _) => {
+                ReadRemoteError::NotFoundOrPrivate { model }
+            }
+            (RemoteModel::Hub { .. }, StatusCode::FORBIDDEN, _) => ReadRemoteError::Forbidden { url },
+            (_, StatusCode::NOT_FOUND, _) => return None,
+            (_, status, _) => ReadRemoteError::Status { url, status },
+        })
+    }
+
+    fn not_sent(&self, url: &Url, err: reqwest::Error) -> ReadRemoteError {
+        if err.is_timeout() && !err.is_connect() {
+            return ReadRemoteError::TimedOut { url: url.to_string() };
+        }
+        ReadRemoteError::Unreachable {
+            host: url.host_str().unwrap_or_default().to_owned(),
+            // The URL is said already.
+            err: err.without_url(),
+        }
+    }
+
+    fn no_file(&self, file: &str) -> ReadRemoteError {
+        ReadRemoteError::NoFile {
+            model: self.model.to_string(),
+            file: file.to_owned(),
+        }
+    }
+
+    fn corrupt(&self, err: CheckpointError) -> ReadRemoteError {
+        ReadRemoteError::Checkpoint {
+            model: self.model.to_string(),
+            err,
+        }
+    }
+}
+
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Of the whole file, from `Content-Range: bytes 0-7/12345`.
+fn file_bytes(response: &Response) -> Option<u64> {
+    let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+    range.rsplit_once('/')?.1.parse().ok()
+}
+
+/// Reads an answer of at most `limit` bytes, and stops at the first byte more.
+async fn read_body(response: Response, url: &Url, limit: u64) -> Result<Vec<u8>, ReadRemoteError> {
+    let mut body = response.bytes_stream();
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|err| {
+            if err.is_timeout() {
+                ReadRemoteError::TimedOut { url: url.to_string() }
+            } else {
+                ReadRemoteError::Body {
+                    url: url.to_string(),
+                    err: err.without_url(),
+                }
+            }
+        })?;
+        if (bytes.len() + chunk.len()) as u64 > limit {
+            return Err(ReadRemoteError::TooLarge {
+                url: url.to_string(),
+                limit,
+            });
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests;
