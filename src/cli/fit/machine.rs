@@ -4,9 +4,9 @@ use crate::cli::Failure;
 use crate::error::ExitStatus;
 use crate::host::Host;
 use crate::roofline::chip;
-use crate::roofline::fit::Machine;
 use crate::roofline::memory::allocatable;
 use crate::roofline::predict::{Basis, Hardware};
+use crate::roofline::sizing::Machine;
 use crate::units::Bytes;
 
 /// A machine, and what was assumed about it.

@@ -6,8 +6,8 @@ use super::machine::ChosenMachine;
 use super::model::NamedModel;
 use crate::roofline::dimensions::{Attention, KvBits, ModelDimensions};
 use crate::roofline::facts::{Family, WeightsSource};
-use crate::roofline::fit::{Fit, Machine, Obstacle, Service};
 use crate::roofline::predict::{Basis, Constraint, DecodePrediction, Hardware, Interval, Prediction};
+use crate::roofline::sizing::{Fit, Machine, Obstacle, Service};
 use crate::units::Bytes;
 
 /// The documented shape of `-o json`, one object per machine.
