@@ -28,17 +28,17 @@ pub(crate) struct Args {
     /// Begin with the last N lines.
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
-    /// Which API server to ask. Default: what kubectl would use.
+    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let name = replica_name(&args.replica).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-    let source = args
-        .kubeconfig
-        .clone()
-        .map_or(KubeconfigSource::Environment, KubeconfigSource::File);
+    let source = match &args.kubeconfig {
+        Some(file) => KubeconfigSource::File(file.clone()),
+        None => super::default_kubeconfig(),
+    };
     let client = connect(&source)
         .await
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;

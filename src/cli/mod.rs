@@ -17,9 +17,10 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use clap::{Parser, Subcommand};
 
+use crate::client::KubeconfigSource;
 use crate::error::ExitStatus;
 use crate::telemetry::{self, LogFormat};
 
@@ -150,12 +151,37 @@ fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
     outcome
 }
 
-/// `~/.rooflet`, or `.rooflet` here where no home is known.
-fn default_data_dir() -> Utf8PathBuf {
-    let home = std::env::home_dir()
+/// The user's home, or here where none is known.
+fn home() -> Utf8PathBuf {
+    std::env::home_dir()
         .and_then(|home| Utf8PathBuf::from_path_buf(home).ok())
-        .unwrap_or_default();
-    home.join(".rooflet")
+        .unwrap_or_default()
+}
+
+/// `~/.rooflet`
+fn default_data_dir() -> Utf8PathBuf {
+    home().join(".rooflet")
+}
+
+/// What kubectl would use, or where it would find nothing, what `rooflet up` and `rooflet server` write by default.
+fn default_kubeconfig() -> KubeconfigSource {
+    let is_told = std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty());
+    if is_told {
+        KubeconfigSource::Environment
+    } else {
+        kubeconfig_in(&home())
+    }
+}
+
+fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
+    if home.join(".kube/config").exists() {
+        return KubeconfigSource::Environment;
+    }
+    [".rooflet/kubeconfig", ".rooflet/server/kubeconfig"]
+        .map(|file| home.join(file))
+        .into_iter()
+        .find(|file| file.exists())
+        .map_or(KubeconfigSource::Environment, KubeconfigSource::File)
 }
 
 /// This machine's host name, as a name of a FleetNode may be written.
@@ -174,5 +200,29 @@ fn default_node_name() -> String {
         "node".to_owned()
     } else {
         name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_kubeconfig_is_used_where_kubectl_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Utf8Path::from_path(directory.path()).unwrap();
+        let write = |path: &str| {
+            let path = home.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            KubeconfigSource::File(path)
+        };
+        assert_eq!(kubeconfig_in(home), KubeconfigSource::Environment);
+        let of_server = write(".rooflet/server/kubeconfig");
+        assert_eq!(kubeconfig_in(home), of_server);
+        let of_up = write(".rooflet/kubeconfig");
+        assert_eq!(kubeconfig_in(home), of_up);
+        write(".kube/config");
+        assert_eq!(kubeconfig_in(home), KubeconfigSource::Environment);
     }
 }
