@@ -80,18 +80,19 @@ impl RoutingTable {
             .name
             .clone()
             .unwrap_or_else(|| deployment.name_any());
-        let conditions = deployment.status.as_ref().map(|status| &status.conditions);
-        let ready = conditions
-            .into_iter()
-            .flatten()
-            .find(|condition| condition.type_ == condition_type::READY);
+        let status = deployment.status.clone().unwrap_or_default();
+        let find = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
+        let ready = find(condition_type::READY);
+        // What was refused, or is in trouble, is not on its way.
+        let is_stuck = find(condition_type::ADMITTED).is_some_and(|admitted| admitted.status == "False")
+            || is_true(&status.conditions, condition_type::DEGRADED);
         let model = self.model(&namespace, &name);
         model.created = model.created.min(created(&deployment.metadata));
         if deployment.metadata.deletion_timestamp.is_some() {
             model.trouble.get_or_insert("it is being deleted".to_owned());
             return;
         }
-        model.is_coming |= deployment.spec.replicas > 0;
+        model.is_coming |= deployment.spec.replicas > 0 && !is_stuck;
         model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
     }
 

@@ -11,6 +11,7 @@ use axum::routing::any;
 use futures::StreamExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -28,7 +29,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("within the deadline")
 }
 
-/// `namespace/name serves=NAME wanted=1 says=text-with-dashes deleting`
+/// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS deleting`
 fn deployment(line: &str) -> ModelDeployment {
     let spec = json!({
         "model": { "source": "local://guide" },
@@ -44,6 +45,14 @@ fn deployment(line: &str) -> ModelDeployment {
         "False",
         &field(line, "says").unwrap_or_default().replace('-', " "),
     );
+    if let Some((kind, truth)) = field(line, "has").and_then(|condition| condition.split_once('=')) {
+        let condition = Condition {
+            type_: kind.to_owned(),
+            status: truth.to_owned(),
+            ..status.conditions[0].clone()
+        };
+        status.conditions.push(condition);
+    }
     deployment.status = Some(status);
     deployment
 }
@@ -281,7 +290,9 @@ async fn refusals_have_the_shape_that_clients_know() {
 
     scene.know(
         &[
-            "guide says=0-of-1-ready:-model.safetensors-is-cut-short",
+            "guide says=0-of-1-ready:-Loading",
+            "broken says=0-of-1-ready:-model.safetensors-is-cut-short has=Degraded=True",
+            "unknown says=no-node-has-it has=Admitted=False",
             "off wanted=0 says=spec.replicas-is-0",
         ],
         &["guide-1 on=a", "gone-1 serves=gone on=a"],
@@ -300,7 +311,23 @@ async fn refusals_have_the_shape_that_clients_know() {
             r#"{"model":"guide"}"#.into(),
             503,
             "model_loading",
+            "0 of 1 ready: Loading",
+        ),
+        (
+            "POST",
+            chat,
+            r#"{"model":"broken"}"#.into(),
+            503,
+            "model_unavailable",
             "model.safetensors is cut short",
+        ),
+        (
+            "POST",
+            chat,
+            r#"{"model":"unknown"}"#.into(),
+            503,
+            "model_unavailable",
+            "no node has it",
         ),
         (
             "POST",

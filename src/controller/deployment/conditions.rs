@@ -277,9 +277,10 @@ impl View<'_> {
         } else {
             let mut message =
                 format!("{ready} of {wanted} replicas answer requests; at least {needed} should");
-            if let Some(troubles) = self.told_troubles() {
-                message.push_str(": ");
-                message.push_str(&troubles);
+            // Why, in full, is what Ready tells.
+            let reasons = self.trouble_reasons();
+            if !reasons.is_empty() {
+                message.push_str(&format!(": {reasons}"));
             }
             writer.set(kind, Truth::False, "MinimumReplicasUnavailable", message);
         }
@@ -350,33 +351,69 @@ impl View<'_> {
         }
     }
 
+    /// How many replicas have which trouble.
+    fn trouble_reasons(&self) -> String {
+        let mut counts: Vec<(String, usize)> = Vec::new();
+        for (_, Trouble { reason, .. }) in self.troubles() {
+            if reason == NOT_YET_SCHEDULED {
+                continue;
+            }
+            match counts.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((reason, 1)),
+            }
+        }
+        let texts: Vec<_> = counts
+            .into_iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        texts.join(", ")
+    }
+
     fn told_troubles(&self) -> Option<String> {
-        // One reason that several share is told once.
-        let mut told: Vec<(String, Vec<String>)> = Vec::new();
+        // One reason that several share is told once. Those without a node wait for the same thing, though each was
+        // looked at in another moment and with other numbers.
+        let mut told: Vec<Told> = Vec::new();
         for (replica, trouble) in self.troubles() {
             if trouble.reason == NOT_YET_SCHEDULED {
                 continue;
             }
-            let text = match trouble.message.as_str() {
-                "" => trouble.reason,
-                message => format!("{}: {message}", trouble.reason),
+            let Trouble { reason, message, .. } = trouble;
+            let text = match message.as_str() {
+                "" => reason.clone(),
+                message => format!("{reason}: {message}"),
             };
-            match told.iter_mut().find(|(known, _)| *known == text) {
-                Some((_, names)) => names.push(placed(replica)),
-                None => told.push((text, vec![placed(replica)])),
+            let unplaced = replica.spec.node_name.is_none().then(|| reason.clone());
+            let is_same =
+                |known: &&mut Told| known.text == text || (unplaced.is_some() && known.unplaced == unplaced);
+            match told.iter_mut().find(is_same) {
+                Some(known) => known.names.push(placed(replica)),
+                None => told.push(Told {
+                    text,
+                    unplaced,
+                    names: vec![placed(replica)],
+                }),
             }
         }
         let more = told.len().saturating_sub(MAX_TOLD);
         let mut texts: Vec<_> = told
             .into_iter()
             .take(MAX_TOLD)
-            .map(|(text, names)| format!("{}: {text}", super::admission::named(names)))
+            .map(|Told { text, names, .. }| format!("{}: {text}", super::admission::named(names)))
             .collect();
         if more > 0 {
             texts.push(format!("and {more} more"));
         }
         (!texts.is_empty()).then(|| texts.join("; "))
     }
+}
+
+/// One trouble and all replicas that have it.
+struct Told {
+    text: String,
+    /// The reason, where it is that no node takes the replica.
+    unplaced: Option<String>,
+    names: Vec<String>,
 }
 
 fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static str, String) {

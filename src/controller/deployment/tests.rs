@@ -187,6 +187,11 @@ impl Scene {
         assert_eq!(self.condition(kind), expect, "{kind}");
     }
 
+    /// Reasons of the events that the next pass publishes.
+    fn events(&self) -> Vec<String> {
+        self.plan(|plan| plan.events.into_iter().map(|(_, reason, _)| reason).collect())
+    }
+
     fn alive(&self) -> impl Iterator<Item = &ModelReplica> {
         self.replicas
             .iter()
@@ -409,6 +414,7 @@ fn old_revisions_are_kept_up_to_the_limit_and_while_in_use() {
 #[test]
 fn a_model_that_no_node_has_is_refused_with_what_there_is() {
     let mut scene = Scene::new(json!({ "model": { "source": "local://gide" } }));
+    assert_eq!(scene.events(), ["ModelNotFound"], "one cause is told once");
     assert_eq!(scene.step(), "");
     let why = "spec.model.source: no node has a directory `gide` in its --model-dir; on mini there are local://guide";
     scene.check_condition(condition_type::ADMITTED, &format!("False ModelNotFound: {why}"));
@@ -508,6 +514,33 @@ fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
 }
 
 #[test]
+fn what_many_replicas_wait_for_is_told_once() {
+    let mut scene = Scene::new(json!({ "replicas": 4 }));
+    scene.step();
+    scene.run("r1");
+    for (name, free) in [("r2", "3.1"), ("r3", "2.9"), ("r4", "2.9")] {
+        let why = format!("0/1 nodes are available: 1 insufficient memory (5 GiB asked, {free} GiB free)");
+        scene.say(
+            name,
+            condition_type::SCHEDULED,
+            Truth::False,
+            "InsufficientMemory",
+            &why,
+        );
+    }
+    scene.step();
+    scene.check_condition(
+        condition_type::READY,
+        "False InsufficientMemory: 1 of 4 replicas ready: r2, r3, r4: InsufficientMemory: 0/1 nodes are available: 1 \
+         insufficient memory (5 GiB asked, 3.1 GiB free)",
+    );
+    scene.check_condition(
+        condition_type::AVAILABLE,
+        "False MinimumReplicasUnavailable: 1 of 4 replicas answer requests; at least 3 should: 3 InsufficientMemory",
+    );
+}
+
+#[test]
 fn a_rollout_without_progress_says_so_after_the_deadline() {
     let mut scene = Scene::new(json!({ "progressDeadlineSeconds": 60 }));
     scene.step();
@@ -600,16 +633,8 @@ fn measured_speed_is_shown_and_judged() {
 #[test]
 fn each_turn_of_a_condition_is_told_once() {
     let mut scene = Scene::new(json!({}));
-    let events = |scene: &Scene| {
-        scene.plan(|plan| {
-            plan.events
-                .into_iter()
-                .map(|(_, reason, _)| reason)
-                .collect::<Vec<_>>()
-        })
-    };
     scene.step();
-    assert_eq!(events(&scene), [""; 0]);
+    assert_eq!(scene.events(), [""; 0]);
     scene.say(
         "r1",
         condition_type::SCHEDULED,
@@ -617,16 +642,16 @@ fn each_turn_of_a_condition_is_told_once() {
         "InsufficientMemory",
         "no",
     );
-    assert_eq!(events(&scene), ["InsufficientMemory"]);
+    assert_eq!(scene.events(), ["InsufficientMemory"]);
     scene.step();
-    assert_eq!(events(&scene), [""; 0]);
+    assert_eq!(scene.events(), [""; 0]);
     scene.run("r1");
     assert_eq!(
-        events(&scene),
+        scene.events(),
         ["RolloutComplete", "MinimumReplicasAvailable", "Recovered"]
     );
     scene.step();
-    assert_eq!(events(&scene), [""; 0]);
+    assert_eq!(scene.events(), [""; 0]);
 }
 
 /// Something that happens between two passes.
