@@ -1,6 +1,6 @@
 //! `rooflet agent --manifest-dir`: no API server at all, like kubelet's static pods.
 
-use crate::harness::{Http, Process, Scratch, eventually, free_port, processes_with, repository};
+use crate::harness::{Cluster, Http, Process, Scratch, eventually, free_port, processes_with, repository};
 
 fn manifest(name: &str, extra: &str) -> String {
     format!(
@@ -90,4 +90,62 @@ fn manifests_alone_run_models() {
     assert!(agent.terminate().success(), "{}", agent.log());
     let directory = scratch.path().display().to_string();
     assert_eq!(processes_with(&[&directory, " worker "]), [0u32; 0]);
+}
+
+#[test]
+fn a_manifest_keeps_its_name() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    cluster.scratch.write("manifests/one.yaml", &manifest("one", ""));
+    let manifests = format!("--manifest-dir={}", cluster.scratch.join("manifests").display());
+    // There before the agent is: nobody stops it.
+    eventually("a replica of the manifest's name", || {
+        let applied = kubectl.apply(
+            "apiVersion: rooflet.dev/v1alpha1\nkind: ModelReplica\nmetadata: {name: one-node-1, finalizers: [rooflet.dev/worker]}\n\
+             spec: {model: {source: 'local://guide'}, serving: {name: two}, nodeName: node-1}\n",
+        );
+        if applied.success {
+            Ok(())
+        } else {
+            Err(applied.stderr)
+        }
+    });
+    let mut agent = cluster.agent("node-1", &[manifests]);
+    eventually("the replica being told", || {
+        let found = kubectl.json("mrep one-node-1")?;
+        let conditions = found["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let told = conditions
+            .iter()
+            .find(|condition| condition["type"] == "Admitted");
+        match told {
+            Some(told)
+                if told["reason"] == "NameTaken" && told["message"].to_string().contains("one.yaml") =>
+            {
+                Ok(())
+            }
+            _ => Err(found.to_string()),
+        }
+    });
+    eventually("one worker, the manifest's", || {
+        match cluster.workers("node-1").len() {
+            1 => Ok(()),
+            n => Err(format!("{n} workers")),
+        }
+    });
+    // Deleted, it makes room for the mirror of what runs.
+    kubectl.run("delete mrep one-node-1 --timeout=60s").ok();
+    eventually("the mirror", || {
+        let found = kubectl.json("mrep one-node-1")?;
+        if found["spec"]["serving"]["name"] == "one" {
+            Ok(())
+        } else {
+            Err(found.to_string())
+        }
+    });
+    assert!(agent.terminate().success(), "{}", agent.log());
 }

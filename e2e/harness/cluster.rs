@@ -1,10 +1,13 @@
 //! `rooflet server`, and agents beside it, each in the test's own hand.
 
+use std::path::Path;
+
 use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
 
 /// A running control plane.
 pub(crate) struct Cluster {
-    _server: Process,
+    server: Process,
+    args: Vec<String>,
     pub(crate) kubectl: Kubectl,
     pub(crate) gateway: Http,
     /// `ADDR:PORT` of the API server.
@@ -16,6 +19,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts `rooflet server ARGS`; `None` where kubectl is not installed.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
+        Self::with(args, |args, log| Process::start(args, log))
+    }
+
+    /// The same, with a server that `start` starts.
+    pub(crate) fn with(args: &[&str], start: impl FnOnce(&[String], &Path) -> Process) -> Option<Self> {
         let scratch = Scratch::new();
         let kubeconfig = scratch.join("kubeconfig");
         let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
@@ -29,13 +37,14 @@ impl Cluster {
             format!("--kubeconfig-out={}", kubeconfig.display()),
         ];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let server = Process::start(all, &scratch.join("server.log"));
+        let server = start(&all, &scratch.join("server.log"));
         eventually("the kubeconfig", || match kubeconfig.exists() {
             true => Ok(()),
             false => Err(server.log()),
         });
         Some(Self {
-            _server: server,
+            server,
+            args: all,
             kubectl,
             gateway: Http::new(format!("http://{gateway}")),
             address,
@@ -43,9 +52,19 @@ impl Cluster {
         })
     }
 
+    /// Stops the server in order and starts it again on the same data and ports.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.server.terminate().success(), "{}", self.server.log());
+        self.server = Process::start(&self.args, &self.scratch.join("server.log"));
+        eventually("the server again", || {
+            let found = self.kubectl.run("get --raw /readyz");
+            if found.success { Ok(()) } else { Err(found.stderr) }
+        });
+    }
+
     /// Starts the agent of a node; it does not measure the machine.
-    pub(crate) fn agent(&self, node: &str) -> Process {
-        let args = [
+    pub(crate) fn agent(&self, node: &str, more: &[String]) -> Process {
+        let mut args = vec![
             "agent".to_owned(),
             format!("--kubeconfig={}", self.scratch.join("kubeconfig").display()),
             format!("--node-name={node}"),
@@ -53,6 +72,7 @@ impl Cluster {
             format!("--model-dir={}", repository("examples/models").display()),
             "--no-probe".to_owned(),
         ];
+        args.extend_from_slice(more);
         Process::start(args, &self.scratch.join(&format!("{node}.log")))
     }
 

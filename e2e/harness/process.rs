@@ -16,13 +16,32 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `rooflet ARGS`; its output goes to `log`.
     pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
+        Self::run(Command::new(rooflet()).args(args), log)
+    }
+
+    /// Starts `rooflet ARGS`, whose files cannot grow beyond `blocks` (of 512 or 1024 bytes, as the shell counts): to
+    /// the one who writes, a full disk.
+    pub(crate) fn start_on_small_disk<S: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = S>,
+        log: &Path,
+        blocks: u32,
+    ) -> Self {
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        Self::run(
+            Command::new("/bin/sh")
+                .args(["-c", &script, rooflet()])
+                .args(args),
+            log,
+        )
+    }
+
+    fn run(command: &mut Command, log: &Path) -> Self {
         let file = File::options()
             .create(true)
             .append(true)
             .open(log)
             .expect("a writable log");
-        let child = Command::new(rooflet())
-            .args(args)
+        let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("a second handle"))
             .stderr(file)

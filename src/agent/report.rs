@@ -75,7 +75,7 @@ impl Reporter {
     /// Writes whatever differs. Goes on after a failure; returns the last one that may pass by itself.
     async fn write(&self, reports: &Reports) -> Result<(), ApiError> {
         let mut outcome = Ok(());
-        for (key, report) in &reports.replicas {
+        for (key, report) in reports.replicas.iter().chain(&reports.displaced) {
             match self.write_one(key, report).await {
                 // The watch shows the newer version soon, and this is done again.
                 Ok(()) | Err(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::AlreadyExists(_)) => {}

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::plan::{Desired, Observed, Step, SyncPlan, Wanted, WorkerState, demand};
+use self::plan::{Desired, Ground, Observed, Refusal, Step, SyncPlan, Wanted, WorkerState, demand};
 use self::status::{Facts, happenings, replica_status};
 use super::manifests::ManifestSet;
 use super::metrics::AgentMetrics;
@@ -47,6 +47,8 @@ const MEASURED_PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Reports {
     pub(crate) replicas: BTreeMap<ReplicaKey, Report>,
+    /// Replicas of the API server that do not run here, because a manifest's has their key.
+    pub(crate) displaced: BTreeMap<ReplicaKey, Report>,
     pub(crate) models: Vec<NodeModel>,
     /// Why the model directory cannot be listed.
     pub(crate) models_problem: Option<ModelProblem>,
@@ -69,6 +71,15 @@ pub(crate) struct Report {
     pub(crate) status: ModelReplicaStatus,
     /// Nothing of it runs any more and it is being deleted: its finalizer may go.
     pub(crate) release: bool,
+}
+
+/// A replica of the API server whose key a manifest's replica has.
+#[derive(Debug)]
+struct Displaced {
+    key: ReplicaKey,
+    replica: DesiredReplica,
+    /// The manifest.
+    file: String,
 }
 
 /// Where wishes come from.
@@ -134,10 +145,11 @@ impl SyncLoop {
     fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
         let now = self.clock.now();
         let observed = self.observe();
-        let desired = self.desired(stopping);
+        let (desired, displaced) = self.desired(stopping);
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.carry_out(&desired, &plan);
-        self.report(&desired, &plan, &released, observed.probing, now);
+        let displaced = self.report_displaced(displaced, now);
+        self.report(&desired, &plan, &released, displaced, observed.probing, now);
         self.workers.publish();
         plan.next_deadline()
     }
@@ -159,7 +171,9 @@ impl SyncLoop {
         }
     }
 
-    fn desired(&mut self, stopping: bool) -> Desired {
+    /// What is wanted, and what would be if no manifest stood in its way.
+    fn desired(&mut self, stopping: bool) -> (Desired, Vec<Displaced>) {
+        let mut displaced = Vec::new();
         let mut wishes: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
         match &self.sources.api {
             Some(cache) if cache.is_synced() => {
@@ -200,7 +214,13 @@ impl SyncLoop {
                     terms: manifest.terms.clone(),
                     deleting: false,
                 };
-                wishes.insert(key.clone(), replica);
+                if let Some(replica) = wishes.insert(key.clone(), replica) {
+                    displaced.push(Displaced {
+                        key: key.clone(),
+                        replica,
+                        file: file.clone(),
+                    });
+                }
             }
         }
         let replicas = wishes
@@ -216,7 +236,7 @@ impl SyncLoop {
                 (key, Wanted { replica, model })
             })
             .collect();
-        Desired { replicas, stopping }
+        (Desired { replicas, stopping }, displaced)
     }
 
     /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
@@ -250,6 +270,7 @@ impl SyncLoop {
         desired: &Desired,
         plan: &SyncPlan,
         released: &[ReplicaKey],
+        displaced: BTreeMap<ReplicaKey, Report>,
         probing: bool,
         now: Timestamp,
     ) {
@@ -327,6 +348,7 @@ impl SyncLoop {
         let next = Reports {
             promised_share: plan.promised_share,
             replicas: reports,
+            displaced,
             models,
             models_problem,
             reserved: seen
@@ -346,6 +368,46 @@ impl SyncLoop {
             }
             changed
         });
+    }
+
+    /// Tells those that a manifest displaced; they have no process, so they may go when they are deleted.
+    fn report_displaced(&self, displaced: Vec<Displaced>, now: Timestamp) -> BTreeMap<ReplicaKey, Report> {
+        let mut reports = BTreeMap::new();
+        for Displaced { key, replica, file } in displaced {
+            let object = self.object(&key, &replica);
+            let previous = self.previous(&key, &replica, object.as_deref()).status;
+            let facts = Facts {
+                node: &self.node,
+                serving_name: &replica.spec.serving_name,
+                generation: Some(replica.generation),
+                step: &Step::Refuse(Refusal {
+                    ground: Ground::NotNow,
+                    reason: "NameTaken".to_owned(),
+                    message: format!(
+                        "the manifest {file} on this node runs a replica of this name: delete this one, or rename the manifest's deployment"
+                    ),
+                    admission: None,
+                }),
+                reservation: None,
+                progress: None,
+            };
+            let status = replica_status(&facts, &previous, now);
+            if let (Some(recorder), Some(object)) = (&self.recorder, &object) {
+                for event in happenings(&previous, &status) {
+                    recorder.publish(object.as_ref(), event.kind, &event.reason, event.message);
+                }
+            }
+            let release = replica.deleting;
+            reports.insert(
+                key,
+                Report {
+                    replica,
+                    status,
+                    release,
+                },
+            );
+        }
+        reports
     }
 
     /// The object that shows this replica: its own, or the mirror of a manifest.
