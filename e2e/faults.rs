@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Fleet, eventually, kill_9, repository};
+use crate::harness::{Cluster, Fleet, Process, eventually, kill_9, repository};
 
 fn one(pids: &[u32], what: &str) -> u32 {
     assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
@@ -158,4 +158,52 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
         0 => Ok(()),
         n => Err(format!("{n} workers")),
     });
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_none() {
+    const BLOCKS: u32 = 8_192;
+    let small = |args: &[String], log: &std::path::Path| Process::start_on_small_disk(args, log, BLOCKS);
+    let Some(mut cluster) = Cluster::with(&["--roles=apiserver"], small) else {
+        return;
+    };
+    let filler = "x".repeat(256 << 10);
+    let write = |cluster: &Cluster, name: &str| {
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}},"data":{{"x":"{filler}"}}}}"#
+        );
+        cluster
+            .kubectl
+            .run_with(&["create", "--validate=false", "-f", "-"], &object)
+    };
+    let mut written = Vec::new();
+    let told = eventually("a full disk", || {
+        let name = format!("cm-{:03}", written.len());
+        let output = write(&cluster, &name);
+        if output.success {
+            written.push(name);
+            return Err(format!("{} writes so far", written.len()));
+        }
+        Ok(output.stderr)
+    });
+    assert!(written.len() > 2, "{told}");
+    assert!(told.lines().count() == 1 && told.contains("store"), "{told}");
+    let stored = |cluster: &Cluster| -> Vec<String> {
+        let names = cluster
+            .kubectl
+            .run("get cm -o jsonpath={.items[*].metadata.name}")
+            .ok();
+        names.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(stored(&cluster), written, "what is there can still be read");
+    // Again and again: nothing half-written comes of it.
+    for _ in 0..3 {
+        write(&cluster, "too-much").refused();
+    }
+    cluster.restart();
+    let mut found = stored(&cluster);
+    // A write that was refused may have reached the disk; it is whole then.
+    found.retain(|name| name != "too-much" && *name != format!("cm-{:03}", written.len()));
+    assert_eq!(found, written, "nothing is lost");
+    write(&cluster, "there-is-room").ok();
 }
