@@ -3,6 +3,7 @@
 mod agent;
 mod crd;
 mod fit;
+mod fit_roofline;
 mod logs;
 #[cfg(feature = "mlx")]
 mod probe;
@@ -57,6 +58,9 @@ enum Command {
     Logs(logs::Args),
     /// Tell whether a model fits a machine, and how fast it would be there.
     Fit(fit::Args),
+    /// Fit the predictor's constants anew, in the repository.
+    #[command(hide = true)]
+    FitRoofline(fit_roofline::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
@@ -127,6 +131,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
+        Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]

@@ -112,8 +112,9 @@ impl Speed {
             kv_bits: ask.model.kv_bits,
         };
         let cost = &ask.model.cost;
-        let decode = DecodePrediction::new(parameters, hardware, ask.engine, cost, workload);
-        let prefill = PrefillPrediction::new(parameters, hardware, ask.engine, cost, workload);
+        let build = ask.engine.into();
+        let decode = DecodePrediction::new(parameters, hardware, &build, cost, workload);
+        let prefill = PrefillPrediction::new(parameters, hardware, &build, cost, workload);
         Self {
             decode: decode.tokens_per_second.scale(f64::from(streams).recip()),
             bytes_per_token: decode.bytes_per_token,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::chip::{self, UnknownChip};
 use super::dimensions::KvBits;
-use super::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
+use super::predict::{Engine, EngineBuild, Hardware, Interval, ModelCost, Parameters, Prediction, Workload};
 use super::shapes::{ShapeError, ShapeFile};
 use super::weights::{UnknownWeightFormat, WeightFormat, Weights};
 use crate::units::Bytes;
@@ -14,6 +14,8 @@ const CHIP: &str = "chip";
 const GPU_CORES: &str = "gpu_cores";
 const MEMORY: &str = "ram_gb";
 const ENGINE: &str = "engine";
+const RELEASE: &str = "engine_version";
+const KIND: &str = "kind";
 const MODEL: &str = "model_key";
 const FORMAT: &str = "quant";
 const PROMPT: &str = "prompt_tokens";
@@ -25,11 +27,49 @@ const BATCH: &str = "batch";
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Case {
     pub(crate) hardware: Hardware,
-    pub(crate) engine: Engine,
+    pub(crate) build: EngineBuild,
     pub(crate) model: ModelCost,
     pub(crate) workload: Workload,
     /// Whether the row says how long the prompt was.
     pub(crate) prompt_known: bool,
+    pub(crate) reported: ReportedRate,
+}
+
+/// What a table means by a decode rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum ReportedRate {
+    /// What one sequence gets while it decodes.
+    PerStream,
+    /// What a batch gets together.
+    Aggregate,
+    /// Tokens of an answer over the whole time it took, prefill included.
+    WallClock { generated: f64 },
+}
+
+impl ReportedRate {
+    fn parse(kind: &str, batch: u32, generated: u32) -> Self {
+        match kind {
+            "e2e_wall" if generated > 0 => Self::WallClock {
+                generated: f64::from(generated),
+            },
+            _ if batch > 1 => Self::Aggregate,
+            _ => Self::PerStream,
+        }
+    }
+
+    /// The rate that such a table would show.
+    pub(crate) fn of(self, prediction: &Prediction) -> Interval {
+        let rate = prediction.decode.tokens_per_second;
+        match self {
+            Self::PerStream => rate,
+            Self::Aggregate => prediction.decode.aggregate_tokens_per_second,
+            Self::WallClock { generated } => {
+                let waiting = prediction.prefill.first_token_seconds.p50;
+                let over_all = generated / (generated / rate.p50 + waiting);
+                rate.scale(over_all / rate.p50)
+            }
+        }
+    }
 }
 
 /// Why a row cannot be predicted.
@@ -59,33 +99,43 @@ impl Case {
         let gpu_cores = number(row, GPU_CORES)?;
         let memory = number(row, MEMORY)?.map(|gib| Bytes::gib(u64::from(gib)));
         let chip = chip::find(required(row, CHIP)?, gpu_cores, memory)?;
-        let engine = engine(required(row, ENGINE)?)?;
+        let program = required(row, ENGINE)?;
+        let release = optional(row, RELEASE).unwrap_or_default();
+        let build = EngineBuild::named(engine(program)?, program, release);
         let format: WeightFormat = required(row, FORMAT)?.parse()?;
         let dimensions = shapes.dimensions(required(row, MODEL)?)?;
         let prompt_tokens = number(row, PROMPT)?;
         let generated = number(row, GENERATED)?.unwrap_or(0);
         let context_tokens =
             number(row, CONTEXT)?.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
+        let batch = number(row, BATCH)?.unwrap_or(1).max(1);
         Ok(Self {
             hardware: Hardware::Chip(chip),
-            engine,
+            build,
             model: ModelCost {
                 weights: Weights::estimate(&dimensions, format),
                 dimensions,
             },
             workload: Workload {
-                batch: number(row, BATCH)?.unwrap_or(1).max(1),
+                batch,
                 context_tokens,
                 prompt_tokens: prompt_tokens.unwrap_or(1),
                 cached_tokens: 0,
                 kv_bits: KvBits::HALF,
             },
             prompt_known: prompt_tokens.is_some(),
+            reported: ReportedRate::parse(optional(row, KIND).unwrap_or_default(), batch, generated),
         })
     }
 
     pub(crate) fn predict(&self, parameters: &Parameters) -> Prediction {
-        Prediction::new(parameters, self.hardware, self.engine, &self.model, self.workload)
+        Prediction::new(
+            parameters,
+            self.hardware,
+            self.build.clone(),
+            &self.model,
+            self.workload,
+        )
     }
 }
 
@@ -105,7 +155,7 @@ fn engine(name: &str) -> Result<Engine, CaseError> {
     })
 }
 
-fn optional<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
+pub(super) fn optional<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
     row.get(column)
         .map(|value| value.trim())
         .filter(|value| !value.is_empty())
@@ -117,11 +167,15 @@ fn required<'a>(row: &'a Row, column: &'static str) -> Result<&'a str, CaseError
 
 /// A count. Published tables write some as fractions (`64.5`), which are rounded.
 fn number(row: &Row, column: &'static str) -> Result<Option<u32>, CaseError> {
+    Ok(decimal(row, column)?.map(|number| number.round() as u32))
+}
+
+pub(super) fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, CaseError> {
     let Some(value) = optional(row, column) else {
         return Ok(None);
     };
     match value.parse::<f64>() {
-        Ok(number) if (0.0..4e9).contains(&number) => Ok(Some(number.round() as u32)),
+        Ok(number) if (0.0..4e9).contains(&number) => Ok(Some(number)),
         _ => Err(CaseError::Invalid {
             column,
             value: value.to_owned(),

@@ -15,6 +15,7 @@ pub(crate) mod model;
 pub(crate) mod predict;
 pub(crate) mod probing;
 pub(crate) mod published;
+pub(crate) mod regression;
 pub(crate) mod shapes;
 pub(crate) mod sizing;
 pub(crate) mod weights;

@@ -24,7 +24,7 @@ impl Weights {
         let head = dimensions.head_parameters();
         let bits = format.bits();
         let every_step = (dimensions.core_parameters() - head) as f64 * bits.body + head as f64 * bits.head;
-        let experts = dimensions.expert_parameters() as f64 * bits.body;
+        let experts = dimensions.expert_parameters() as f64 * bits.experts;
         let idle = dimensions.table_parameters() as f64 * bits.body;
         let bytes = |bits: f64| Bytes((bits / 8.0).round() as u64);
         Self {
@@ -69,10 +69,11 @@ pub(crate) enum WeightFormat {
     Q6K,
 }
 
-/// Bits per weight of the layers and of the output head.
+/// Bits per weight of the layers, of their routed experts and of the output head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FormatBits {
     pub(crate) body: f64,
+    pub(crate) experts: f64,
     pub(crate) head: f64,
 }
 
@@ -82,27 +83,41 @@ impl WeightFormat {
                                     q4_0, q8_0, q4_k_m, q4_k_xl, q5_k_m, q6_k";
 
     /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts
-    /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K.
+    /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K. `XL` mixes
+    /// differ from file to file.
     pub(crate) fn bits(self) -> FormatBits {
         let same = |bits: f64| FormatBits {
             body: bits,
+            experts: bits,
             head: bits,
         };
         match self {
             Self::Affine { bits, group } => same(f64::from(bits) + 32.0 / f64::from(group)),
             Self::Float16 | Self::BFloat16 => same(16.0),
             Self::Float32 => same(32.0),
-            Self::Mxfp4 => same(4.25),
+            // Published for models of experts (gpt-oss): everything else stays at 8 bits.
+            Self::Mxfp4 => FormatBits {
+                body: 8.5,
+                experts: 4.25,
+                head: 8.5,
+            },
             Self::Mxfp8 => same(8.25),
             Self::Nvfp4 | Self::Q4_0 => same(4.5),
             Self::Q8_0 => same(8.5),
             Self::Q6K => same(6.5625),
-            Self::Q4KM | Self::Q4KXl => FormatBits {
+            Self::Q4KM => FormatBits {
                 body: 4.85,
+                experts: 4.85,
+                head: 6.5625,
+            },
+            Self::Q4KXl => FormatBits {
+                body: 5.2,
+                experts: 4.85,
                 head: 6.5625,
             },
             Self::Q5KM => FormatBits {
                 body: 5.69,
+                experts: 5.69,
                 head: 6.5625,
             },
         }

@@ -5,6 +5,7 @@
 mod chaos;
 mod check_macos;
 mod console;
+mod fit_roofline;
 mod generate;
 mod setup;
 mod test;
@@ -26,6 +27,7 @@ usage: cargo xtask VERB
   chaos [--seeds N] [--from SEED]
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
   generate              write manifests/ anew from the types
+  fit-roofline          find the predictor's constants anew from measurements; a minute
   check-macos           clippy over the code as a Mac compiles it
 ";
 
@@ -44,6 +46,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     match args.as_slice() {
         ["setup"] => setup::run().map(|()| ExitCode::SUCCESS),
         ["generate"] => generate::run().map(|()| ExitCode::SUCCESS),
+        ["fit-roofline"] => fit_roofline::run().map(|()| ExitCode::SUCCESS),
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),

@@ -59,14 +59,9 @@ fn added(case: &Result<Case, CaseError>) -> [String; 6] {
     let Ok(case) = case else {
         return Default::default();
     };
-    let Prediction { decode, prefill } = case.predict(Parameters::built_in());
-    let rate = decode.tokens_per_second;
-    // A batch is published by what it makes together.
-    let rate = if case.workload.batch > 1 {
-        decode.aggregate_tokens_per_second
-    } else {
-        rate
-    };
+    let prediction = case.predict(Parameters::built_in());
+    let rate = case.reported.of(&prediction);
+    let Prediction { decode, prefill } = prediction;
     let known = |value: String| if case.prompt_known { value } else { String::new() };
     [
         format!("{:.3}", rate.p10),

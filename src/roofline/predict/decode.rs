@@ -1,8 +1,27 @@
 //! One decode step: memory traffic and arithmetic overlap, launches come on top.
 //!
-//! `t = ∛(t_mem³ + t_cmp³) + (B−1)·t_batch + L·τ + n_moe·τ_moe + t0`, with `t_mem = (W(B) + κ·KV)/(η·BW)`.
+//! ```text
+//! t     = ⁴√(t_mem⁴ + t_alu⁴) + (B−1)·P·c_b/cores + t_launch + t_program
+//! t_mem = (W_dense + W_experts(B)/ε + κ·KV + σ·state) / (η·BW)
+//! t_alu = P·c/cores                                   unpacking weights, by how they are packed
+//! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
+//! ```
+//!
+//! W are bytes of weights that the step reads, P the weights a token multiplies with, B the batch. Per-stream rate is
+//! `1/t`, the batch's `B/t`. Memory and arithmetic run in different units of the GPU, so the longer one rules; the
+//! fourth power rounds the corner where both are alike. Launches are serial: every kernel waits for the one before it,
+//! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
 
-use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters, Workload};
+use super::build::EngineBuild;
+use super::parameters::{DecodeParameters, EngineDecode, Packing};
+use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
+use crate::roofline::chip::{ChipTier, ChipVariant};
+use crate::roofline::dimensions::Attention;
+
+/// How sharply memory and arithmetic time combine.
+const OVERLAP_POWER: i32 = 4;
+/// A linear layer reads its state and writes it back.
+const STATE_PASSES: f64 = 2.0;
 
 /// Speed of decoding, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,55 +47,172 @@ pub(crate) struct StepTime {
     pub(crate) total: f64,
 }
 
+impl StepTime {
+    fn binding(&self) -> Constraint {
+        if self.overhead > self.memory.max(self.arithmetic) {
+            Constraint::Overhead
+        } else if self.arithmetic > self.memory {
+            Constraint::Compute
+        } else {
+            Constraint::Bandwidth
+        }
+    }
+}
+
+/// What one step moves and computes, whatever runs it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepWork {
+    pub(crate) batch: f64,
+    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers' states.
+    pub(crate) dense: f64,
+    pub(crate) experts: f64,
+    pub(crate) kv: f64,
+    pub(crate) states: f64,
+    /// Weights that one token multiplies with, in 10⁹.
+    pub(crate) active_billions: f64,
+    pub(crate) bits_per_weight: f64,
+    /// Layers, and those of them that are of a kind.
+    pub(crate) layers: f64,
+    /// All layers of a model where some have a sliding window: those families also have more norms, soft caps or sinks.
+    pub(crate) windowed_layers: f64,
+    pub(crate) expert_layers: f64,
+    pub(crate) linear_layers: f64,
+}
+
+impl StepWork {
+    pub(crate) fn new(model: &ModelCost, workload: Workload) -> Self {
+        let dimensions = &model.dimensions;
+        let batch = workload.batch.max(1);
+        let sequences = f64::from(batch);
+        let dense = model.weights.every_step.0 as f64;
+        let mut work = Self {
+            batch: sequences,
+            dense,
+            experts: (model.weights.streamed(dimensions, batch).0 as f64 - dense).max(0.0),
+            kv: 0.0,
+            states: 0.0,
+            active_billions: dimensions.active_parameters() as f64 / 1e9,
+            bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
+                / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
+            layers: dimensions.layers.len() as f64,
+            windowed_layers: 0.0,
+            expert_layers: dimensions.expert_layers() as f64,
+            linear_layers: dimensions.linear_layers() as f64,
+        };
+        for layer in &dimensions.layers {
+            let bytes = layer
+                .attention
+                .kv_read_bytes(workload.context_tokens, workload.kv_bits)
+                .0 as f64
+                * sequences;
+            match layer.attention {
+                Attention::GatedDelta { .. } => work.states += STATE_PASSES * bytes,
+                Attention::Grouped { window, .. } => {
+                    work.kv += bytes;
+                    if window.is_some() {
+                        work.windowed_layers = work.layers;
+                    }
+                }
+                Attention::Latent { .. } => work.kv += bytes,
+            }
+        }
+        work
+    }
+
+    fn bytes(&self) -> f64 {
+        self.dense + self.experts + self.kv + self.states
+    }
+}
+
+impl DecodeParameters {
+    /// The step's time on a chip by its data sheet.
+    pub(crate) fn step_time(&self, work: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> StepTime {
+        let p = self.engine(build.engine);
+        let cores = f64::from(chip.gpu_cores);
+        let kv_traffic = if build.flash_attention {
+            p.kv_traffic
+        } else {
+            self.early.kv_traffic
+        };
+        let bytes = work.dense
+            + work.experts / p.expert_efficiency
+            + work.kv * kv_traffic
+            + work.states * p.state_traffic;
+        let memory = bytes / self.bandwidth(chip);
+        let per_billion = match Packing::of(build.engine, work.bits_per_weight) {
+            Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),
+            Packing::Block => p.block_ms * self.generation_arithmetic.of(chip.generation),
+            Packing::Mixed => self.mixed_arithmetic_ms.of(chip.generation),
+        };
+        let unpacking = work.active_billions * per_billion / cores / 1e3;
+        let batched = (work.batch - 1.0) * work.active_billions * p.batch_ms / cores / 1e3
+            * self.generation_arithmetic.of(chip.generation);
+        let program = build.program.as_ref().and_then(|name| self.program_ms.get(name));
+        let overhead = self.launch_seconds(work, chip, build, p) + program.copied().unwrap_or(0.0) / 1e3;
+        let release = build.release.as_ref().and_then(|name| self.releases.get(name));
+        let release = release.copied().unwrap_or(1.0);
+        let streamed = (memory.powi(OVERLAP_POWER) + unpacking.powi(OVERLAP_POWER))
+            .sqrt()
+            .sqrt();
+        StepTime {
+            memory: memory * release,
+            arithmetic: (unpacking + batched) * release,
+            overhead: overhead * release,
+            total: (streamed + batched + overhead) * release,
+        }
+    }
+
+    /// Bytes per second that long reads reach.
+    pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
+        let measured = self.bin(chip).unwrap_or(1.0);
+        let share = self.efficiency.of(chip.tier) * self.generation_efficiency.of(chip.generation) * measured;
+        chip.bandwidth.0 * share
+    }
+
+    fn launch_seconds(
+        &self,
+        work: &StepWork,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+        p: &EngineDecode,
+    ) -> f64 {
+        let ultra = chip.tier == ChipTier::Ultra;
+        let routed = if ultra { p.ultra_expert_layer } else { 1.0 };
+        let plain_layers = work.layers
+            + work.windowed_layers * p.windowed_layer
+            + work.expert_layers * p.expert_layer * routed
+            + work.linear_layers * p.linear_layer;
+        let two_dies = match (ultra, build.early) {
+            (false, _) => 1.0,
+            (true, false) => self.ultra_launch,
+            (true, true) => self.early.ultra_launch,
+        };
+        let early = if build.early { self.early.launch } else { 1.0 };
+        let cost = self.generation_launch.of(chip.generation) * two_dies * early;
+        (plain_layers * p.layer_us / 1e6 + p.step_ms / 1e3) * cost
+    }
+}
+
 impl DecodePrediction {
     pub(crate) fn new(
         parameters: &Parameters,
         hardware: Hardware,
-        engine: Engine,
+        build: &EngineBuild,
         model: &ModelCost,
         workload: Workload,
     ) -> Self {
         let Hardware::Chip(chip) = hardware;
-        let p = parameters.of(engine);
-        let batch = workload.batch.max(1);
-        let cores = f64::from(chip.gpu_cores);
-        let dimensions = &model.dimensions;
-
-        let weights = model.weights.streamed(dimensions, batch).0 as f64;
-        let kv = dimensions
-            .kv_read_bytes(workload.context_tokens, workload.kv_bits)
-            .0 as f64
-            * f64::from(batch);
-        let memory = (weights + p.kv_penalty * kv) / (p.efficiency.of(chip) * chip.bandwidth.0);
-
-        let billions = dimensions.active_parameters() as f64 / 1e9;
-        let arithmetic = billions * p.arithmetic_ms.of(chip) / cores / 1e3;
-        let batched = f64::from(batch - 1) * billions * p.batch_arithmetic_ms / cores / 1e3;
-        let overhead = dimensions.layers.len() as f64 * p.layer_us / 1e6
-            + dimensions.expert_layers() as f64 * p.expert_layer_us / 1e6
-            + p.step_ms / 1e3;
-        let total = (memory.powi(3) + arithmetic.powi(3)).cbrt() + batched + overhead;
-
-        let binding = if overhead > memory && overhead > arithmetic + batched {
-            Constraint::Overhead
-        } else if arithmetic + batched > memory {
-            Constraint::Compute
-        } else {
-            Constraint::Bandwidth
-        };
-        let per_stream = Interval::around(total.recip(), p.decode_spread, p.decode_spread);
+        let work = StepWork::new(model, workload);
+        let working = parameters.decode.step_time(&work, chip, build);
+        let spread = parameters.spread.decode(&parameters.decode, &work, chip, build);
+        let per_stream = Interval::around(working.total.recip(), spread, spread);
         Self {
             tokens_per_second: per_stream,
-            aggregate_tokens_per_second: per_stream.scale(f64::from(batch)),
-            bytes_per_token: (weights + kv) / f64::from(batch),
+            aggregate_tokens_per_second: per_stream.scale(work.batch),
+            bytes_per_token: work.bytes() / work.batch,
             basis: Basis::Nominal,
-            binding,
-            working: StepTime {
-                memory,
-                arithmetic: arithmetic + batched,
-                overhead,
-                total,
-            },
+            binding: working.binding(),
+            working,
         }
     }
 }

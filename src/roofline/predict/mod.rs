@@ -2,15 +2,18 @@
 //!
 //! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths below `p90`.
 
-mod decode;
-mod parameters;
-mod prefill;
+mod build;
+pub(crate) mod decode;
+pub(crate) mod parameters;
+pub(crate) mod prefill;
+pub(crate) mod spread;
 
 use std::fmt;
 
 use super::chip::ChipVariant;
 use super::dimensions::{KvBits, ModelDimensions};
 use super::weights::Weights;
+pub(crate) use build::EngineBuild;
 pub(crate) use decode::DecodePrediction;
 pub(crate) use parameters::Parameters;
 pub(crate) use prefill::PrefillPrediction;
@@ -167,13 +170,14 @@ impl Prediction {
     pub(crate) fn new(
         parameters: &Parameters,
         hardware: Hardware,
-        engine: Engine,
+        build: impl Into<EngineBuild>,
         model: &ModelCost,
         workload: Workload,
     ) -> Self {
+        let build = build.into();
         Self {
-            decode: DecodePrediction::new(parameters, hardware, engine, model, workload),
-            prefill: PrefillPrediction::new(parameters, hardware, engine, model, workload),
+            decode: DecodePrediction::new(parameters, hardware, &build, model, workload),
+            prefill: PrefillPrediction::new(parameters, hardware, &build, model, workload),
         }
     }
 }

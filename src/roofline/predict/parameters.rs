@@ -1,10 +1,15 @@
-//! The fitted constants of the predictor: `parameters.json` beside this file.
+//! The constants of the predictor: `parameters.json` beside this file, which `cargo xtask fit-roofline` writes.
+//!
+//! What a constant means stands in `decode` and `prefill`, where it is used. All are positive; the fit moves their
+//! logarithms.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use super::spread::Spreads;
 use crate::roofline::chip::{ChipTier, ChipVariant};
 
 static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
@@ -12,43 +17,123 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
         .expect("parameters.json is part of this program and a test reads it")
 });
 
-/// Constants by engine; see ROOFLINE's formulas in `decode` and `prefill`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Raised when a constant is added, dropped or changes its meaning.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Parameters {
-    pub(super) mlx: EngineParameters,
-    pub(super) llama_cpp: EngineParameters,
+    pub(crate) schema_version: u32,
+    /// Measurements that the constants rest on.
+    pub(crate) rows: RowCounts,
+    pub(crate) decode: DecodeParameters,
+    pub(crate) prefill: PrefillParameters,
+    pub(crate) spread: Spreads,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct EngineParameters {
-    /// Share of the data sheet's bandwidth that decoding reaches, by tier.
-    pub(super) efficiency: ByTier,
-    /// Time of the arithmetic of a billion active parameters on one GPU core, in milliseconds, by generation.
-    pub(super) arithmetic_ms: ByGeneration,
-    /// Of each further sequence in the batch.
-    pub(super) batch_arithmetic_ms: f64,
-    pub(super) layer_us: f64,
-    pub(super) expert_layer_us: f64,
-    pub(super) step_ms: f64,
-    /// How much slower than weights the KV cache is read.
-    pub(super) kv_penalty: f64,
-    /// Effective operations per second and GPU core when prefilling, in 10¹², by generation.
-    pub(super) prefill_tflops: ByGeneration,
-    /// Prompt length at which half the rate is reached, in tokens.
-    pub(super) prefill_half_tokens: f64,
-    pub(super) attention_penalty: f64,
-    pub(super) prefill_fixed_ms: f64,
-    pub(super) expert_prefill_efficiency: f64,
-    /// ln of the distance from p50 to p10 and p90.
-    pub(super) decode_spread: f64,
-    pub(super) prefill_spread: f64,
+pub(crate) struct RowCounts {
+    pub(crate) decode: usize,
+    pub(crate) prefill: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// See [`super::decode`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct DecodeParameters {
+    /// Share of the data sheet's bandwidth that a long read reaches, and what a generation multiplies it with.
+    pub(crate) efficiency: ByTier,
+    pub(crate) generation_efficiency: ByGeneration,
+    /// Relative cost of a kernel launch, and of a GPU core's arithmetic.
+    pub(crate) generation_launch: ByGeneration,
+    pub(crate) generation_arithmetic: ByGeneration,
+    /// A launch on two dies costs so many times one on a single die.
+    pub(crate) ultra_launch: f64,
+    pub(crate) mlx: EngineDecode,
+    pub(crate) llama_cpp: EngineDecode,
+    /// One core's milliseconds for the arithmetic of a billion weights in a K mix, which old cores are slow at.
+    pub(crate) mixed_arithmetic_ms: ByGeneration,
+    /// llama.cpp before 2025.
+    pub(crate) early: EarlyBuild,
+    /// Milliseconds per step that a program adds to its kernels'.
+    pub(crate) program_ms: BTreeMap<String, f64>,
+    /// Bins that were measured, by name and GPU cores: what multiplies their bandwidth.
+    pub(crate) chips: BTreeMap<String, BTreeMap<u32, f64>>,
+    /// Releases of engines that were measured: what multiplies their step time.
+    pub(crate) releases: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct EngineDecode {
+    /// Launches of a plain layer, in microseconds.
+    pub(crate) layer_us: f64,
+    /// Launches of a layer of each kind beyond those of a plain one, as a multiple of them.
+    pub(crate) windowed_layer: f64,
+    pub(crate) expert_layer: f64,
+    pub(crate) linear_layer: f64,
+    /// The same for a layer with experts on two dies.
+    pub(crate) ultra_expert_layer: f64,
+    /// Launches of a step besides its layers: embedding, head, sampling.
+    pub(crate) step_ms: f64,
+    /// Bandwidth at which chosen experts are gathered, as a share of that of dense weights.
+    pub(crate) expert_efficiency: f64,
+    /// Times that the bytes of the KV cache and of linear layers' states count.
+    pub(crate) kv_traffic: f64,
+    pub(crate) state_traffic: f64,
+    /// One core's milliseconds for the arithmetic of a billion weights: in floating point, or in plain blocks.
+    pub(crate) float_ms: f64,
+    pub(crate) block_ms: f64,
+    /// The same for each further sequence of a batch.
+    pub(crate) batch_ms: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct EarlyBuild {
+    /// Times that launches cost; on two dies.
+    pub(crate) launch: f64,
+    pub(crate) ultra_launch: f64,
+    /// Times that the bytes of the KV cache count without flash attention.
+    pub(crate) kv_traffic: f64,
+}
+
+/// See [`super::prefill`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PrefillParameters {
+    pub(crate) mlx: EnginePrefill,
+    pub(crate) llama_cpp: EnginePrefill,
+    /// Milliseconds that a server takes instead of its engine's fixed ones.
+    pub(crate) server_ms: BTreeMap<String, f64>,
+    /// Releases of engines that were measured: what multiplies their time.
+    pub(crate) releases: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct EnginePrefill {
+    /// Effective operations per second of one GPU core, in 10¹².
+    pub(crate) tflops: ByGeneration,
+    /// How many times faster matrix units are, where the chip has them and the engine uses them.
+    pub(crate) matrix_units: f64,
+    /// Share of the rate that is left after unpacking weights.
+    pub(crate) packing: ByPacking,
+    /// Prompt length at which half the rate is reached, in tokens.
+    pub(crate) half_tokens: f64,
+    /// Times that operations of attention scores count.
+    pub(crate) score_cost: f64,
+    /// Share of the rate that is left where tokens go to experts.
+    pub(crate) expert_efficiency: f64,
+    /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for the GPU again.
+    pub(crate) residency_ms: f64,
+    pub(crate) fixed_ms: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ByTier {
+pub(crate) struct ByTier {
     base: f64,
     pro: f64,
     max: f64,
@@ -56,8 +141,8 @@ pub(super) struct ByTier {
 }
 
 impl ByTier {
-    pub(super) fn of(&self, chip: &ChipVariant) -> f64 {
-        match chip.tier {
+    pub(super) fn of(&self, tier: ChipTier) -> f64 {
+        match tier {
             ChipTier::Base => self.base,
             ChipTier::Pro => self.pro,
             ChipTier::Max => self.max,
@@ -67,14 +152,53 @@ impl ByTier {
 }
 
 /// One value per generation from M1 on; later generations have the last one's.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct ByGeneration(Vec<f64>);
+pub(crate) struct ByGeneration(Vec<f64>);
 
 impl ByGeneration {
-    pub(super) fn of(&self, chip: &ChipVariant) -> f64 {
-        let index = (chip.generation.max(1) as usize - 1).min(self.0.len() - 1);
+    pub(super) fn of(&self, generation: u32) -> f64 {
+        let index = (generation.max(1) as usize - 1).min(self.0.len() - 1);
         self.0[index]
+    }
+}
+
+/// How weights are packed, as far as unpacking them costs arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Float,
+    /// One scale per block: MLX's affine groups, Q4_0, Q8_0.
+    Block,
+    /// Scales of scales, several formats in one file: the K mixes.
+    Mixed,
+}
+
+impl Packing {
+    /// Recognised by the mean bits of a weight. GGUF's plain blocks take 4.5 and 8.5 bits, K mixes what lies between.
+    pub(super) fn of(engine: Engine, bits_per_weight: f64) -> Self {
+        match engine {
+            _ if bits_per_weight > 12.0 => Self::Float,
+            Engine::LlamaCpp if (4.75..8.0).contains(&bits_per_weight) => Self::Mixed,
+            Engine::LlamaCpp | Engine::Mlx => Self::Block,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ByPacking {
+    float: f64,
+    block: f64,
+    mixed: f64,
+}
+
+impl ByPacking {
+    pub(super) fn of(&self, packing: Packing) -> f64 {
+        match packing {
+            Packing::Float => self.float,
+            Packing::Block => self.block,
+            Packing::Mixed => self.mixed,
+        }
     }
 }
 
@@ -83,8 +207,24 @@ impl Parameters {
     pub(crate) fn built_in() -> &'static Self {
         &BUILT_IN
     }
+}
 
-    pub(super) fn of(&self, engine: Engine) -> &EngineParameters {
+impl DecodeParameters {
+    /// What multiplies the bandwidth of this very bin, where it was measured.
+    pub(super) fn bin(&self, chip: &ChipVariant) -> Option<f64> {
+        self.chips.get(&chip.name)?.get(&chip.gpu_cores).copied()
+    }
+
+    pub(super) fn engine(&self, engine: Engine) -> &EngineDecode {
+        match engine {
+            Engine::Mlx => &self.mlx,
+            Engine::LlamaCpp => &self.llama_cpp,
+        }
+    }
+}
+
+impl PrefillParameters {
+    pub(super) fn engine(&self, engine: Engine) -> &EnginePrefill {
         match engine {
             Engine::Mlx => &self.mlx,
             Engine::LlamaCpp => &self.llama_cpp,

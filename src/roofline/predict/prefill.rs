@@ -1,10 +1,20 @@
 //! Prefill and the time to the first token.
 //!
-//! `t = max((F_lin + a·F_attn)/(rate·cores·n/(n+n0)), W/(0.8·BW)) + t_fix`, over the tokens that are not cached.
+//! ```text
+//! t = (F_weights/e + a·F_scores)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
+//! ```
+//!
+//! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the weights that n tokens
+//! read, with experts as many as they touch. ρ is what it costs to make idle weights resident for the GPU again; it rules
+//! short prompts of large models on MLX; a server that stays warm does not pay it. Constants and their fit: docs/roofline.md.
 
-use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters, Workload};
+use super::build::EngineBuild;
+use super::decode::StepWork;
+use super::parameters::{Packing, PrefillParameters};
+use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
+use crate::roofline::chip::ChipVariant;
 
-/// Share of the data sheet's bandwidth at which a short prompt's weights are read.
+/// Share of the data sheet's bandwidth at which a prompt's weights are read.
 const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
 
 /// Speed of prefilling, with what it rests on.
@@ -18,43 +28,118 @@ pub(crate) struct PrefillPrediction {
     pub(crate) binding: Constraint,
 }
 
-impl PrefillPrediction {
-    pub(crate) fn new(
-        parameters: &Parameters,
-        hardware: Hardware,
-        engine: Engine,
-        model: &ModelCost,
-        workload: Workload,
-    ) -> Self {
-        let Hardware::Chip(chip) = hardware;
-        let p = parameters.of(engine);
+/// What prefilling one prompt moves and computes, whatever runs it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PrefillWork {
+    /// Tokens that are not cached.
+    pub(crate) tokens: f64,
+    /// Operations.
+    pub(crate) matrices: f64,
+    pub(crate) scores: f64,
+    /// Bytes.
+    pub(crate) read: f64,
+    pub(crate) resident: f64,
+    pub(crate) bits_per_weight: f64,
+    pub(crate) experts: bool,
+}
+
+impl PrefillWork {
+    pub(crate) fn new(model: &ModelCost, workload: Workload) -> Self {
         let cached = workload
             .cached_tokens
             .min(workload.prompt_tokens.saturating_sub(1));
         let tokens = workload.prompt_tokens.max(1) - cached;
         let (matrices, scores) = model.dimensions.prefill_flops(tokens, cached);
-        let experts = if model.dimensions.expert_layers() > 0 {
-            p.expert_prefill_efficiency
-        } else {
-            1.0
-        };
-        let n = f64::from(tokens);
-        let rate = p.prefill_tflops.of(chip) * 1e12 * f64::from(chip.gpu_cores) * experts * n
-            / (n + p.prefill_half_tokens);
-        let compute = (matrices + p.attention_penalty * scores) / rate;
-        let weights = model.weights.streamed(&model.dimensions, tokens).0 as f64;
-        let reading = weights / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0);
-        let seconds = compute.max(reading) + p.prefill_fixed_ms / 1e3;
-        let binding = if reading > compute {
+        Self {
+            tokens: f64::from(tokens),
+            matrices,
+            scores,
+            read: model.weights.streamed(&model.dimensions, tokens).0 as f64,
+            resident: model.weights.resident().0 as f64,
+            bits_per_weight: StepWork::new(model, workload).bits_per_weight,
+            experts: model.dimensions.expert_layers() > 0,
+        }
+    }
+}
+
+/// The parts of a prefill's time, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PrefillTime {
+    pub(crate) compute: f64,
+    pub(crate) reading: f64,
+    pub(crate) fixed: f64,
+}
+
+impl PrefillTime {
+    pub(crate) fn total(&self) -> f64 {
+        self.compute + self.reading + self.fixed
+    }
+
+    fn binding(&self) -> Constraint {
+        if self.fixed > self.compute.max(self.reading) {
+            Constraint::Overhead
+        } else if self.reading > self.compute {
             Constraint::Bandwidth
         } else {
             Constraint::Compute
+        }
+    }
+}
+
+impl PrefillParameters {
+    /// On a chip by its data sheet.
+    pub(crate) fn time(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> PrefillTime {
+        let p = self.engine(build.engine);
+        let units = if chip.neural_accelerators && build.matrix_units {
+            p.matrix_units
+        } else {
+            1.0
         };
+        let packing = p.packing.of(Packing::of(build.engine, work.bits_per_weight));
+        let rate =
+            p.tflops.of(chip.generation) * 1e12 * f64::from(chip.gpu_cores) * units * packing * work.tokens
+                / (work.tokens + p.half_tokens);
+        let experts = if work.experts { p.expert_efficiency } else { 1.0 };
+        let release = build.release.as_ref().and_then(|name| self.releases.get(name));
+        let release = release.copied().unwrap_or(1.0);
+        PrefillTime {
+            compute: (work.matrices / experts + p.score_cost * work.scores) / rate * release,
+            reading: work.read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
+            fixed: self.fixed_ms(work, build) / 1e3 * release,
+        }
+    }
+}
+
+impl PrefillParameters {
+    fn fixed_ms(&self, work: &PrefillWork, build: &EngineBuild) -> f64 {
+        let p = self.engine(build.engine);
+        if build.warm_server {
+            let program = build.program.as_ref().and_then(|name| self.server_ms.get(name));
+            program.copied().unwrap_or(p.fixed_ms)
+        } else {
+            work.resident / 1e9 * p.residency_ms + p.fixed_ms
+        }
+    }
+}
+
+impl PrefillPrediction {
+    pub(crate) fn new(
+        parameters: &Parameters,
+        hardware: Hardware,
+        build: &EngineBuild,
+        model: &ModelCost,
+        workload: Workload,
+    ) -> Self {
+        let Hardware::Chip(chip) = hardware;
+        let work = PrefillWork::new(model, workload);
+        let time = parameters.prefill.time(&work, chip, build);
+        let spread = parameters.spread.prefill(&parameters.decode, chip, build);
+        let seconds = Interval::around(time.total(), spread, spread);
         Self {
-            tokens_per_second: Interval::around(n / seconds, p.prefill_spread, p.prefill_spread),
-            first_token_seconds: Interval::around(seconds, p.prefill_spread, p.prefill_spread),
+            tokens_per_second: seconds.recip().scale(work.tokens),
+            first_token_seconds: seconds,
             basis: Basis::Nominal,
-            binding,
+            binding: time.binding(),
         }
     }
 }

@@ -1,34 +1,158 @@
+use proptest::prelude::*;
+
 use super::*;
-use crate::roofline::chip;
+use crate::roofline::chip::{self, ChipVariant};
 use crate::roofline::shapes::ShapeFile;
 use crate::roofline::weights::WeightFormat;
+use crate::units::BytesPerSecond;
 
-fn llama_7b(format: WeightFormat) -> ModelCost {
-    let shapes = r#"{"llama2-7b": {"L": 32, "V": 32000, "d": 4096, "ff": 11008, "hd": 128, "mats": 3, "nh": 32, "nkv": 32, "tied": 0}}"#;
-    let dimensions = ShapeFile::parse(shapes).unwrap().dimensions("llama2-7b").unwrap();
+const SHAPES: &str = include_str!("../regression/shapes.json");
+
+fn model(name: &str, format: WeightFormat) -> ModelCost {
+    let dimensions = ShapeFile::parse(SHAPES).unwrap().dimensions(name).unwrap();
     let weights = Weights::estimate(&dimensions, format);
     ModelCost { dimensions, weights }
+}
+
+fn workload(batch: u32, context_tokens: u32, prompt_tokens: u32) -> Workload {
+    Workload {
+        batch,
+        context_tokens,
+        prompt_tokens,
+        cached_tokens: 0,
+        kv_bits: KvBits::HALF,
+    }
 }
 
 /// llama.cpp discussion 4167 lists 83.06 tokens/s for this model and format on an M4 Max with 40 cores.
 #[test]
 fn a_published_figure_lies_in_the_interval() {
     let chip = chip::find("M4 Max", Some(40), None).unwrap();
-    let workload = Workload {
-        batch: 1,
-        context_tokens: 64,
-        prompt_tokens: 512,
-        cached_tokens: 0,
-        kv_bits: KvBits::HALF,
-    };
-    let model = llama_7b(WeightFormat::Q4_0);
     let prediction = Prediction::new(
         Parameters::built_in(),
         Hardware::Chip(chip),
-        Engine::LlamaCpp,
-        &model,
-        workload,
+        EngineBuild::named(
+            Engine::LlamaCpp,
+            "llama.cpp",
+            "8e672ef (2023-11) or later community build",
+        ),
+        &model("llama2-7b", WeightFormat::Q4_0),
+        workload(1, 64, 512),
     );
     let rate = prediction.decode.tokens_per_second;
     assert!(rate.p10 <= 83.06 && 83.06 <= rate.p90, "{rate:?}");
+}
+
+#[test]
+fn kernel_launches_bind_a_tiny_model_and_bandwidth_a_large_one() {
+    let binding = |name| {
+        let chip = chip::find("M4 Max", Some(40), None).unwrap();
+        let model = model(name, WeightFormat::Q4_0);
+        Prediction::new(
+            Parameters::built_in(),
+            Hardware::Chip(chip),
+            Engine::Mlx,
+            &model,
+            workload(1, 512, 512),
+        )
+        .decode
+        .binding
+    };
+    assert_eq!(binding("qwen2.5-0.5b"), Constraint::Overhead);
+    assert_eq!(binding("llama3-70b"), Constraint::Bandwidth);
+}
+
+fn any_model() -> impl Strategy<Value = ModelCost> {
+    let names: Vec<String> =
+        serde_json::from_str::<std::collections::BTreeMap<String, serde_json::Value>>(SHAPES)
+            .unwrap()
+            .into_keys()
+            .collect();
+    let formats = vec![
+        WeightFormat::Float16,
+        WeightFormat::Q8_0,
+        WeightFormat::Q6K,
+        WeightFormat::Q4KM,
+        WeightFormat::Q4_0,
+        WeightFormat::Affine { bits: 4, group: 64 },
+    ];
+    (proptest::sample::select(names), proptest::sample::select(formats))
+        .prop_map(|(name, format)| model(&name, format))
+}
+
+fn any_chip() -> impl Strategy<Value = &'static ChipVariant> {
+    (0..chip::catalogue().len()).prop_map(|index| &chip::catalogue()[index])
+}
+
+fn any_engine() -> impl Strategy<Value = Engine> {
+    prop_oneof![Just(Engine::Mlx), Just(Engine::LlamaCpp)]
+}
+
+proptest! {
+    #[test]
+    fn every_figure_is_positive_finite_and_in_order(
+        model in any_model(), chip in any_chip(), engine in any_engine(),
+        batch in 0u32..200, context in 0u32..1_000_000, prompt in 0u32..1_000_000, cached in 0u32..1_000_000,
+    ) {
+        let asked = Workload { cached_tokens: cached, ..workload(batch, context, prompt) };
+        let prediction = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), engine, &model, asked);
+        for interval in [
+            prediction.decode.tokens_per_second,
+            prediction.decode.aggregate_tokens_per_second,
+            prediction.prefill.tokens_per_second,
+            prediction.prefill.first_token_seconds,
+        ] {
+            prop_assert!(interval.p10.is_finite() && interval.p90.is_finite());
+            prop_assert!(0.0 < interval.p10 && interval.p10 <= interval.p50 && interval.p50 <= interval.p90);
+        }
+        let working = prediction.decode.working;
+        prop_assert!(working.total >= working.overhead && working.total * 1.001 >= working.memory);
+    }
+
+    #[test]
+    fn more_bandwidth_is_never_slower(
+        model in any_model(), chip in any_chip(), engine in any_engine(), factor in 1.0f64..4.0, batch in 1u32..32,
+    ) {
+        let parameters = Parameters::built_in();
+        let faster = ChipVariant { bandwidth: BytesPerSecond(chip.bandwidth.0 * factor), ..chip.clone() };
+        let asked = workload(batch, 4096, 4096);
+        let build = EngineBuild::from(engine);
+        let step = decode::StepWork::new(&model, asked);
+        let of = |chip: &ChipVariant| parameters.decode.step_time(&step, chip, &build).total;
+        prop_assert!(of(&faster) <= of(chip));
+        let prefill = prefill::PrefillWork::new(&model, asked);
+        let of = |chip: &ChipVariant| parameters.prefill.time(&prefill, chip, &build).total();
+        prop_assert!(of(&faster) <= of(chip));
+    }
+
+    #[test]
+    fn longer_contexts_and_larger_batches_slow_each_stream_and_a_batch_never_makes_less(
+        model in any_model(), chip in any_chip(), engine in any_engine(),
+        batch in 1u32..64, context in 1u32..100_000, more in 1u32..100_000,
+    ) {
+        let of = |batch, context| {
+            let parameters = Parameters::built_in();
+            Prediction::new(parameters, Hardware::Chip(chip), engine, &model, workload(batch, context, context)).decode
+        };
+        let rate = of(batch, context).tokens_per_second.p50;
+        prop_assert!(of(batch, context + more).tokens_per_second.p50 <= rate);
+        let larger = of(batch + 1, context);
+        prop_assert!(larger.tokens_per_second.p50 <= rate);
+        // A step of one more sequence costs at most as much again per sequence.
+        prop_assert!(larger.aggregate_tokens_per_second.p50 >= 0.999 * of(1, context).tokens_per_second.p50);
+    }
+
+    #[test]
+    fn a_cached_prefix_never_delays_the_first_token(
+        model in any_model(), chip in any_chip(), engine in any_engine(), prompt in 2u32..100_000, share in 0.0f64..1.0,
+    ) {
+        let of = |cached_tokens| {
+            let asked = Workload { cached_tokens, ..workload(1, prompt, prompt) };
+            Prediction::new(Parameters::built_in(), Hardware::Chip(chip), engine, &model, asked)
+                .prefill
+                .first_token_seconds
+                .p50
+        };
+        prop_assert!(of((f64::from(prompt) * share) as u32) <= of(0) * (1.0 + 1e-9));
+    }
 }

@@ -1,0 +1,117 @@
+//! Which build of an engine runs a model, as far as its name tells.
+
+use super::Engine;
+
+/// Program and release behind an [`Engine`]: several programs wrap the same kernels, and each release is another speed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct EngineBuild {
+    pub(crate) engine: Engine,
+    /// Key of [`super::parameters::DecodeParameters::program_ms`].
+    pub(super) program: Option<String>,
+    /// Key of the parameters' `releases`.
+    pub(super) release: Option<String>,
+    /// llama.cpp before 2025.
+    pub(super) early: bool,
+    pub(super) flash_attention: bool,
+    /// Uses the GPU's matrix units where there are any.
+    pub(super) matrix_units: bool,
+    /// Answers requests all the time, so that its weights stay resident. Others start, or idle between runs.
+    pub(super) warm_server: bool,
+}
+
+/// Programs that tables show as servers.
+const SERVERS: [&str; 3] = ["ollama", "vllm", "lmstudio"];
+
+/// The first year whose builds of llama.cpp fuse operators and use flash attention unasked.
+const FIRST_CURRENT_YEAR: u32 = 2025;
+/// llama.cpp numbers its builds; this is the first one of that year.
+const FIRST_CURRENT_BUILD: u32 = 4_400;
+
+impl EngineBuild {
+    /// The build that a table names by `program` and `release`, such as `ollama`, `0.32.1`.
+    pub(crate) fn named(engine: Engine, program: &str, release: &str) -> Self {
+        let release = release.trim();
+        let program = program.trim();
+        let early = engine == Engine::LlamaCpp && is_early(release);
+        let lower = release.to_ascii_lowercase();
+        let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
+        Self {
+            engine,
+            program: Some(program.to_owned()),
+            release: (!release.is_empty()).then(|| format!("{program} {release}")),
+            early,
+            flash_attention: !early || (words().any(|word| word == "fa")),
+            matrix_units: !lower.contains("metal only"),
+            warm_server: SERVERS.iter().any(|server| program.starts_with(server)),
+        }
+    }
+
+    pub(crate) fn is_warm_server(&self) -> bool {
+        self.warm_server
+    }
+
+    /// Program and release as one name, where they are known.
+    pub(crate) fn release(&self) -> Option<&str> {
+        self.release.as_deref()
+    }
+}
+
+/// A build of today of which nothing else is known.
+impl From<Engine> for EngineBuild {
+    fn from(engine: Engine) -> Self {
+        Self {
+            engine,
+            program: None,
+            release: None,
+            early: false,
+            flash_attention: true,
+            matrix_units: true,
+            warm_server: false,
+        }
+    }
+}
+
+/// Whether a release's name gives a year or a build number from before [`FIRST_CURRENT_YEAR`]. Of several numbers the
+/// first decides; a name without one is taken for a current build.
+fn is_early(release: &str) -> bool {
+    release
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| matches!(word.trim_start_matches('b').len(), 4 | 5))
+        .find_map(|word| word.trim_start_matches('b').parse::<u32>().ok())
+        .is_some_and(|number| match number {
+            2000..FIRST_CURRENT_YEAR => true,
+            FIRST_CURRENT_YEAR..2100 => false,
+            build => build < FIRST_CURRENT_BUILD,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_release_tells_its_age_and_its_kernels() {
+        let build = |release: &str| EngineBuild::named(Engine::LlamaCpp, "llama.cpp", release);
+        for early in [
+            "8e672ef (2023-11) or later community build",
+            "2024-05 (no flash-attn)",
+            "22df85ff (2707) fa",
+        ] {
+            assert!(build(early).early, "{early}");
+        }
+        for current in [
+            "b10050",
+            "2026-05/06 build",
+            "e9fd8dc (7825)",
+            "afe65aa",
+            "PR16634 tensor API",
+            "",
+        ] {
+            assert!(!build(current).early, "{current}");
+        }
+        assert!(build("22df85ff (2707) fa").flash_attention);
+        assert!(!build("2024-05 (no flash-attn)").flash_attention);
+        assert!(!build("Metal only, 2026-03").matrix_units);
+        assert!(!EngineBuild::named(Engine::Mlx, "mlx-lm", "2024-10").early);
+    }
+}

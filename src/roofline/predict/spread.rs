@@ -1,0 +1,141 @@
+//! How far predictions are off: half-widths of the intervals, as logarithms, learnt from rows that the constants were
+//! not fitted on (see `regression`).
+
+use serde::{Deserialize, Serialize};
+
+use super::build::EngineBuild;
+use super::decode::StepWork;
+use super::parameters::DecodeParameters;
+use crate::roofline::chip::ChipVariant;
+
+/// Below this many active weights, in 10⁹, launches rule and errors are larger.
+const SMALL_MODEL_BILLIONS: f64 = 2.5;
+
+/// 80 % of rows lie within these distances of the prediction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Spreads {
+    pub(crate) dense: ByFamiliarity,
+    pub(crate) small: ByFamiliarity,
+    pub(crate) experts: ByFamiliarity,
+    pub(crate) batched: ByFamiliarity,
+    pub(crate) prefill: ByFamiliarity,
+}
+
+/// By whether the very bin and the very release were measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ByFamiliarity {
+    pub(crate) both: f64,
+    pub(crate) release_only: f64,
+    pub(crate) neither: f64,
+}
+
+/// What of a case was measured before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Familiarity {
+    Both,
+    ReleaseOnly,
+    /// No measured release. Whether the bin was is worth little then: releases differ by as much as bins.
+    Neither,
+}
+
+/// Kinds of work whose errors differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stratum {
+    Dense,
+    Small,
+    Experts,
+    Batched,
+}
+
+impl Stratum {
+    pub(crate) const ALL: [Self; 4] = [Self::Dense, Self::Small, Self::Experts, Self::Batched];
+
+    pub(crate) fn of(work: &StepWork) -> Self {
+        if work.batch > 1.0 {
+            Self::Batched
+        } else if work.expert_layers > 0.0 {
+            Self::Experts
+        } else if work.active_billions < SMALL_MODEL_BILLIONS {
+            Self::Small
+        } else {
+            Self::Dense
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Dense => "dense",
+            Self::Small => "dense below 2.5B",
+            Self::Experts => "experts",
+            Self::Batched => "batch > 1",
+        }
+    }
+}
+
+impl Familiarity {
+    pub(crate) const ALL: [Self; 3] = [Self::Both, Self::ReleaseOnly, Self::Neither];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Both => "bin and release known",
+            Self::ReleaseOnly => "release known",
+            Self::Neither => "neither known",
+        }
+    }
+
+    pub(crate) fn of(parameters: &DecodeParameters, chip: &ChipVariant, build: &EngineBuild) -> Self {
+        let release = build
+            .release
+            .as_ref()
+            .is_some_and(|release| parameters.releases.contains_key(release));
+        let bin = parameters.bin(chip).is_some();
+        match (release, bin) {
+            (true, true) => Self::Both,
+            (true, false) => Self::ReleaseOnly,
+            (false, _) => Self::Neither,
+        }
+    }
+}
+
+impl ByFamiliarity {
+    pub(crate) fn of(&self, familiarity: Familiarity) -> f64 {
+        match familiarity {
+            Familiarity::Both => self.both,
+            Familiarity::ReleaseOnly => self.release_only,
+            Familiarity::Neither => self.neither,
+        }
+    }
+}
+
+impl Spreads {
+    pub(crate) fn stratum(&self, stratum: Stratum) -> &ByFamiliarity {
+        match stratum {
+            Stratum::Dense => &self.dense,
+            Stratum::Small => &self.small,
+            Stratum::Experts => &self.experts,
+            Stratum::Batched => &self.batched,
+        }
+    }
+
+    pub(super) fn decode(
+        &self,
+        parameters: &DecodeParameters,
+        work: &StepWork,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+    ) -> f64 {
+        self.stratum(Stratum::of(work))
+            .of(Familiarity::of(parameters, chip, build))
+    }
+
+    pub(super) fn prefill(
+        &self,
+        parameters: &DecodeParameters,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+    ) -> f64 {
+        self.prefill.of(Familiarity::of(parameters, chip, build))
+    }
+}
