@@ -9,9 +9,10 @@ use camino::Utf8PathBuf;
 use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelSource, NodeModel};
 use crate::artifact::{Located, ModelDirectory};
 use crate::error::Chain;
-use crate::model_dir::ModelDir;
+use crate::model_dir::{self, ModelDir};
 use crate::roofline::checkpoint::{MatrixStorage, ModelShape};
 use crate::roofline::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions};
+use crate::roofline::facts::ModelFacts;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::FloatType;
 use crate::roofline::predict::ModelCost;
@@ -20,7 +21,7 @@ use crate::units::Bytes;
 
 /// A model that can be served.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ModelFacts {
+pub(crate) struct ServableModel {
     pub(crate) path: Utf8PathBuf,
     pub(crate) fingerprint: u64,
     pub(crate) architecture: &'static str,
@@ -28,7 +29,7 @@ pub(crate) struct ModelFacts {
     pub(crate) max_context_tokens: u32,
 }
 
-impl ModelFacts {
+impl ServableModel {
     /// The context that is reserved: what is asked for, else the model's own maximum within the default's bound.
     pub(crate) fn context_tokens(&self, asked: Option<u32>) -> u32 {
         asked.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
@@ -74,7 +75,9 @@ pub(crate) struct Models {
 #[derive(Debug)]
 struct Known {
     located: Located,
-    outcome: Result<ModelFacts, ModelProblem>,
+    outcome: Result<ServableModel, ModelProblem>,
+    /// Of a model that cannot be served, as far as its files tell.
+    facts: Option<Box<ModelFacts>>,
 }
 
 impl Models {
@@ -95,7 +98,7 @@ impl Models {
     }
 
     /// Finds and inspects a model. Reads headers only, and only if a file has changed.
-    pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ModelFacts, ModelProblem> {
+    pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ServableModel, ModelProblem> {
         let located = match self.directory.locate(source) {
             Ok(located) => located,
             Err(err) => {
@@ -109,12 +112,18 @@ impl Models {
         if let Some(known) = self.known.get(source).filter(|known| known.located == located) {
             return known.outcome.clone();
         }
-        let outcome = facts(&located, self.compute);
+        let outcome = servable(&located, self.compute);
+        let facts = match &outcome {
+            Ok(_) => None,
+            // Why it cannot be served is said already.
+            Err(_) => model_dir::facts(&located.path).ok().map(Box::new),
+        };
         self.known.insert(
             source.clone(),
             Known {
                 located,
                 outcome: outcome.clone(),
+                facts,
             },
         );
         outcome
@@ -130,8 +139,9 @@ impl Models {
     }
 
     fn describe(&mut self, name: String) -> NodeModel {
-        let outcome = match format!("local://{name}").parse::<ModelSource>() {
-            Ok(source) => self.inspect(&source),
+        let source = format!("local://{name}").parse::<ModelSource>();
+        let outcome = match &source {
+            Ok(source) => self.inspect(source),
             Err(_) => Err(ModelProblem {
                 reason: "InvalidName",
                 message: format!(
@@ -143,16 +153,40 @@ impl Models {
             Ok(facts) => facts
                 .served
                 .publish(name, facts.architecture.to_owned(), facts.max_context_tokens),
-            Err(problem) => NodeModel {
-                name,
-                problem: Some(problem.message),
-                ..NodeModel::default()
-            },
+            Err(problem) => {
+                let known = source.ok().and_then(|source| self.known.get(&source));
+                let facts = known.and_then(|known| known.facts.as_deref());
+                let known = facts.map_or_else(NodeModel::default, unservable);
+                NodeModel {
+                    name,
+                    problem: Some(problem.message),
+                    ..known
+                }
+            }
         }
     }
 }
 
-fn facts(located: &Located, compute: ComputeType) -> Result<ModelFacts, ModelProblem> {
+/// What is published of a model that cannot be served: what another version, or another machine, would need to know.
+fn unservable(facts: &ModelFacts) -> NodeModel {
+    let architecture = facts.model_type.clone();
+    let max_context_tokens = facts.max_context_tokens.unwrap_or(0);
+    match facts.cost() {
+        Some(cost) => ServedModel {
+            cost,
+            kv_bits: KvBits::HALF,
+        }
+        .publish(String::new(), architecture, max_context_tokens),
+        None => NodeModel {
+            architecture,
+            weights_bytes: facts.weights.resident().0,
+            max_context_tokens,
+            ..NodeModel::default()
+        },
+    }
+}
+
+fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, ModelProblem> {
     let model = ModelDir::inspect(&located.path).map_err(|err| ModelProblem {
         reason: err.reason(),
         message: Chain(&err).to_string(),
@@ -162,7 +196,7 @@ fn facts(located: &Located, compute: ComputeType) -> Result<ModelFacts, ModelPro
         ComputeType::Float32 => FloatType::F32,
     };
     let config = &model.shape.config;
-    Ok(ModelFacts {
+    Ok(ServableModel {
         path: located.path.clone(),
         fingerprint: located.fingerprint,
         architecture: config.architecture.as_str(),
@@ -223,4 +257,58 @@ fn embedding_bytes(shape: &ModelShape, element: FloatType) -> Bytes {
         }
         Some(MatrixStorage::Float) | None => elements * element.bytes(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
+        "max_position_embeddings": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "tie_word_embeddings": true}"#;
+
+    fn listed(config: &str) -> NodeModel {
+        let directory = tempfile::tempdir().unwrap();
+        let header = r#"{"model.embed_tokens.weight": {"dtype": "BF16", "shape": [100, 64], "data_offsets": [0, 12800]}}"#;
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend_from_slice(header.as_bytes());
+        file.resize(file.len() + 12_800, 0);
+        let model = directory.path().join("tiny");
+        std::fs::create_dir(&model).unwrap();
+        std::fs::write(model.join("config.json"), config).unwrap();
+        std::fs::write(model.join("model.safetensors"), file).unwrap();
+        let root = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        let mut models = Models::new(ModelDirectory::new(Some(root)), ComputeType::Stored);
+        models.list().unwrap().remove(0)
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_served_is_described_all_the_same() {
+        let model = listed(CONFIG);
+        assert!(
+            model
+                .problem
+                .as_deref()
+                .unwrap()
+                .contains("`qwen3_moe` is not supported")
+        );
+        assert_eq!(
+            (model.name.as_str(), model.architecture.as_str()),
+            ("tiny", "qwen3_moe")
+        );
+        assert_eq!((model.weights_bytes, model.max_context_tokens), (12_800, 512));
+        assert_eq!(model.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);
+        assert_eq!(model.cost.unwrap().layers[0].feed_forward.experts, 8);
+    }
+
+    #[test]
+    fn of_an_unknown_family_the_weights_are_known() {
+        let model = listed(r#"{"model_type": "mamba9", "max_position_embeddings": 512}"#);
+        assert!(model.problem.is_some() && model.cost.is_none());
+        assert_eq!(
+            (model.architecture.as_str(), model.weights_bytes),
+            ("mamba9", 12_800)
+        );
+    }
 }

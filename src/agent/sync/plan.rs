@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::agent::models::{ModelFacts, ModelProblem};
+use crate::agent::models::{ModelProblem, ServableModel};
 use crate::agent::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
 use crate::api::v1alpha1::AdmissionStatus;
 use crate::clock::since;
@@ -32,7 +32,7 @@ pub(crate) struct Desired {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) replica: DesiredReplica,
-    pub(crate) model: Result<ModelFacts, ModelProblem>,
+    pub(crate) model: Result<ServableModel, ModelProblem>,
 }
 
 /// What is on this node.
@@ -361,14 +361,14 @@ impl Pass<'_> {
 }
 
 /// Context and streams that are reserved.
-pub(crate) fn demand(replica: &DesiredReplica, facts: &ModelFacts) -> Demand {
+pub(crate) fn demand(replica: &DesiredReplica, facts: &ServableModel) -> Demand {
     Demand {
         context_tokens: facts.context_tokens(replica.spec.context_tokens),
         max_concurrency: replica.spec.max_concurrency,
     }
 }
 
-fn ask<'a>(replica: &DesiredReplica, facts: &'a ModelFacts, demand: Demand) -> Ask<'a> {
+fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -> Ask<'a> {
     Ask {
         model: &facts.served,
         engine: Engine::Mlx,

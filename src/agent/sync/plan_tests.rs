@@ -49,9 +49,9 @@ fn number<T: std::str::FromStr>(fields: &BTreeMap<&str, &str>, name: &str, defau
 }
 
 /// A model whose replica reserves exactly this much with the default context of 1024 tokens.
-fn model(gib: u64) -> ModelFacts {
+fn model(gib: u64) -> ServableModel {
     let kv = Bytes(1 << 10);
-    ModelFacts {
+    ServableModel {
         path: "/models/a".into(),
         fingerprint: FINGERPRINT,
         architecture: "llama",

@@ -51,15 +51,10 @@ fn this_machine(memory: Option<Bytes>) -> ChosenMachine {
     let total = memory.unwrap_or(live.total);
     let working_set = live.working_set.filter(|_| memory.is_none());
     let chip = &identity.chip;
-    let known = chip::find(&chip.name, chip.gpu_cores, Some(live.total))
-        .ok()
-        .filter(|_| !chip.development);
+    let known = chip::of_machine(chip, live.total);
     let mut notes = Vec::new();
-    if known.is_none() {
-        notes.push(format!(
-            "this machine ({}) is not in the catalogue of chips: how fast it is has to be measured",
-            chip.name
-        ));
+    if let Err(err) = &known {
+        notes.push(format!("{err}; how fast this machine is has to be measured"));
     }
     let asked = memory.is_none() && (working_set.is_some() || chip.development);
     ChosenMachine {
@@ -68,7 +63,7 @@ fn this_machine(memory: Option<Bytes>) -> ChosenMachine {
             memory: total,
             limit: allocatable(total, working_set),
             limit_basis: if asked { Basis::Measured } else { Basis::Nominal },
-            hardware: known.map(Hardware::Chip),
+            hardware: known.ok().map(Hardware::Chip),
         },
         notes,
     }

@@ -1,5 +1,7 @@
 //! Golden facts from outside: totals that publishers state of their files, and figures of public model cards.
 
+mod families;
+
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -228,6 +230,97 @@ fn qwen3_coder_next_weighs_what_its_index_says() {
     let growth = kv(&facts, 2) - kv(&facts, 1);
     assert_eq!(growth, 12 * 2 * 2 * 256 * 2);
     assert_eq!(kv(&facts, 0), 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2));
+}
+
+/// openai/gpt-oss-20b as first published: 459 tensors, 13,761,264,768 bytes. Its experts are packed in blocks of 4-bit
+/// weights beside their scales. 20.91 billion parameters: its model card.
+#[test]
+fn gpt_oss_20b_weighs_what_its_index_says() {
+    let config = json!({
+        "model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": false,
+        "max_position_embeddings": 131072,
+        "quantization_config": {
+            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                                       "lm_head"],
+            "quant_method": "mxfp4"
+        }
+    });
+    let mut file = Checkpoint::default();
+    file.floats("model.embed_tokens.weight", &[201_088, 2880])
+        .floats("lm_head.weight", &[201_088, 2880])
+        .floats("model.norm.weight", &[2880]);
+    for layer in 0..24 {
+        let at = |part: &str| format!("model.layers.{layer}.{part}");
+        for (part, rows, columns) in [
+            ("self_attn.q_proj", 4096, 2880),
+            ("self_attn.k_proj", 512, 2880),
+            ("self_attn.v_proj", 512, 2880),
+            ("self_attn.o_proj", 2880, 4096),
+            ("mlp.router", 32, 2880),
+        ] {
+            file.floats(&at(&format!("{part}.weight")), &[rows, columns])
+                .floats(&at(&format!("{part}.bias")), &[rows]);
+        }
+        for (part, rows) in [("gate_up_proj", 5760), ("down_proj", 2880)] {
+            file.tensor(
+                &at(&format!("mlp.experts.{part}_blocks")),
+                "U8",
+                &[32, rows, 90, 16],
+            )
+            .tensor(&at(&format!("mlp.experts.{part}_scales")), "U8", &[32, rows, 90])
+            .floats(&at(&format!("mlp.experts.{part}_bias")), &[32, rows]);
+        }
+        file.floats(&at("self_attn.sinks"), &[64])
+            .floats(&at("input_layernorm.weight"), &[2880])
+            .floats(&at("post_attention_layernorm.weight"), &[2880]);
+    }
+    assert_eq!(file.header.len(), 459);
+    let facts = file.facts(&config);
+    assert_eq!(facts.weights.resident(), Bytes(13_761_264_768));
+    assert!(within(facts.parameters, 20.91e9, 0.001), "{}", facts.parameters);
+    assert!(within(
+        estimated(&config).weights.resident().0,
+        13_761_264_768.0,
+        0.002
+    ));
+}
+
+/// Qwen/Qwen2.5-7B-Instruct: `total_size` 15,231,233,024, that is 7,615,616,512 parameters; biases included.
+#[test]
+fn qwen2_5_7b_weighs_what_its_index_says() {
+    let config = json!({
+        "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": false,
+        "max_position_embeddings": 32768, "torch_dtype": "bfloat16"
+    });
+    let mut file = Checkpoint::default();
+    file.floats("model.embed_tokens.weight", &[152_064, 3584])
+        .floats("lm_head.weight", &[152_064, 3584])
+        .floats("model.norm.weight", &[3584]);
+    for layer in 0..28 {
+        let at = |part: &str| format!("model.layers.{layer}.{part}");
+        for (part, rows, columns, bias) in [
+            ("self_attn.q_proj", 3584, 3584, true),
+            ("self_attn.k_proj", 512, 3584, true),
+            ("self_attn.v_proj", 512, 3584, true),
+            ("self_attn.o_proj", 3584, 3584, false),
+            ("mlp.gate_proj", 18_944, 3584, false),
+            ("mlp.up_proj", 18_944, 3584, false),
+            ("mlp.down_proj", 3584, 18_944, false),
+        ] {
+            file.floats(&at(&format!("{part}.weight")), &[rows, columns]);
+            if bias {
+                file.floats(&at(&format!("{part}.bias")), &[rows]);
+            }
+        }
+        file.floats(&at("input_layernorm.weight"), &[3584])
+            .floats(&at("post_attention_layernorm.weight"), &[3584]);
+    }
+    let facts = file.facts(&config);
+    assert_eq!(facts.weights.resident(), Bytes(15_231_233_024));
+    assert_eq!(facts.parameters, 7_615_616_512);
 }
 
 /// google/gemma-3-12b-it: its text configuration names only what differs from the 4B model.
