@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::chip::{self, UnknownChip};
+use super::chip::{self, ChipVariant, UnknownChip};
 use super::dimensions::KvBits;
 use super::predict::{Engine, EngineBuild, Hardware, Interval, ModelCost, Parameters, Prediction, Workload};
 use super::shapes::{ShapeError, ShapeFile};
@@ -26,7 +26,7 @@ const BATCH: &str = "batch";
 /// One row, understood.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Case {
-    pub(crate) hardware: Hardware,
+    pub(crate) chip: &'static ChipVariant,
     pub(crate) build: EngineBuild,
     pub(crate) model: ModelCost,
     pub(crate) workload: Workload,
@@ -110,7 +110,7 @@ impl Case {
             number(row, CONTEXT)?.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
         let batch = number(row, BATCH)?.unwrap_or(1).max(1);
         Ok(Self {
-            hardware: Hardware::Chip(chip),
+            chip,
             build,
             model: ModelCost {
                 weights: Weights::estimate(&dimensions, format),
@@ -131,7 +131,7 @@ impl Case {
     pub(crate) fn predict(&self, parameters: &Parameters) -> Prediction {
         Prediction::new(
             parameters,
-            self.hardware,
+            Hardware::Chip(self.chip),
             self.build.clone(),
             &self.model,
             self.workload,

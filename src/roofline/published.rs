@@ -5,9 +5,11 @@ use super::admission::{FirstTokenObjective, Objectives, Speed, Suggestion, Verdi
 use super::chip;
 use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
 use super::memory::{ServedModel, activation_bytes};
-use super::predict::{Hardware, Interval, ModelCost};
+use super::predict::{Hardware, Interval, MeasuredMachine, ModelCost};
 use super::weights::Weights;
-use crate::api::v1alpha1::{self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec};
+use crate::api::v1alpha1::{
+    self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec, PlausibilityVerdict,
+};
 use crate::quantity;
 use crate::units::Bytes;
 
@@ -223,13 +225,28 @@ fn feed_forward(published: &api::LayerFeedForward) -> FeedForward {
 /// What the speed of a node's models can be predicted from; `None` where nothing was measured and its chip is not
 /// in the catalogue.
 pub(crate) fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
-    if status.chip.development {
-        return None;
+    let measured = status.probe.as_ref().and_then(measured);
+    if measured.is_some() || status.chip.development {
+        return measured.map(Hardware::Measured);
     }
     let memory = quantity::parse_bytes(&status.capacity.memory).ok();
     chip::find(&status.chip.name, status.chip.gpu_cores, memory)
         .ok()
         .map(Hardware::Chip)
+}
+
+/// What a probe measured, unless it cannot be the chip's: then something else used the machine.
+fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
+    let verdict = probe
+        .plausibility
+        .as_ref()
+        .map_or(PlausibilityVerdict::NotJudged, |judged| judged.verdict);
+    match verdict {
+        PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
+            MeasuredMachine::new(&probe.measurements)
+        }
+        PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => None,
+    }
 }
 
 impl From<&ObjectivesSpec> for Objectives {

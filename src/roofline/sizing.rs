@@ -328,7 +328,7 @@ impl Asked<'_> {
         };
         let own = match machine.hardware {
             Some(Hardware::Chip(chip)) => smallest(chip),
-            None => None,
+            Some(Hardware::Measured(_)) | None => None,
         };
         let any = || {
             chip::catalogue()

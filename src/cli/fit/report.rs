@@ -72,7 +72,7 @@ fn source_word(source: &WeightsSource) -> &'static str {
 }
 
 fn gpu_cores(machine: &Machine) -> Option<u32> {
-    machine.hardware.map(|Hardware::Chip(chip)| chip.gpu_cores)
+    machine.hardware?.chip().map(|chip| chip.gpu_cores)
 }
 
 /// The answer in plain words.
@@ -163,7 +163,7 @@ fn parameters(count: u64) -> String {
 fn describe_machine(machine: &Machine) -> String {
     match machine.hardware {
         Some(Hardware::Chip(chip)) => format!("{chip}, {} of memory", machine.memory),
-        None => format!("{}, {} of memory", machine.name, machine.memory),
+        Some(Hardware::Measured(_)) | None => format!("{}, {} of memory", machine.name, machine.memory),
     }
 }
 
@@ -343,7 +343,7 @@ fn bound_words(decode: &DecodePrediction, machine: &Machine) -> String {
         Constraint::Bandwidth => {
             let rate = match machine.hardware {
                 Some(Hardware::Chip(chip)) => format!(", and the memory moves {} at best", chip.bandwidth),
-                None => String::new(),
+                Some(Hardware::Measured(_)) | None => String::new(),
             };
             format!("Bound by memory bandwidth: every token moves {gigabytes:.2} GB{rate}.")
         }
@@ -395,7 +395,7 @@ pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Servic
     for (machine, fit) in fits {
         let bandwidth = match machine.hardware {
             Some(Hardware::Chip(chip)) => chip.bandwidth.to_string(),
-            None => String::new(),
+            Some(Hardware::Measured(_)) | None => String::new(),
         };
         let shown = fit.prediction.as_ref().filter(|_| fit.admitted());
         let of = |text: fn(&Prediction) -> String| shown.map_or_else(|| "-".to_owned(), text);

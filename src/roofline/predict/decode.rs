@@ -71,6 +71,9 @@ pub(crate) struct StepWork {
     /// Weights that one token multiplies with, in 10⁹.
     pub(crate) active_billions: f64,
     pub(crate) bits_per_weight: f64,
+    pub(crate) hidden: f64,
+    /// Query heads that share a key head, on average.
+    pub(crate) queries_per_key: f64,
     /// Layers, and those of them that are of a kind.
     pub(crate) layers: f64,
     /// All layers of a model where some have a sliding window: those families also have more norms, soft caps or sinks.
@@ -94,6 +97,8 @@ impl StepWork {
             active_billions: dimensions.active_parameters() as f64 / 1e9,
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
+            hidden: f64::from(dimensions.hidden),
+            queries_per_key: 0.0,
             layers: dimensions.layers.len() as f64,
             windowed_layers: 0.0,
             expert_layers: dimensions.expert_layers() as f64,
@@ -107,13 +112,22 @@ impl StepWork {
                 * sequences;
             match layer.attention {
                 Attention::GatedDelta { .. } => work.states += STATE_PASSES * bytes,
-                Attention::Grouped { window, .. } => {
+                Attention::Grouped {
+                    window,
+                    heads,
+                    kv_heads,
+                    ..
+                } => {
                     work.kv += bytes;
+                    work.queries_per_key += f64::from(heads) / f64::from(kv_heads.max(1)) / work.layers;
                     if window.is_some() {
                         work.windowed_layers = work.layers;
                     }
                 }
-                Attention::Latent { .. } => work.kv += bytes,
+                Attention::Latent { heads, .. } => {
+                    work.kv += bytes;
+                    work.queries_per_key += f64::from(heads) / work.layers;
+                }
             }
         }
         work
@@ -201,16 +215,25 @@ impl DecodePrediction {
         model: &ModelCost,
         workload: Workload,
     ) -> Self {
-        let Hardware::Chip(chip) = hardware;
         let work = StepWork::new(model, workload);
-        let working = parameters.decode.step_time(&work, chip, build);
-        let spread = parameters.spread.decode(&parameters.decode, &work, chip, build);
+        let (working, spread, basis) = match hardware {
+            Hardware::Chip(chip) => (
+                parameters.decode.step_time(&work, chip, build),
+                parameters.spread.decode(&parameters.decode, &work, chip, build),
+                Basis::Nominal,
+            ),
+            Hardware::Measured(machine) => (
+                machine.step_time(&work, &parameters.decode),
+                machine.spread(),
+                Basis::Measured,
+            ),
+        };
         let per_stream = Interval::around(working.total.recip(), spread, spread);
         Self {
             tokens_per_second: per_stream,
             aggregate_tokens_per_second: per_stream.scale(work.batch),
             bytes_per_token: work.bytes() / work.batch,
-            basis: Basis::Nominal,
+            basis,
             binding: working.binding(),
             working,
         }

@@ -3,7 +3,9 @@
 //! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths below `p90`.
 
 mod build;
+pub(crate) mod calibration;
 pub(crate) mod decode;
+mod machine;
 pub(crate) mod parameters;
 pub(crate) mod prefill;
 pub(crate) mod spread;
@@ -15,6 +17,7 @@ use super::dimensions::{KvBits, ModelDimensions};
 use super::weights::Weights;
 pub(crate) use build::EngineBuild;
 pub(crate) use decode::DecodePrediction;
+pub(crate) use machine::MeasuredMachine;
 pub(crate) use parameters::Parameters;
 pub(crate) use prefill::PrefillPrediction;
 
@@ -45,6 +48,18 @@ impl fmt::Display for Engine {
 pub(crate) enum Hardware {
     /// Its chip, by the data sheet.
     Chip(&'static ChipVariant),
+    /// What a probe measured, whatever the chip is.
+    Measured(MeasuredMachine),
+}
+
+impl Hardware {
+    /// The chip whose data sheet is used.
+    pub(crate) fn chip(&self) -> Option<&'static ChipVariant> {
+        match self {
+            Self::Chip(chip) => Some(chip),
+            Self::Measured(_) => None,
+        }
+    }
 }
 
 /// The model, as far as its speed depends on it.

@@ -130,15 +130,27 @@ impl PrefillPrediction {
         model: &ModelCost,
         workload: Workload,
     ) -> Self {
-        let Hardware::Chip(chip) = hardware;
         let work = PrefillWork::new(model, workload);
-        let time = parameters.prefill.time(&work, chip, build);
-        let spread = parameters.spread.prefill(&parameters.decode, chip, build);
+        let (time, spread, basis) = match hardware {
+            Hardware::Chip(chip) => (
+                parameters.prefill.time(&work, chip, build),
+                parameters.spread.prefill(&parameters.decode, chip, build),
+                Basis::Nominal,
+            ),
+            Hardware::Measured(machine) => {
+                let step = machine.step_time(&StepWork::new(model, workload), &parameters.decode);
+                (
+                    machine.prefill_time(&work, step, &parameters.prefill.mlx),
+                    machine.spread(),
+                    Basis::Measured,
+                )
+            }
+        };
         let seconds = Interval::around(time.total(), spread, spread);
         Self {
             tokens_per_second: seconds.recip().scale(work.tokens),
             first_token_seconds: seconds,
-            basis: Basis::Nominal,
+            basis,
             binding: time.binding(),
         }
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::roofline::cases::{Case, CaseError, ReportedRate, Row, decimal, optional};
 use crate::roofline::chip::ChipVariant;
-use crate::roofline::predict::Hardware;
 use crate::roofline::predict::decode::StepWork;
 use crate::roofline::predict::prefill::PrefillWork;
 use crate::roofline::shapes::ShapeFile;
@@ -74,8 +73,7 @@ impl Measurement {
     }
 
     pub(crate) fn chip(&self) -> &'static ChipVariant {
-        let Hardware::Chip(chip) = self.case.hardware;
-        chip
+        self.case.chip
     }
 
     /// Seconds of one decode step; of a wall-clock row, those per token.
