@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{IncludeObject, View, page_of};
 use super::auth::{self, User};
 use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
+use super::gzip;
 use super::in_flight::{InFlight, Place};
 use super::list;
 use super::metrics::ApiServerMetrics;
@@ -75,6 +76,9 @@ impl Api {
         let mut warnings = Warnings::default();
         let outcome = self.dispatch(&request, &route, verb, &mut warnings).await;
         let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
+        if gzip::is_wanted(request.header(header::ACCEPT_ENCODING)) {
+            reply = gzip::compressed(reply);
+        }
         reply::add_warnings(&mut reply, warnings.into_texts());
         if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
             reply.headers_mut().insert("audit-id", id);

@@ -18,6 +18,7 @@ mod documents;
 mod engine;
 mod expiry;
 mod gc;
+mod gzip;
 mod handlers;
 mod health;
 mod in_flight;

@@ -1,5 +1,6 @@
 //! Discovery, OpenAPI, lists and their forms.
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use http::Method;
@@ -110,6 +111,47 @@ async fn the_open_api_index_is_read_again_only_when_it_changed() {
     assert_eq!(ask(date).await.code, 200);
     assert_eq!(ask("Fri, 02 Jan 2026 03:04:06 GMT").await.code, 304);
     assert_eq!(ask("yesterday").await.code, 200);
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_who_asks() {
+    let server = TestServer::start().await;
+    let ask = async |path: &str, encoding: &str| {
+        let url = format!("{}{path}", server.url);
+        let request = reqwest::Client::new().get(url).bearer_auth(&server.token);
+        let answer = request
+            .header("accept-encoding", encoding)
+            .send()
+            .await
+            .expect("an answer");
+        let is_gzip = answer
+            .headers()
+            .get("content-encoding")
+            .is_some_and(|value| value == "gzip");
+        (
+            is_gzip,
+            answer.headers().clone(),
+            answer.bytes().await.expect("a body"),
+        )
+    };
+    let mut large = gizmo("large");
+    large["metadata"]["annotations"] = json!({"note": "0123456789".repeat(14_000)});
+    assert_eq!(server.post(GIZMOS, &large).await.code, 201);
+    let path = format!("{GIZMOS}/large");
+    let (is_gzip, _, plain) = ask(&path, "br").await;
+    assert!(!is_gzip && plain.len() > 140_000);
+    let (is_gzip, headers, packed) = ask(&path, "br, gzip").await;
+    assert!(is_gzip && packed.len() < plain.len() / 10, "{}", packed.len());
+    assert_eq!(headers["vary"], "Accept-Encoding");
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(&packed[..])
+        .read_to_end(&mut text)
+        .expect("gzip");
+    assert_eq!(text, plain);
+    let (is_gzip, ..) = ask("/version", "gzip").await;
+    assert!(!is_gzip, "a small one is left as it is");
+    let (is_gzip, ..) = ask(&format!("{GIZMOS}?watch=1&timeoutSeconds=1"), "gzip").await;
+    assert!(!is_gzip, "a watch is never compressed");
 }
 
 #[tokio::test]
