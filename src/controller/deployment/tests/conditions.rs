@@ -1,0 +1,246 @@
+//! What a deployment says of itself: conditions and events.
+
+use super::*;
+
+#[test]
+fn a_model_that_no_node_has_is_refused_with_what_there_is() {
+    let mut scene = Scene::new(json!({ "model": { "source": "local://gide" } }));
+    assert_eq!(scene.events(), ["ModelNotFound"], "one cause is told once");
+    assert_eq!(scene.step(), "");
+    let why = "spec.model.source: no node has a directory `gide` in its --model-dir; on mini there are local://guide";
+    scene.check_condition(condition_type::ADMITTED, &format!("False ModelNotFound: {why}"));
+    scene.check_condition(condition_type::READY, &format!("False ModelNotFound: {why}"));
+    scene.models[0].name = "gide".to_owned();
+    scene.models[0].problem = Some("model.safetensors: the header is cut short".to_owned());
+    scene.step();
+    scene.check_condition(
+        condition_type::ADMITTED,
+        "False ModelNotServable: model `gide` cannot be served: model.safetensors: the header is cut short (on mini)",
+    );
+    scene.models.clear();
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::ADMITTED)
+            .starts_with("False NoNodes")
+    );
+    scene.models = Scene::new(json!({})).models;
+    scene.change(json!({ "model": { "source": "local://guide" }, "serving": { "contextTokens": 4096 } }));
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::ADMITTED)
+            .starts_with("False ContextTooLong")
+    );
+    scene.change(json!({ "serving": { "contextTokens": 1024 } }));
+    assert_eq!(scene.step(), "revision 1 +1");
+    assert_eq!(scene.revisions[0].spec.serving.context_tokens, Some(1024));
+}
+
+#[test]
+fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
+    let mut scene = Scene::new(json!({ "replicas": 2 }));
+    scene.step();
+    scene.run_all();
+    scene.settle();
+    scene.change(json!({ "model": { "source": "local://typo" } }));
+    assert_eq!(scene.step(), "");
+    assert!(scene.condition(condition_type::PROGRESSING).starts_with(
+        "False ModelNotFound: revision 1 stays, because the new template is refused: spec.model.source"
+    ));
+    scene.check_condition(
+        condition_type::AVAILABLE,
+        "True MinimumReplicasAvailable: 2 of 2 replicas answer requests",
+    );
+    assert!(
+        scene
+            .condition(condition_type::READY)
+            .starts_with("False ModelNotFound")
+    );
+    scene.replicas.remove(0);
+    assert_eq!(scene.step(), "+1");
+}
+
+#[test]
+fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
+    let mut scene = Scene::new(json!({ "replicas": 1 }));
+    scene.step();
+    let why = "0/1 nodes are available: 1 cordoned";
+    scene.say("r1", condition_type::SCHEDULED, Truth::False, "NodeCordoned", why);
+    scene.step();
+    scene.check_condition(condition_type::SCHEDULED, &format!("False NodeCordoned: {why}"));
+    scene.check_condition(
+        condition_type::READY,
+        &format!("False NodeCordoned: 0 of 1 replicas ready: r1: NodeCordoned: {why}"),
+    );
+    scene.run("r1");
+    scene.settle();
+    let replica = scene.replica("r1").status.as_mut().expect("set");
+    replica.phase = ReplicaPhase::Failed;
+    replica.restarts = 3;
+    replica.last_termination = Some(Termination {
+        reason: "OutOfMemory".to_owned(),
+        message: "Metal ran out of memory".to_owned(),
+        ..Termination::default()
+    });
+    scene.say(
+        "r1",
+        condition_type::READY,
+        Truth::False,
+        "CrashLoop",
+        "the worker is started again in 40 s",
+    );
+    scene.step();
+    scene.check_condition(
+        condition_type::DEGRADED,
+        "True CrashLoop: r1 on mini: the worker is started again in 40 s; its worker ended with OutOfMemory: Metal ran \
+         out of memory",
+    );
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("True RolloutComplete"),
+        "a replica that falters is no rollout"
+    );
+}
+
+#[test]
+fn what_many_replicas_wait_for_is_told_once() {
+    let mut scene = Scene::new(json!({ "replicas": 4 }));
+    scene.step();
+    scene.run("r1");
+    for (name, free) in [("r2", "3.1"), ("r3", "2.9"), ("r4", "2.9")] {
+        let why = format!("0/1 nodes are available: 1 insufficient memory (5 GiB asked, {free} GiB free)");
+        scene.say(
+            name,
+            condition_type::SCHEDULED,
+            Truth::False,
+            "InsufficientMemory",
+            &why,
+        );
+    }
+    scene.step();
+    scene.check_condition(
+        condition_type::READY,
+        "False InsufficientMemory: 1 of 4 replicas ready: r2, r3, r4: InsufficientMemory: 0/1 nodes are available: 1 \
+         insufficient memory (5 GiB asked, 3.1 GiB free)",
+    );
+    scene.check_condition(
+        condition_type::AVAILABLE,
+        "False MinimumReplicasUnavailable: 1 of 4 replicas answer requests; at least 3 should: 3 InsufficientMemory",
+    );
+}
+
+#[test]
+fn a_rollout_without_progress_says_so_after_the_deadline() {
+    let mut scene = Scene::new(json!({ "progressDeadlineSeconds": 60 }));
+    scene.step();
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("True RollingOut")
+    );
+    let wait = scene.plan(|plan| plan.look_again_after).expect("it looks again");
+    scene.second += i64::try_from(wait.as_secs()).expect("small");
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("False ProgressDeadlineExceeded: no progress for 60 s"),
+        "{}",
+        scene.condition(condition_type::PROGRESSING)
+    );
+    scene.run("r1");
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("True RolloutComplete")
+    );
+}
+
+#[test]
+fn what_a_node_has_no_memory_for_is_made_anew_and_kept_as_a_mark_for_a_while() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.run("r1");
+    let refused = |scene: &mut Scene, name: &str| {
+        scene.say(name, condition_type::READY, Truth::False, "Refused", "not loaded");
+        scene.say(
+            name,
+            condition_type::ADMITTED,
+            Truth::False,
+            "MemoryInUse",
+            "it needs 2 GiB",
+        );
+    };
+    refused(&mut scene, "r1");
+    assert_eq!(scene.step(), "+1");
+    scene.check_condition(
+        condition_type::ADMITTED,
+        "False MemoryInUse: r1 on mini: it needs 2 GiB",
+    );
+    assert_eq!(scene.step(), "", "the mark keeps the scheduler off the node");
+    let mut placed = scene.clone();
+    placed.run("r2");
+    assert_eq!(placed.step(), "-r1(refused)");
+    scene.second += 60;
+    assert_eq!(scene.step(), "-r1(refused)");
+}
+
+#[test]
+fn measured_speed_is_shown_and_judged() {
+    let mut scene = Scene::new(json!({ "objectives": { "decodeTokensPerSecond": 80.0,
+        "timeToFirstToken": { "max": "500ms" } } }));
+    scene.step();
+    scene.run("r1");
+    scene.step();
+    let status = scene.deployment.status.clone().expect("written");
+    assert_eq!(status.tokens_per_second.as_deref(), Some("-/-"));
+    assert!(
+        scene
+            .condition(condition_type::OBJECTIVES_MET)
+            .starts_with("Unknown NotMeasured")
+    );
+    scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
+        tokens_per_second: "85.14".to_owned(),
+        time_to_first_token_seconds: "0.7".to_owned(),
+        requests: 3,
+    });
+    scene.step();
+    let status = scene.deployment.status.clone().expect("written");
+    assert_eq!(status.tokens_per_second.as_deref(), Some("-/85.1"));
+    assert_eq!(status.time_to_first_token.as_deref(), Some("-/0.70s"));
+    scene.check_condition(
+        condition_type::OBJECTIVES_MET,
+        "False ObjectivesMissed: first token after 0.70 s, spec.objectives.timeToFirstToken.max is 500ms",
+    );
+    scene.change(json!({ "objectives": null }));
+    scene.step();
+    scene.check_condition(condition_type::OBJECTIVES_MET, "absent");
+}
+
+#[test]
+fn each_turn_of_a_condition_is_told_once() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    assert_eq!(scene.events(), [""; 0]);
+    scene.say(
+        "r1",
+        condition_type::SCHEDULED,
+        Truth::False,
+        "InsufficientMemory",
+        "no",
+    );
+    assert_eq!(scene.events(), ["InsufficientMemory"]);
+    scene.step();
+    assert_eq!(scene.events(), [""; 0]);
+    scene.run("r1");
+    assert_eq!(
+        scene.events(),
+        ["RolloutComplete", "MinimumReplicasAvailable", "Recovered"]
+    );
+    scene.step();
+    assert_eq!(scene.events(), [""; 0]);
+}

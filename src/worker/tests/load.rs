@@ -1,0 +1,187 @@
+//! Several requests at once, clients that go, failures, and the end.
+
+use super::*;
+
+#[test]
+fn a_client_that_goes_frees_the_engine() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            // The second prompt takes minutes to read: it must be dropped between two chunks.
+            let prompts = [vec![cue], vec![cue; 100_000]];
+            for (prompt, stream) in prompts
+                .iter()
+                .flat_map(|prompt| [(prompt, true), (prompt, false)])
+            {
+                let before = worker.status().await.requests.completed;
+                let body =
+                    json!({"model": "tiny", "prompt": prompt, "max_tokens": 1_000_000, "stream": stream})
+                        .to_string();
+                let mut connection = TcpStream::connect(&worker.address).await.unwrap();
+                let head = format!(
+                    "POST /v1/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                connection.write_all(head.as_bytes()).await.unwrap();
+                worker
+                    .wait_until("the request runs", |status| status.requests.running == 1)
+                    .await;
+                drop(connection);
+                worker
+                    .wait_until("the request is dropped", |status| status.requests.running == 0)
+                    .await;
+                let after = worker.status().await.requests;
+                assert_eq!(
+                    after.completed, before,
+                    "cancelled, not completed (stream: {stream})"
+                );
+                assert_eq!(after.failed, 0);
+            }
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            assert!(
+                metrics.contains("rooflet_worker_requests_total{outcome=\"cancelled\"} 4\n"),
+                "{metrics}"
+            );
+        })
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_and_frees_its_places() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let engine = &worker.app.engine;
+            let places = engine.free_places();
+            assert_eq!(places, 2 + engine::MAX_QUEUED_REQUESTS);
+            let request = || endless_request(cue);
+            let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
+            let taken: Vec<_> = (0..places).map(|_| engine.submit(request()).unwrap()).collect();
+            let refused = worker.post("/v1/completions", &one).await;
+            assert_eq!(refused.status, 429);
+            assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
+            let wait: u32 = refused.headers["retry-after"].parse().unwrap();
+            assert!((1..=60).contains(&wait));
+            drop(taken);
+            assert_eq!(engine.free_places(), places);
+            assert_eq!(worker.post("/v1/completions", &one).await.status, 200);
+        })
+    });
+}
+
+/// A prompt without tokens cannot pass the front door; past it, it is an error inside MLX.
+#[test]
+fn a_failed_request_harms_no_other() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let expected = worker.chat_text(json!({})).await;
+            let broken = prompt::ValidRequest {
+                prompt: Vec::new(),
+                max_tokens: 5,
+                stop: Vec::new(),
+                sampling: sampler::Sampling {
+                    temperature: 0.0,
+                    top_p: 1.0,
+                    top_k: 0,
+                    seed: 0,
+                },
+            };
+            let mut completion = worker.app.engine.submit(broken).unwrap();
+            let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
+            assert!(matches!(event, Some(sequence::Event::Failed(_))), "{event:?}");
+            assert_eq!(text, expected);
+            assert_eq!(worker.status().await.requests.failed, 1);
+            assert_eq!(worker.send("GET", "/health", "").await.status, 200);
+        })
+    });
+}
+
+fn endless_request(cue: u32) -> prompt::ValidRequest {
+    prompt::ValidRequest {
+        prompt: vec![cue],
+        max_tokens: 1_000_000,
+        stop: Vec::new(),
+        sampling: sampler::Sampling {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            seed: 0,
+        },
+    }
+}
+
+#[test]
+fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
+    let (_dir, config, cue) = scripted::endless();
+    let outcome = end_of_worker(config, |worker| {
+        Box::pin(async move {
+            let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
+            worker.app.engine.panic();
+            // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
+            let reading = async {
+                while let Some(event) = completion.events.recv().await {
+                    assert!(matches!(event, sequence::Event::Text(_)), "{event:?}");
+                }
+            };
+            tokio::time::timeout(DEADLINE, reading)
+                .await
+                .expect("the thread ends");
+        })
+    });
+    let err = outcome.unwrap_err();
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("EnginePanicked", ExitStatus::Failure)
+    );
+    assert_eq!(
+        err.termination_message().message,
+        "the engine ended: the engine panicked: on purpose"
+    );
+}
+
+#[test]
+fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
+    let (_dir, config, cue) = scripted::endless();
+    let config = WorkerConfig {
+        grace: Duration::ZERO,
+        ..config
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1_000_000, "stream": true});
+            let head = format!(
+                "POST /v1/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
+                body.to_string().len()
+            );
+            let mut connection = TcpStream::connect(&worker.address).await.unwrap();
+            connection.write_all(head.as_bytes()).await.unwrap();
+            worker
+                .wait_until("the request runs", |status| status.requests.running == 1)
+                .await;
+            // `with_worker` stops the worker now and expects it to end, with the connection still open.
+            std::mem::forget(connection);
+        })
+    });
+}
+
+#[test]
+fn a_stop_lets_requests_finish() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 2000});
+            let (answer, ()) = tokio::join!(worker.post("/v1/completions", &body), async {
+                worker
+                    .wait_until("the request runs", |status| status.requests.running == 1)
+                    .await;
+                worker.stop.cancel();
+            });
+            assert_eq!(answer.status, 200);
+            assert_eq!(answer.json()["usage"]["completion_tokens"], 2000);
+            assert!(
+                TcpStream::connect(&worker.address).await.is_err(),
+                "no longer listening"
+            );
+        })
+    });
+}
