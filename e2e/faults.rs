@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Cluster, Fleet, Process, eventually, kill_9, repository};
+use crate::harness::{Cluster, Fleet, Process, eventually, kill_9};
 
 fn one(pids: &[u32], what: &str) -> u32 {
     assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
@@ -11,15 +11,9 @@ fn one(pids: &[u32], what: &str) -> u32 {
 
 #[test]
 fn a_killed_worker_comes_back_and_is_counted() {
-    let fleet = Fleet::start();
-    let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl
-        .run(&format!(
-            "apply -f {}",
-            repository("examples/guide.yaml").display()
-        ))
-        .ok();
-    fleet.wait_for_ready(&kubectl, "guide");
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
     let before = one(&fleet.processes("worker"), "worker");
     kill_9(before);
     eventually("another worker that serves", || {
@@ -44,15 +38,9 @@ fn a_killed_worker_comes_back_and_is_counted() {
 
 #[test]
 fn a_killed_agent_takes_its_worker_back() {
-    let fleet = Fleet::start();
-    let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl
-        .run(&format!(
-            "apply -f {}",
-            repository("examples/guide.yaml").display()
-        ))
-        .ok();
-    fleet.wait_for_ready(&kubectl, "guide");
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
     let worker = one(&fleet.processes("worker"), "worker");
     let agent = one(&fleet.processes("agent"), "agent");
     kill_9(agent);
@@ -74,15 +62,9 @@ fn a_killed_agent_takes_its_worker_back() {
 
 #[test]
 fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
-    let fleet = Fleet::start();
-    let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl
-        .run(&format!(
-            "apply -f {}",
-            repository("examples/guide.yaml").display()
-        ))
-        .ok();
-    fleet.wait_for_ready(&kubectl, "guide");
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
     let worker = fleet.processes("worker");
 
     let done = AtomicBool::new(false);

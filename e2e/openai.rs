@@ -17,15 +17,9 @@ fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
 
 #[test]
 fn the_gateway_passes_everything_through() {
-    let fleet = Fleet::start();
-    let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl
-        .run(&format!(
-            "apply -f {}",
-            repository("examples/guide.yaml").display()
-        ))
-        .ok();
-    fleet.wait_for_ready(&kubectl, "guide");
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
     conforms(&fleet.gateway, "guide");
     let unknown = fleet.gateway.try_chat("nobody", "Hello?").expect("an answer");
     assert_eq!(

@@ -172,16 +172,10 @@ fn from_apply_to_tokens_to_delete() {
 
 #[test]
 fn two_deployments_side_by_side() {
-    let mut fleet = Fleet::start();
-    let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl
-        .run(&format!(
-            "apply -f {}",
-            repository("examples/guide.yaml").display()
-        ))
-        .ok();
+    let Some((mut fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
     kubectl.apply(SECOND).ok();
-    fleet.wait_for_ready(&kubectl, "guide");
     fleet.wait_for_ready(&kubectl, "second");
     let models = fleet.gateway.get("/v1/models").expect("an answer").json();
     let names: Vec<&str> = models["data"]

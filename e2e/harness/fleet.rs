@@ -37,6 +37,16 @@ impl Fleet {
         fleet
     }
 
+    /// One that serves the guide, and kubectl for it; `None` where kubectl is not installed.
+    pub(crate) fn with_guide() -> Option<(Self, Kubectl)> {
+        let fleet = Self::start();
+        let kubectl = fleet.kubectl()?;
+        let guide = repository("examples/guide.yaml");
+        kubectl.run(&format!("apply -f {}", guide.display())).ok();
+        fleet.wait_for_ready(&kubectl, "guide");
+        Some((fleet, kubectl))
+    }
+
     fn launch(options: Options) -> Self {
         let scratch = Scratch::new();
         let (api_port, gateway_port) = (free_port(), free_port());

@@ -41,20 +41,20 @@ impl CrdController {
     pub(super) async fn run(self, stop: CancellationToken) {
         loop {
             let after = self.engine.store.revision();
-            let Ok(mut watcher) = self.engine.store.watch(CRD_STORAGE, after) else {
-                continue;
-            };
-            loop {
-                let records = settle(&self.engine).await;
-                self.empty_terminating(&records);
-                let event = tokio::select! {
-                    () = stop.cancelled() => return,
-                    event = watcher.next() => event,
-                };
-                if event.is_none() {
-                    break;
+            if let Ok(mut watcher) = self.engine.store.watch(CRD_STORAGE, after) {
+                loop {
+                    let records = settle(&self.engine).await;
+                    self.empty_terminating(&records);
+                    let event = tokio::select! {
+                        () = stop.cancelled() => return,
+                        event = watcher.next() => event,
+                    };
+                    if event.is_none() {
+                        break;
+                    }
                 }
             }
+            // The watch fell behind, or the store is closing.
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(RETRY_DELAY) => {}

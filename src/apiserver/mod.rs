@@ -17,6 +17,7 @@ mod discovery;
 mod documents;
 mod engine;
 mod expiry;
+mod follow;
 mod gc;
 mod gzip;
 mod handlers;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use http::StatusCode;
@@ -17,17 +16,15 @@ use tracing::{info, warn};
 use super::builtin::{BuiltIn, NAMESPACE_STORAGE};
 use super::crd::{Condition, set_condition};
 use super::engine::{Edit, Engine, Target, Warnings};
+use super::follow::{self, Follower};
 use super::object;
 use super::options::{DeleteOptions, Propagation, WriteOptions};
 use super::resource::{Resource, Subresource};
 use super::status::ApiError;
 use crate::store::{Event, EventKind, ListOptions, Record};
 
-const EVERYTHING: &str = "/";
 /// The finalizer in a namespace's spec that this task stands for.
 const FINALIZER: &str = "kubernetes";
-/// How long to wait before something that failed is tried again.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Deletions under way at once.
 const WRITES_MAX: usize = 64;
 
@@ -41,59 +38,14 @@ pub(super) struct NamespaceController {
     failed: BTreeSet<String>,
 }
 
-impl NamespaceController {
-    pub(super) fn new(engine: Engine) -> Self {
-        Self {
-            engine,
-            dirty: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            failed: BTreeSet::new(),
-        }
-    }
+impl Follower for NamespaceController {
+    const LISTED: &'static str = NAMESPACE_STORAGE;
 
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let work = self.follow_store();
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = work => {}
-            }
-            // The watch fell behind, or the store is closing: begin again from what is there.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(RETRY_DELAY) => {}
-            }
-        }
-    }
-
-    async fn follow_store(&mut self) {
-        let Ok(listing) = self.engine.store.list(NAMESPACE_STORAGE, &ListOptions::default()) else {
-            return;
-        };
-        let Ok(mut watcher) = self.engine.store.watch(EVERYTHING, listing.revision) else {
-            return;
-        };
-        let terminating = listing.records.iter().filter(|record| is_ours(record.json()));
+    fn begin(&mut self, listed: Vec<Arc<Record>>) {
+        let terminating = listed.iter().filter(|record| is_ours(record.json()));
         self.dirty = terminating
             .map(|record| object::name(record.json()).to_owned())
             .collect();
-        loop {
-            while let Some(event) = watcher.ready() {
-                self.take_in(&event);
-            }
-            if let Some(name) = self.dirty.pop_first() {
-                self.work(name).await;
-                continue;
-            }
-            let retry = tokio::time::sleep(RETRY_DELAY);
-            tokio::select! {
-                event = watcher.next() => match event {
-                    Some(event) => self.take_in(&event),
-                    None => return,
-                },
-                () = retry, if !self.failed.is_empty() => self.dirty.append(&mut self.failed),
-            }
-        }
     }
 
     fn take_in(&mut self, event: &Event) {
@@ -110,7 +62,41 @@ impl NamespaceController {
         }
     }
 
-    async fn work(&mut self, name: String) {
+    fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    async fn work(&mut self) {
+        if let Some(name) = self.dirty.pop_first() {
+            self.advance(name).await;
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    fn try_again(&mut self) {
+        self.dirty.append(&mut self.failed);
+    }
+}
+
+impl NamespaceController {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            dirty: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let store = self.engine.store.clone();
+        follow::run(&store, self, stop).await;
+    }
+
+    async fn advance(&mut self, name: String) {
         match self.empty(&name).await {
             Ok(Emptied::Gone) => {
                 self.waiting.remove(&name);

@@ -10,7 +10,6 @@ mod index;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use http::StatusCode;
@@ -20,18 +19,17 @@ use tracing::{debug, warn};
 
 use super::builtin::CRD_STORAGE;
 use super::engine::{Edit, Engine, Target, Warnings};
+use super::follow::{self, Follower};
 use super::object;
 use super::options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 use super::registry::Snapshot;
 use super::resource::Resource;
 use super::status::ApiError;
-use crate::store::{Event, Key, ListOptions, Record};
+use crate::store::{Event, Key, Record};
 use decide::{Decision, Dependent, FOREGROUND, ORPHAN, Owner, OwnerReference, owner_references};
 use index::{Affected, Index};
 
 const EVERYTHING: &str = "/";
-/// How long to wait before something that failed is tried again.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Writes under way at once: enough to fill the store's batches, few enough to leave room for requests.
 const WRITES_MAX: usize = 64;
 
@@ -44,63 +42,16 @@ pub(super) struct GarbageCollector {
     failed: BTreeSet<Key>,
 }
 
-impl GarbageCollector {
-    pub(super) fn new(engine: Engine) -> Self {
-        Self {
-            engine,
-            index: Index::default(),
-            dirty: BTreeSet::new(),
-            failed: BTreeSet::new(),
-        }
-    }
+impl Follower for GarbageCollector {
+    const LISTED: &'static str = EVERYTHING;
 
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let work = self.follow_store();
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = work => {}
-            }
-            // The watch fell behind, or the store is closing: begin again from what is there.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(RETRY_DELAY) => {}
-            }
-        }
-    }
-
-    async fn follow_store(&mut self) {
-        let Ok(listing) = self.engine.store.list(EVERYTHING, &ListOptions::default()) else {
-            return;
-        };
-        let Ok(mut watcher) = self.engine.store.watch(EVERYTHING, listing.revision) else {
-            return;
-        };
+    fn begin(&mut self, listed: Vec<Arc<Record>>) {
         self.index = Index::default();
-        self.dirty = listing
-            .records
+        self.dirty = listed
             .iter()
             .filter(|record| self.index.insert(record))
             .map(|record| record.key.clone())
             .collect();
-        drop(listing);
-        loop {
-            while let Some(event) = watcher.ready() {
-                self.take_in(&event);
-            }
-            if !self.dirty.is_empty() {
-                self.work().await;
-                continue;
-            }
-            let retry = tokio::time::sleep(RETRY_DELAY);
-            tokio::select! {
-                event = watcher.next() => match event {
-                    Some(event) => self.take_in(&event),
-                    None => return,
-                },
-                () = retry, if !self.failed.is_empty() => self.dirty.append(&mut self.failed),
-            }
-        }
     }
 
     fn take_in(&mut self, event: &Event) {
@@ -124,8 +75,40 @@ impl GarbageCollector {
         }
     }
 
-    /// Decides on everything dirty as it is now, and applies.
+    fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     async fn work(&mut self) {
+        self.collect().await;
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    fn try_again(&mut self) {
+        self.dirty.append(&mut self.failed);
+    }
+}
+
+impl GarbageCollector {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            index: Index::default(),
+            dirty: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let store = self.engine.store.clone();
+        follow::run(&store, self, stop).await;
+    }
+
+    /// Decides on everything dirty as it is now, and applies.
+    async fn collect(&mut self) {
         let snapshot = self.engine.registry.snapshot();
         let mut jobs = Vec::new();
         for key in std::mem::take(&mut self.dirty) {

@@ -11,7 +11,7 @@ use crate::apiserver::namespaces::NamespaceController;
 use crate::apiserver::options::{FieldValidation, WriteOptions};
 use crate::apiserver::registry::Registry;
 use crate::clock::Clock;
-use crate::store::{Revision, Store, StoreConfig};
+use crate::store::{ListOptions, Revision, Store, StoreConfig};
 use crate::task::Tasks;
 
 const DEADLINE: Duration = Duration::from_secs(20);
