@@ -1,6 +1,7 @@
 //! Whether a model fits a machine, how fast it would be there, and the smallest change that would make it fit. Pure:
 //! `rooflet fit` asks for one machine or for every chip there is.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use super::chip::{self, ChipVariant};
@@ -314,8 +315,8 @@ impl Asked<'_> {
         })
     }
 
-    /// The machine with the least memory in which it fits: of the same chip if that comes with enough, else of the
-    /// newest generation that does.
+    /// The machine with the least memory in which it fits: of the same chip if that comes with enough, else the least of
+    /// the newest generation.
     fn larger_machine(&self, machine: &Machine) -> Option<Suggestion> {
         let fits = |chip: &'static ChipVariant, memory: Bytes| self.fits(&Machine::of_chip(chip, memory));
         let smallest = |chip: &'static ChipVariant| {
@@ -334,9 +335,120 @@ impl Asked<'_> {
             chip::catalogue()
                 .iter()
                 .filter_map(smallest)
-                .min_by_key(|(chip, memory)| (*memory, std::cmp::Reverse(chip.generation), chip.tier))
+                .min_by_key(|(chip, memory)| (*memory, chip.tier, Reverse(chip.generation), chip.gpu_cores))
         };
         own.or_else(any)
             .map(|(chip, memory)| Suggestion::Machine(chip, memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::roofline::facts::Tensors;
+
+    fn llama_8b() -> ModelFacts {
+        let config = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": false,
+            "max_position_embeddings": 131072, "quantization": {"bits": 4, "group_size": 64}}"#;
+        ModelFacts::new(config, Tensors::Unknown).unwrap()
+    }
+
+    fn service(context_tokens: u32, concurrency: u32, kv_bits: u32) -> Service {
+        Service {
+            engine: Engine::Mlx,
+            context_tokens,
+            concurrency,
+            prompt_tokens: 1,
+            kv_bits,
+        }
+    }
+
+    fn m4_pro(gib: u64) -> Machine {
+        let chip = chip::find("M4 Pro", Some(20), None).unwrap();
+        Machine::of_chip(chip, Bytes::gib(gib))
+    }
+
+    fn answer(facts: &ModelFacts, service: Service, machine: &Machine) -> Fit {
+        Fit::new(facts, service, machine, Parameters::built_in())
+    }
+
+    fn said(fit: &Fit) -> Vec<String> {
+        fit.suggestions.iter().map(ToString::to_string).collect()
+    }
+
+    /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158; 4 x 128 KiB a token.
+    #[test]
+    fn what_does_not_fit_comes_with_what_would() {
+        let fit = answer(&llama_8b(), service(32_768, 4, 16), &m4_pro(24));
+        assert_eq!(fit.obstacle, Some(Obstacle::WorkingSet));
+        assert_eq!(
+            (fit.binding(), fit.need.kv),
+            (Some("WorkingSet"), Some(Bytes::gib(16)))
+        );
+        assert_eq!(fit.max_concurrency, Some(2));
+        assert_eq!(
+            said(&fit),
+            [
+                "a context of 20609 tokens: --context 20609",
+                "2 streams at a time: --concurrency 2",
+                "a KV cache of 8 bits: --kv-bits 8",
+                "a machine with 48.0 GiB, such as Apple M4 Pro with 20 GPU cores",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_model_s_own_limit_counts() {
+        let fit = answer(&llama_8b(), service(131_073, 1, 4), &m4_pro(64));
+        assert_eq!(fit.binding(), Some("Context"));
+        assert_eq!(said(&fit), ["a context of 131072 tokens: --context 131072"]);
+    }
+
+    #[test]
+    fn of_an_unknown_family_only_a_no_is_certain() {
+        let mut facts = llama_8b();
+        facts.dimensions = None;
+        let fit = answer(&facts, service(4096, 1, 16), &m4_pro(24));
+        assert_eq!((fit.admitted(), fit.binding()), (false, Some("UnknownFamily")));
+        assert!(fit.prediction.is_none() && fit.need.kv.is_none());
+        let fit = answer(&facts, service(4096, 1, 16), &m4_pro(4));
+        assert_eq!(fit.binding(), Some("Memory"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_verdict_agrees_with_its_working(
+            context in 1u32..=131_072, concurrency in 1u32..64, bits in prop::sample::select(vec![4u32, 8, 16]),
+            gib in 6u64..200,
+        ) {
+            let facts = llama_8b();
+            let service = service(context, concurrency, bits);
+            let fit = answer(&facts, service, &m4_pro(gib));
+            prop_assert_eq!(fit.admitted(), fit.need.total() <= fit.limit);
+            prop_assert_eq!(fit.admitted(), fit.max_context_tokens.is_some_and(|most| most >= context));
+            prop_assert_eq!(fit.admitted(), fit.max_concurrency.is_some_and(|most| most >= concurrency));
+            prop_assert!(!fit.admitted() || fit.suggestions.is_empty());
+        }
+
+        #[test]
+        fn every_suggestion_is_enough(context in 1u32..=131_072, concurrency in 1u32..64, gib in 6u64..64) {
+            let facts = llama_8b();
+            let service = service(context, concurrency, 16);
+            let machine = m4_pro(gib);
+            for suggestion in answer(&facts, service, &machine).suggestions {
+                let (mut service, mut machine, mut facts) = (service, machine.clone(), facts.clone());
+                match suggestion {
+                    Suggestion::ContextTokens(tokens) => service.context_tokens = tokens,
+                    Suggestion::Concurrency(streams) => service.concurrency = streams,
+                    Suggestion::KvBits(bits) => service.kv_bits = bits,
+                    Suggestion::WeightBits(_, weights) => facts.weights.every_step = weights - facts.weights.idle,
+                    Suggestion::Machine(chip, memory) => machine = Machine::of_chip(chip, memory),
+                }
+                prop_assert!(answer(&facts, service, &machine).admitted());
+            }
+        }
     }
 }

@@ -38,6 +38,17 @@ pub(super) fn choose(
         }
         Some(_) => {}
     }
+    let cores: Vec<u32> = chip::catalogue()
+        .iter()
+        .filter(|other| other.name == chip.name)
+        .map(|other| other.gpu_cores)
+        .collect();
+    if gpu_cores.is_none() && cores.iter().any(|cores| *cores != chip.gpu_cores) {
+        notes.push(format!(
+            "{} GPU cores are assumed; {} comes with others, which --gpu-cores chooses",
+            chip.gpu_cores, chip.name
+        ));
+    }
     Ok(ChosenMachine {
         machine: Machine::of_chip(chip, memory.unwrap_or(least)),
         notes,

@@ -82,7 +82,7 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
     verdict(&mut out, fit, machine, model);
     memory(&mut out, fit, model, service);
     match &fit.prediction {
-        Some(prediction) => speed(&mut out, prediction, service, machine),
+        Some(prediction) => speed(&mut out, prediction, service, fit, machine),
         None if model.facts.dimensions.is_some() => {
             out.push_str(
                 "\nHow fast it would be cannot be told: this machine's speed has not been measured.\n",
@@ -90,18 +90,13 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
         }
         None => {}
     }
-    if let (Some(context), Some(streams)) = (fit.max_context_tokens, fit.max_concurrency) {
-        let plural = if streams == 1 { "stream" } else { "streams" };
+    if let (Some(context), Some(most)) = (fit.max_context_tokens, fit.max_concurrency) {
         line(
             &mut out,
             &format!(
-                "\nAt most: a context of {context} tokens at {} {}, or {streams} {plural} of {} tokens.",
-                service.concurrency,
-                if service.concurrency == 1 {
-                    "stream"
-                } else {
-                    "streams"
-                },
+                "\nAt most: a context of {context} tokens with {}, or {} of {} tokens.",
+                streams(service.concurrency),
+                streams(most),
                 service.context_tokens
             ),
         );
@@ -125,13 +120,16 @@ fn line(out: &mut String, text: &str) {
 
 fn describe_model(model: &NamedModel) -> String {
     let facts = &model.facts;
-    let mut words = vec![facts.model_type.clone(), parameters(facts.parameters)];
+    let mut words = vec![parameters(facts.parameters)];
+    if facts.model_type != model.name {
+        words.insert(0, facts.model_type.clone());
+    }
     if let Some(dimensions) = &facts.dimensions
         && dimensions.expert_layers() > 0
     {
         words.push(format!(
-            "{} active per token",
-            parameters(dimensions.active_parameters())
+            "{} of them active per token",
+            billions(dimensions.active_parameters())
         ));
     }
     match model.format {
@@ -152,11 +150,21 @@ fn describe_model(model: &NamedModel) -> String {
 }
 
 fn parameters(count: u64) -> String {
-    let billions = count as f64 / 1e9;
-    if billions >= 1.0 {
-        format!("{billions:.2} billion parameters")
+    format!("{} parameters", billions(count))
+}
+
+fn billions(count: u64) -> String {
+    if count >= 1_000_000_000 {
+        format!("{:.2} billion", count as f64 / 1e9)
     } else {
-        format!("{:.1} million parameters", count as f64 / 1e6)
+        format!("{:.1} million", count as f64 / 1e6)
+    }
+}
+
+fn streams(count: u32) -> String {
+    match count {
+        1 => "1 stream".to_owned(),
+        _ => format!("{count} streams"),
     }
 }
 
@@ -245,14 +253,11 @@ fn left_out_parts(source: &WeightsSource) -> String {
 }
 
 fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service) -> String {
-    let streams = if service.concurrency == 1 {
-        "1 stream".to_owned()
-    } else {
-        format!("{} streams", service.concurrency)
-    };
     let mut text = format!(
-        "{streams} of {} tokens, {} bits an element",
-        service.context_tokens, service.kv_bits
+        "{} of {} tokens, {} bits an element",
+        streams(service.concurrency),
+        service.context_tokens,
+        service.kv_bits
     );
     let bits = KvBits::new(service.kv_bits);
     let whole = dimensions
@@ -279,7 +284,7 @@ fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service) -> 
     text
 }
 
-fn speed(out: &mut String, prediction: &Prediction, service: Service, machine: &Machine) {
+fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit, machine: &Machine) {
     let Prediction { decode, prefill } = prediction;
     let rate = decode.tokens_per_second;
     let basis = basis_words(decode.basis);
@@ -291,8 +296,12 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, machine: &
     line(
         out,
         &format!(
-            "\nDecoding at a full context: about {:.1} tokens/s{each} ({:.1} to {:.1}), {basis}.",
-            rate.p50, rate.p10, rate.p90
+            "\n{}ecoding with {} tokens in the cache: about {:.1} tokens/s{each} ({:.1} to {:.1}), {basis}.",
+            if fit.admitted() { "D" } else { "If it did, d" },
+            service.context_tokens,
+            rate.p50,
+            rate.p10,
+            rate.p90
         ),
     );
     if service.concurrency > 1 {
@@ -415,10 +424,10 @@ pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Servic
         ]);
     }
     format!(
-        "{}, {} streams of {} tokens, prompt of {} tokens, {}\n\
+        "{}, {} of {} tokens, prompt of {} tokens, {}\n\
          Speeds are nominal: from data sheets, not measured. MEMORY is the least in which it fits.\n\n{table}\n",
         describe_model(model),
-        service.concurrency,
+        streams(service.concurrency),
         service.context_tokens,
         service.prompt_tokens,
         service.engine
