@@ -31,6 +31,10 @@ pub(crate) enum ExitStatus {
     Usage = 2,
     /// What was asked about does not fit; the answer is printed.
     DoesNotFit = 3,
+    /// A claim that was checked cannot stand as published; what is wrong is printed.
+    Flagged = 4,
+    /// A claim holds nothing that can be checked.
+    Untestable = 5,
     /// A port, a lock or a directory that is needed is taken by another process.
     Unavailable = 69,
     /// A configuration, a manifest or a model directory is unusable; trying again will not help.

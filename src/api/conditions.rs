@@ -23,6 +23,8 @@ pub(crate) mod condition_type {
     pub(crate) const DEGRADED: &str = "Degraded";
     /// Measured speed holds what `spec.objectives` asks for.
     pub(crate) const OBJECTIVES_MET: &str = "ObjectivesMet";
+    /// A published claim was checked and no fault found.
+    pub(crate) const PLAUSIBLE: &str = "Plausible";
     /// The node's free memory is low.
     pub(crate) const MEMORY_PRESSURE: &str = "MemoryPressure";
     /// The disk with the models is nearly full.

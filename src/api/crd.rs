@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use super::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use super::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim};
 use crate::yaml::{self, YamlError};
 
 /// All our kinds, in the order in which they are installed.
@@ -15,6 +15,7 @@ pub(crate) fn all() -> Vec<CustomResourceDefinition> {
         ModelRevision::crd(),
         ModelReplica::crd(),
         FleetNode::crd(),
+        PerformanceClaim::crd(),
     ];
     definitions.into_iter().map(without_unsigned_formats).collect()
 }

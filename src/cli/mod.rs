@@ -1,6 +1,7 @@
 //! The command line: one file per verb, each with its arguments and a `run`.
 
 mod agent;
+mod claim;
 mod crd;
 mod fit;
 mod fit_roofline;
@@ -67,6 +68,8 @@ enum Command {
     /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
+    /// Check published numbers against physics, known facts and their own arithmetic.
+    Claim(Box<claim::Args>),
     /// Print the CustomResourceDefinitions, for `kubectl apply -f -`.
     Crd(crd::Args),
     /// Print the version.
@@ -125,8 +128,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitStatus, Failure> {
     match command {
-        // The one verb whose answer may be no.
+        // The verbs whose answer may be no.
         Command::Fit(args) => return fit::run(&args),
+        Command::Claim(args) => return claim::run(&args),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),

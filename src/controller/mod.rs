@@ -1,9 +1,11 @@
-//! The controllers: ModelDeployments become bound ModelReplicas, and nodes that fall silent are noticed.
+//! The controllers: ModelDeployments become bound ModelReplicas, nodes that fall silent are noticed, and
+//! PerformanceClaims are judged.
 //!
 //! They talk to the API server only, ours or a real Kubernetes. One of several processes leads. Each reconciler reads
 //! caches, plans as a pure function and applies the plan; all run in the loop of [`runtime`].
 
 mod binder;
+mod claim;
 mod deployment;
 mod node_lifecycle;
 mod runtime;
@@ -103,6 +105,7 @@ impl Term {
             () = world.synced() => {
                 self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
                 self.start(&tasks, &world, binder::Binder::new(world.clone()));
+                self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
                 let broken = tasks.stop_token();
                 tokio::select! {

@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 
 use crate::api::meta::LEASE_NAMESPACE;
-use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim};
 use crate::client::{
     ApiError, Cache, CachedKind, Changes, FIELD_MANAGER, Leadership, Recorder, patch_status, watch,
 };
@@ -23,6 +23,7 @@ pub(super) struct World {
     pub(super) deployments: Cache<ModelDeployment>,
     pub(super) revisions: Cache<ModelRevision>,
     pub(super) replicas: Cache<ModelReplica>,
+    pub(super) claims: Cache<PerformanceClaim>,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -48,6 +49,7 @@ impl World {
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
             revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
             replicas: watch(tasks, Api::all(client.clone()), config(), &changes),
+            claims: watch(tasks, Api::all(client.clone()), config(), &changes),
             changes,
             recorder,
             clock,
@@ -63,6 +65,7 @@ impl World {
         self.deployments.synced().await;
         self.revisions.synced().await;
         self.replicas.synced().await;
+        self.claims.synced().await;
     }
 
     /// Refuses to write for a leader that may no longer be one.

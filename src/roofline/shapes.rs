@@ -95,6 +95,10 @@ impl ShapeFile {
         serde_json::from_str(text).map_err(|err| ShapeError::Invalid { err })
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     pub(crate) fn dimensions(&self, name: &str) -> Result<ModelDimensions, ShapeError> {
         self.0
             .get(name)

@@ -5,6 +5,7 @@ mod model;
 mod model_deployment;
 mod model_replica;
 mod model_revision;
+mod performance_claim;
 mod probe;
 
 pub(crate) use fleet_node::*;
@@ -12,4 +13,5 @@ pub(crate) use model::*;
 pub(crate) use model_deployment::*;
 pub(crate) use model_replica::*;
 pub(crate) use model_revision::*;
+pub(crate) use performance_claim::*;
 pub(crate) use probe::*;

@@ -1,0 +1,230 @@
+//! `rooflet claim`: whether published numbers can be true.
+
+mod document;
+mod report;
+
+use anyhow::anyhow;
+use camino::Utf8PathBuf;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Failure, ui};
+use crate::api::v1alpha1::{
+    ClaimCheck, ClaimFinding, ClaimVerdict, ClaimedConditions, ClaimedFigure, ClaimedHardware, ClaimedModel,
+    FigureKind, PerformanceClaimSpec, Published,
+};
+use crate::error::ExitStatus;
+use crate::roofline::claim::Assessment;
+use crate::yaml;
+
+/// Check published numbers against physics, known facts and their own arithmetic.
+///
+/// With --file: every claim of a YAML file. Without: one claim from the other flags. docs/claims.md describes the form.
+///
+/// Exits with 0 if all is plausible, with 4 if something is wrong, with 5 if a claim holds nothing that can be checked.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct Args {
+    /// Claims to check: PerformanceClaim objects, or bare specs of them; `-` is standard input. May be given again.
+    #[arg(long = "file", short = 'f', value_name = "FILE.yaml", conflicts_with_all = ["chip", "model", "decode", "figure", "statement"])]
+    files: Vec<Utf8PathBuf>,
+    /// How the outcome is printed. json: one object, or a list of them when there are several claims.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// The chip, such as "Apple M4 Pro".
+    #[arg(long)]
+    chip: Option<String>,
+    /// Its GPU cores.
+    #[arg(long, value_name = "N")]
+    gpu_cores: Option<u32>,
+    /// The machine's memory, such as 24GB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// The bandwidth that the claim gives the chip, in GB/s.
+    #[arg(long, value_name = "GB/S")]
+    bandwidth: Option<String>,
+    /// The model, such as gemma-3-12b-it-4bit.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The format of its weights: mlx4, 4bit, q4_k_m, bf16 and the like. Default: what the name ends in.
+    #[arg(long, value_name = "FORMAT")]
+    quantization: Option<String>,
+    /// The program that ran it.
+    #[arg(long)]
+    engine: Option<String>,
+    /// Tokens of the prompt.
+    #[arg(long, value_name = "TOKENS")]
+    prompt: Option<String>,
+    /// Of them, tokens that a prefix cache held.
+    #[arg(long, value_name = "TOKENS")]
+    cached: Option<String>,
+    /// Tokens in the KV cache while decoding.
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<String>,
+    /// Tokens generated.
+    #[arg(long, value_name = "TOKENS")]
+    generated: Option<String>,
+    /// Sequences decoded together.
+    #[arg(long, value_name = "N")]
+    batch: Option<u32>,
+    /// Decode speed in tokens per second: 77.7, ~26 or 12-15.
+    #[arg(long, value_name = "TOK/S")]
+    decode: Option<String>,
+    /// Prefill speed in tokens per second.
+    #[arg(long, value_name = "TOK/S")]
+    prefill: Option<String>,
+    /// Time to the first token, in seconds.
+    #[arg(long, value_name = "SECONDS")]
+    ttft: Option<String>,
+    /// Any other figure, as KIND=VALUE, such as weightBytes=1.9GB. May be given again.
+    #[arg(long, value_name = "KIND=VALUE")]
+    figure: Vec<String>,
+    /// Arithmetic that the claim states, such as "16829/571 = 29.5". May be given again.
+    #[arg(long, value_name = "TEXT")]
+    statement: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// Plain words.
+    #[default]
+    Text,
+    Json,
+    Yaml,
+}
+
+/// One claim, judged.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Judged {
+    /// Where it stands, or its name.
+    claim: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    verdict: ClaimVerdict,
+    findings: Vec<ClaimFinding>,
+    checks: Vec<ClaimCheck>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    let claims = if args.files.is_empty() {
+        let spec = from_flags(args).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+        vec![("the claim".to_owned(), spec)]
+    } else {
+        let mut claims = Vec::new();
+        for file in &args.files {
+            claims.extend(document::read(file).map_err(|err| Failure::new(ExitStatus::Config, err))?);
+        }
+        claims
+    };
+    let judged = claims
+        .into_iter()
+        .map(|(claim, spec)| {
+            let assessment = Assessment::new(&spec).map_err(|err| {
+                let status = if args.files.is_empty() {
+                    ExitStatus::Usage
+                } else {
+                    ExitStatus::Config
+                };
+                Failure::new(status, anyhow!("{claim}: {err}"))
+            })?;
+            Ok(Judged {
+                claim,
+                source: spec.source,
+                verdict: assessment.verdict,
+                findings: assessment.findings,
+                checks: assessment.checks,
+            })
+        })
+        .collect::<Result<Vec<_>, Failure>>()?;
+    ui::output(&print(&judged, args.output)?);
+    Ok(outcome(&judged))
+}
+
+fn print(judged: &[Judged], output: Output) -> anyhow::Result<String> {
+    Ok(match (output, judged) {
+        (Output::Text, _) => judged.iter().map(report::text).collect::<Vec<_>>().join("\n"),
+        (Output::Json, [one]) => serde_json::to_string_pretty(one)? + "\n",
+        (Output::Json, several) => serde_json::to_string_pretty(several)? + "\n",
+        (Output::Yaml, _) => {
+            let documents = judged
+                .iter()
+                .map(yaml::to_string)
+                .collect::<Result<Vec<_>, _>>()?;
+            documents.join("---\n")
+        }
+    })
+}
+
+/// What the gravest of the verdicts is to a script.
+fn outcome(judged: &[Judged]) -> ExitStatus {
+    if judged.iter().any(|judged| judged.verdict.is_flag()) {
+        ExitStatus::Flagged
+    } else if judged
+        .iter()
+        .any(|judged| judged.verdict == ClaimVerdict::Untestable)
+    {
+        ExitStatus::Untestable
+    } else {
+        ExitStatus::Success
+    }
+}
+
+fn from_flags(args: &Args) -> anyhow::Result<PerformanceClaimSpec> {
+    let text = |value: &Option<String>| value.as_deref().map(Published::from);
+    let mut figures = Vec::new();
+    for (kind, value) in [
+        (FigureKind::DecodeTokensPerSecond, &args.decode),
+        (FigureKind::PrefillTokensPerSecond, &args.prefill),
+        (FigureKind::TimeToFirstTokenSeconds, &args.ttft),
+    ] {
+        figures.extend(value.as_deref().map(|value| figure(kind, value)));
+    }
+    for text in &args.figure {
+        let (kind, value) = text
+            .split_once('=')
+            .ok_or_else(|| anyhow!("--figure {text}: write KIND=VALUE, such as weightBytes=1.9GB"))?;
+        let kind = serde_json::from_value(Value::from(kind.trim()))
+            .map_err(|err| anyhow!("--figure {text}: {err}"))?;
+        figures.push(figure(kind, value.trim()));
+    }
+    Ok(PerformanceClaimSpec {
+        source: None,
+        hardware: ClaimedHardware {
+            chip: args.chip.clone(),
+            gpu_cores: args.gpu_cores,
+            memory: text(&args.memory),
+            bandwidth: text(&args.bandwidth),
+            ..ClaimedHardware::default()
+        },
+        model: ClaimedModel {
+            name: args.model.clone(),
+            quantization: args.quantization.clone(),
+            ..ClaimedModel::default()
+        },
+        engine: args.engine.clone(),
+        workload: ClaimedConditions {
+            prompt: text(&args.prompt),
+            cached: text(&args.cached),
+            context: text(&args.context),
+            generated: text(&args.generated),
+            batch: args.batch,
+            ..ClaimedConditions::default()
+        },
+        figures,
+        statements: args.statement.clone(),
+    })
+}
+
+fn figure(kind: FigureKind, value: &str) -> ClaimedFigure {
+    ClaimedFigure {
+        name: None,
+        kind,
+        value: Published::from(value),
+        under: ClaimedConditions::default(),
+        basis: None,
+        presented_as: None,
+        per: None,
+        bytes: None,
+    }
+}

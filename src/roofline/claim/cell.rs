@@ -1,0 +1,502 @@
+//! One figure of a claim with everything that holds for it: its machine, its model and its conditions.
+
+use super::InvalidClaim;
+use super::machine::Machine;
+use super::model::{ClaimedFormat, KnownModel, format_of_name};
+use super::stated::{Measure, Reading, Stated};
+use super::statement::Statement;
+use crate::api::v1alpha1::{
+    ClaimBasis, ClaimedConditions, ClaimedFigure, ClaimedModel, FigureKind, FigurePer, PerformanceClaimSpec,
+    Published,
+};
+use crate::roofline::shapes::ShapeFile;
+
+/// One claimed number, understood.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    /// The field of the spec it stands in.
+    pub(super) field: String,
+    pub(super) name: Option<String>,
+    pub(super) kind: FigureKind,
+    /// As published.
+    pub(super) stated: String,
+    pub(super) reading: Reading,
+    pub(super) machine: Machine,
+    pub(super) model: Model,
+    /// As the claim says them.
+    pub(super) conditions: ClaimedConditions,
+    pub(super) engine: Option<String>,
+    pub(super) workload: Workload,
+    pub(super) basis: Option<ClaimBasis>,
+    pub(super) presented_as: Option<ClaimBasis>,
+    pub(super) per: Option<FigurePer>,
+    pub(super) bytes: Option<Reading>,
+}
+
+/// Conditions as numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Workload {
+    pub(super) prompt: Option<Reading>,
+    pub(super) cached: Option<Reading>,
+    pub(super) context: Option<Reading>,
+    pub(super) generated: Option<Reading>,
+    pub(super) batch: f64,
+    /// Bits of a cached element, its scales included, where the claim says them.
+    pub(super) kv_bits: Option<f64>,
+    pub(super) speculative: bool,
+}
+
+impl Workload {
+    /// Tokens in the cache while decoding.
+    pub(super) fn context_tokens(&self) -> f64 {
+        self.context
+            .or(self.prompt)
+            .map_or(0.0, |tokens| tokens.low.max(0.0).ceil())
+    }
+}
+
+/// How far a model is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// Its dimensions are.
+    Dimensions,
+    /// The claim states its size, and that of what a token uses where that is less.
+    Stated,
+    /// Its name tells its size.
+    Name,
+}
+
+/// The model of a figure.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) name: Option<String>,
+    pub(super) known: Option<(KnownModel, Knowledge)>,
+    pub(super) format: Option<ClaimedFormat>,
+    /// As written.
+    pub(super) format_name: Option<String>,
+    pub(super) file_size: Option<Reading>,
+}
+
+impl Model {
+    /// Model and format where both are known.
+    pub(super) fn sized(&self) -> Option<(&KnownModel, Knowledge, ClaimedFormat)> {
+        let (known, knowledge) = self.known.as_ref()?;
+        Some((known, *knowledge, self.format?))
+    }
+}
+
+/// Reads a published number that must be a `measure`.
+pub(super) fn read(
+    published: Option<&Published>,
+    measure: Measure,
+    field: &str,
+) -> Result<Option<Reading>, InvalidClaim> {
+    let Some(published) = published else {
+        return Ok(None);
+    };
+    let reading = Stated::parse(published).and_then(|stated| stated.read(measure));
+    reading.map(Some).map_err(|err| InvalidClaim::new(field, err))
+}
+
+/// A size of main memory: `24`, `24 GB` and `24Gi` are all 24 GiB, as such sizes are meant.
+pub(super) fn read_memory(
+    published: Option<&Published>,
+    field: &str,
+) -> Result<Option<Reading>, InvalidClaim> {
+    let Some(published) = published else {
+        return Ok(None);
+    };
+    let text = published.to_string();
+    let lower = text.trim().to_ascii_lowercase();
+    let terabytes = lower.ends_with("tb") || lower.ends_with("ti") || lower.ends_with("tib");
+    let number = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c.is_whitespace());
+    let unit = lower[number.len()..].trim();
+    let known = matches!(unit, "" | "g" | "gb" | "gi" | "gib" | "tb" | "ti" | "tib");
+    match number.trim().parse::<f64>() {
+        Ok(number) if known && number > 0.0 && number < 1e6 => {
+            let value = number * if terabytes { 1024.0 } else { 1.0 };
+            Ok(Some(Reading {
+                value,
+                low: value,
+                high: value,
+                is_range: false,
+                significant: 3,
+            }))
+        }
+        _ => Err(InvalidClaim::new(
+            field,
+            format!("`{text}` is not a size of memory; write it as sold, such as 24 GB"),
+        )),
+    }
+}
+
+impl FigureKind {
+    pub(super) fn measure(self) -> Measure {
+        match self {
+            Self::DecodeTokensPerSecond
+            | Self::ThroughputTokensPerSecond
+            | Self::EndToEndTokensPerSecond
+            | Self::MaximumDecodeTokensPerSecond
+            | Self::PrefillTokensPerSecond => Measure::Rate,
+            Self::PrefillSeconds
+            | Self::TimeToFirstTokenSeconds
+            | Self::TotalSeconds
+            | Self::DecodeSeconds
+            | Self::LoadSeconds
+            | Self::DiskReadSeconds
+            | Self::Seconds => Measure::Seconds,
+            Self::Bandwidth | Self::BandwidthUsed | Self::KvBandwidth => Measure::Bandwidth,
+            Self::WeightBytes
+            | Self::StreamedBytes
+            | Self::FileBytes
+            | Self::KvBytes
+            | Self::KvBytesPerToken
+            | Self::MemoryBytes
+            | Self::Bytes => Measure::Bytes,
+            Self::Parameters | Self::ActiveParameters => Measure::Count,
+            Self::ShareOfBandwidth
+            | Self::ShareOfMaximum
+            | Self::ShareOfMemory
+            | Self::TimeReduction
+            | Self::ThroughputGain => Measure::Share,
+            Self::BitsPerWeight | Self::Ratio | Self::Other => Measure::Any,
+        }
+    }
+
+    /// Kinds that only a name tells apart.
+    pub(super) fn is_general(self) -> bool {
+        matches!(self, Self::Ratio | Self::Seconds | Self::Bytes | Self::Other)
+    }
+
+    /// A speed or time that the engine is measured by.
+    pub(super) fn is_performance(self) -> bool {
+        matches!(
+            self,
+            Self::DecodeTokensPerSecond
+                | Self::ThroughputTokensPerSecond
+                | Self::EndToEndTokensPerSecond
+                | Self::PrefillTokensPerSecond
+                | Self::PrefillSeconds
+                | Self::TimeToFirstTokenSeconds
+        )
+    }
+
+    /// As the YAML writes it.
+    pub(super) fn spelt(self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::String(text)) => text,
+            _ => format!("{self:?}"),
+        }
+    }
+}
+
+impl Cell {
+    /// The claim itself, as though it had one figure.
+    pub(super) fn of_claim(spec: &PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
+        let nothing = Reading {
+            value: 0.0,
+            low: 0.0,
+            high: 0.0,
+            is_range: false,
+            significant: 1,
+        };
+        Self::new(
+            spec,
+            &ClaimedConditions::default(),
+            FigureKind::Other,
+            "workload",
+            String::new(),
+            nothing,
+        )
+    }
+
+    pub(super) fn of_figure(
+        spec: &PerformanceClaimSpec,
+        figure: &ClaimedFigure,
+        field: &str,
+    ) -> Result<Self, InvalidClaim> {
+        let value = format!("{field}.value");
+        let stated = Stated::parse(&figure.value).map_err(|err| InvalidClaim::new(&value, err))?;
+        let reading = stated
+            .read(figure.kind.measure())
+            .map_err(|err| InvalidClaim::new(&value, err))?;
+        let cell = Self::new(
+            spec,
+            &figure.under,
+            figure.kind,
+            field,
+            stated.to_string(),
+            reading,
+        )?;
+        Ok(Self {
+            name: figure.name.clone(),
+            basis: figure.basis,
+            presented_as: figure.presented_as,
+            per: figure.per,
+            bytes: read(figure.bytes.as_ref(), Measure::Bytes, &format!("{field}.bytes"))?,
+            ..cell
+        })
+    }
+
+    /// The figure that a statement ends in, where the word before its colon names a kind of figure.
+    pub(super) fn of_statement(
+        spec: &PerformanceClaimSpec,
+        text: &str,
+        field: &str,
+    ) -> Result<Option<Self>, InvalidClaim> {
+        let statement = Statement::new(text);
+        let kind = statement
+            .label
+            .and_then(|label| serde_json::from_value::<FigureKind>(label.into()).ok())
+            .filter(|kind| !kind.is_general());
+        let (Some(kind), Some(stated)) = (kind, statement.result()) else {
+            return Ok(None);
+        };
+        match stated.read(kind.measure()) {
+            Ok(reading) => {
+                let conditions = ClaimedConditions::default();
+                Self::new(spec, &conditions, kind, field, stated.to_string(), reading).map(Some)
+            }
+            // The calculation stands for itself.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn new(
+        spec: &PerformanceClaimSpec,
+        under: &ClaimedConditions,
+        kind: FigureKind,
+        field: &str,
+        stated: String,
+        reading: Reading,
+    ) -> Result<Self, InvalidClaim> {
+        let own = |name: &str| format!("{field}.under.{name}");
+        let place = |name: &str, is_own: bool| {
+            if is_own {
+                own(name)
+            } else {
+                format!("workload.{name}")
+            }
+        };
+        let conditions = under.or(&spec.workload);
+        let tokens = |published: &Option<Published>, name: &str, is_own: bool| {
+            read(published.as_ref(), Measure::Count, &place(name, is_own))
+        };
+        let engine = conditions.engine.clone().or_else(|| spec.engine.clone());
+
+        let (chip, gpu_cores, memory) = if conditions.chip.is_some() {
+            let memory = read_memory(
+                conditions.memory.as_ref(),
+                &place("memory", under.memory.is_some()),
+            )?;
+            (conditions.chip.as_deref(), conditions.gpu_cores, memory)
+        } else {
+            let memory = match &conditions.memory {
+                Some(memory) => read_memory(Some(memory), &place("memory", under.memory.is_some()))?,
+                None => read_memory(spec.hardware.memory.as_ref(), "hardware.memory")?,
+            };
+            let cores = conditions.gpu_cores.or(spec.hardware.gpu_cores);
+            (spec.hardware.chip.as_deref(), cores, memory)
+        };
+        let machines = spec.hardware.machines.unwrap_or(1);
+        let mut machine = Machine::new(chip, gpu_cores, memory, machines, engine.as_deref());
+        if machine.bins.is_empty()
+            && let Some(bandwidth) = read(
+                spec.hardware.bandwidth.as_ref(),
+                Measure::Bandwidth,
+                "hardware.bandwidth",
+            )?
+        {
+            machine.take_bandwidth(chip.unwrap_or_default(), bandwidth.high);
+        }
+
+        let model = Model::new(&spec.model, &conditions, engine.as_deref())?;
+        let names_speculation = [
+            engine.as_deref(),
+            model.name.as_deref(),
+            conditions.method.as_deref(),
+            conditions.variant.as_deref(),
+        ]
+        .into_iter()
+        .flatten()
+        .any(is_speculation);
+        let workload = Workload {
+            prompt: tokens(&conditions.prompt, "prompt", under.prompt.is_some())?,
+            cached: tokens(&conditions.cached, "cached", under.cached.is_some())?,
+            context: tokens(&conditions.context, "context", under.context.is_some())?,
+            generated: tokens(&conditions.generated, "generated", under.generated.is_some())?,
+            batch: f64::from(conditions.batch.unwrap_or(1).max(1)),
+            kv_bits: conditions.kv_bits.map(|bits| {
+                if bits >= 16 {
+                    f64::from(bits)
+                } else {
+                    f64::from(bits) + 0.5
+                }
+            }),
+            speculative: conditions.speculative.unwrap_or(names_speculation),
+        };
+        Ok(Self {
+            field: field.to_owned(),
+            name: None,
+            kind,
+            stated,
+            reading,
+            machine,
+            model,
+            conditions,
+            engine,
+            workload,
+            basis: None,
+            presented_as: None,
+            per: None,
+            bytes: None,
+        })
+    }
+
+    /// In short: `decodeTokensPerSecond = 77.7`.
+    pub(super) fn subject(&self) -> String {
+        let name = self
+            .name
+            .as_ref()
+            .map_or_else(String::new, |name| format!("{name}: "));
+        format!("{name}{} = {}", self.kind.spelt(), self.stated)
+    }
+
+    /// Whether two cells are about the same run, whatever is said of it.
+    pub(super) fn same_run(&self, other: &Self) -> bool {
+        let key = |cell: &Self| {
+            let c = &cell.conditions;
+            (
+                (
+                    c.chip.clone(),
+                    c.gpu_cores,
+                    c.memory.as_ref().map(ToString::to_string),
+                ),
+                (c.model.clone(), c.quantization.clone(), cell.engine.clone()),
+                (c.batch, c.kv_bits, c.speculative, c.state),
+                c.variant.clone(),
+                [&c.prompt, &c.cached, &c.context].map(|tokens| tokens.as_ref().map(ToString::to_string)),
+            )
+        };
+        key(self) == key(other)
+    }
+
+    /// Whether two cells claim the same thing.
+    pub(super) fn same_thing(&self, other: &Self) -> bool {
+        let generated = |cell: &Self| cell.conditions.generated.as_ref().map(ToString::to_string);
+        self.kind == other.kind
+            && self.name == other.name
+            && self.per == other.per
+            && self.same_run(other)
+            && generated(self) == generated(other)
+            && (!self.kind.is_general() || self.name.is_some())
+    }
+}
+
+/// Words for ways to make several tokens in one pass.
+fn is_speculation(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    lower.contains("speculat")
+        || words.iter().any(|word| {
+            matches!(
+                *word,
+                "mtp" | "draft" | "eagle" | "eagle2" | "eagle3" | "medusa" | "dflash" | "lookahead"
+            )
+        })
+}
+
+impl Model {
+    fn new(
+        claimed: &ClaimedModel,
+        conditions: &ClaimedConditions,
+        engine: Option<&str>,
+    ) -> Result<Self, InvalidClaim> {
+        let other = conditions.model.as_deref();
+        let name = other.or(claimed.name.as_deref());
+        let known = match other {
+            Some(name) => by_name(name),
+            None => described(claimed)?,
+        };
+        let written = conditions.quantization.clone();
+        let of_claim = || claimed.quantization.clone().filter(|_| other.is_none());
+        let format_name = written
+            .or_else(of_claim)
+            .or_else(|| name.and_then(format_of_name))
+            .or_else(|| claimed.quantization.clone());
+        let format = match &format_name {
+            Some(format) => Some(ClaimedFormat::parse(format, engine).ok_or_else(|| {
+                InvalidClaim::new(
+                    "model.quantization",
+                    format!(
+                        "`{format}` is not a format of weights; write mlx4, 4bit, 8bit, bf16, q4_k_m, mxfp4 or the like"
+                    ),
+                )
+            })?),
+            None => None,
+        };
+        Ok(Self {
+            name: name.map(str::to_owned),
+            known,
+            format,
+            format_name,
+            file_size: read(
+                claimed.file_size.as_ref().filter(|_| other.is_none()),
+                Measure::Bytes,
+                "model.fileSize",
+            )?,
+        })
+    }
+}
+
+fn by_name(name: &str) -> Option<(KnownModel, Knowledge)> {
+    let known = KnownModel::find(name)?;
+    let knowledge = if known.dimensions.is_some() {
+        Knowledge::Dimensions
+    } else {
+        Knowledge::Name
+    };
+    Some((known, knowledge))
+}
+
+fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, InvalidClaim> {
+    let name = claimed.name.as_deref();
+    if let Some(shape) = &claimed.shape {
+        let text = serde_json::json!({ "claimed": shape }).to_string();
+        let dimensions = ShapeFile::parse(&text)
+            .and_then(|shapes| shapes.dimensions("claimed"))
+            .map_err(|err| InvalidClaim::new("model.shape", crate::error::Chain(&err)))?;
+        let model = KnownModel::of_dimensions(name.unwrap_or("the model"), dimensions);
+        return Ok(Some((model, Knowledge::Dimensions)));
+    }
+    let found = name.and_then(by_name);
+    if matches!(found, Some((_, Knowledge::Dimensions))) {
+        return Ok(found);
+    }
+    let parameters = read(claimed.parameters.as_ref(), Measure::Count, "model.parameters")?;
+    let active = read(
+        claimed.active_parameters.as_ref(),
+        Measure::Count,
+        "model.activeParameters",
+    )?;
+    let mixture = claimed.experts.is_some() && active.is_none();
+    match parameters {
+        Some(parameters) => Ok(Some((
+            KnownModel {
+                name: name.unwrap_or("the model").to_owned(),
+                dimensions: None,
+                parameters: parameters.value,
+                active: match (active, &found) {
+                    (Some(active), _) => Some(active.value),
+                    (None, Some((found, _))) if found.active.is_some() => found.active,
+                    (None, _) => (!mixture).then_some(parameters.value),
+                },
+            },
+            Knowledge::Stated,
+        ))),
+        None => Ok(found.map(|(mut found, knowledge)| {
+            found.active = active.map(|active| active.value).or(found.active);
+            (found, knowledge)
+        })),
+    }
+}

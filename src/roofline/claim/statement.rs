@@ -1,0 +1,437 @@
+//! Arithmetic that a claim states, checked: `16829/571 = 29.5`, `2*42*16*256*32768*2 B = 2.2 GB`, `(a-b)/a = 10.6 %`.
+//!
+//! The digits of the stated result decide how exactly it is meant: 29.5 is anything that rounds or is cut to 29.5. `~`
+//! widens that to a tenth.
+
+use super::expression::{self, Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
+use super::stated::Stated;
+use super::unit::{Dimension, Unit};
+
+/// `~` means within this share.
+pub(super) const ABOUT: f64 = 0.1;
+/// A result this near is a slip of rounding at most: means of ratios differ so from ratios of means.
+const SLIP: f64 = 0.001;
+/// A reading that is off by less than a factor of 1.5 is likely the one that was meant.
+const NEARLY: f64 = 0.4;
+/// Numbers whose unit's meaning is varied; more would try too many combinations.
+const MAX_AMBIGUOUS: usize = 6;
+
+/// What a statement turned out to be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Outcome {
+    /// It holds; `result` is its last stated number.
+    Holds {
+        working: String,
+    },
+    Wrong(Mistake),
+    /// It cannot be calculated, and why.
+    Unreadable(String),
+}
+
+/// A calculation that comes out differently.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Mistake {
+    pub(super) claimed: String,
+    pub(super) right: String,
+    /// In the unit of `claimed`.
+    pub(super) right_value: f64,
+    pub(super) factor: f64,
+    /// What else is to be said.
+    pub(super) note: Option<String>,
+}
+
+/// A statement, split into the word before its colon and its calculation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Statement<'a> {
+    pub(super) label: Option<&'a str>,
+    pub(super) calculation: &'a str,
+}
+
+impl<'a> Statement<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        match text.split_once(':') {
+            Some((label, calculation)) if !label.contains('=') && label.chars().any(char::is_alphabetic) => {
+                Self {
+                    label: Some(label.trim()),
+                    calculation: calculation.trim(),
+                }
+            }
+            _ => Self {
+                label: None,
+                calculation: text.trim(),
+            },
+        }
+    }
+
+    /// The number it ends with, as written: what it claims.
+    pub(super) fn result(&self) -> Option<Stated> {
+        let sides = expression::parse(self.calculation).ok()?;
+        let last = sides.get(1..)?.last()?;
+        let literal = last.expression.literal()?;
+        let negative = matches!(last.expression, Expression::Negative(_));
+        Some(Stated::of(literal, last.relation == Relation::About, negative))
+    }
+
+    /// Whether its result is said to be a gain in throughput.
+    fn is_gain(&self) -> bool {
+        let says = |text: &str| text.to_ascii_lowercase().contains("throughput");
+        let result = self.calculation.rsplit('=').next().unwrap_or_default();
+        self.label.is_some_and(says) || says(result)
+    }
+
+    pub(super) fn check(&self) -> Outcome {
+        let sides = match expression::parse(self.calculation) {
+            Ok(sides) if sides.len() >= 2 => sides,
+            Ok(_) => return Outcome::Unreadable("it has no `=`: write CALCULATION = RESULT".to_owned()),
+            Err(err) => return Outcome::Unreadable(err.to_string()),
+        };
+        let mut working = Vec::new();
+        for pair in sides.windows(2) {
+            match self.compare(&pair[0], &pair[1], &sides) {
+                Outcome::Holds { working: step } => working.push(step),
+                other @ (Outcome::Wrong(_) | Outcome::Unreadable(_)) => return other,
+            }
+        }
+        Outcome::Holds {
+            working: working.join("; "),
+        }
+    }
+
+    fn compare(&self, left: &Side, right: &Side, all: &[Side]) -> Outcome {
+        let mut literals = Vec::new();
+        for side in all {
+            side.expression.literals(&mut literals);
+        }
+        // GB is read as GiB only where no second number could hide a mistake behind it.
+        let prefixed = literals
+            .iter()
+            .filter(|literal| is_decimal_bytes(literal))
+            .count();
+        let mut pair = Vec::new();
+        left.expression.literals(&mut pair);
+        right.expression.literals(&mut pair);
+        let ambiguous: Vec<&Literal> = pair
+            .into_iter()
+            .filter(|literal| literal.meanings.len() > 1 && !(is_decimal_bytes(literal) && prefixed > 1))
+            .take(MAX_AMBIGUOUS)
+            .collect();
+
+        let mut nearest: Option<(f64, Mistake)> = None;
+        let mut failure = None;
+        for combination in 0..1usize << ambiguous.len() {
+            let choose = |literal: &Literal| {
+                let at = ambiguous.iter().position(|other| std::ptr::eq(*other, literal));
+                let second = at.is_some_and(|at| combination >> at & 1 == 1);
+                literal.meanings[usize::from(second)]
+            };
+            match self.compare_as(left, right, &choose) {
+                Ok(Ok(working)) => return Outcome::Holds { working },
+                Ok(Err((distance, mistake))) => {
+                    // The first reading is the likeliest; another must be much nearer to be the one that was meant.
+                    if nearest.as_ref().is_none_or(|(known, _)| distance < known * 0.5) {
+                        nearest = Some((distance, mistake));
+                    }
+                }
+                Err(err) => failure = failure.or(Some(err)),
+            }
+        }
+        match (nearest, failure) {
+            (Some((_, mistake)), _) => Outcome::Wrong(mistake),
+            (None, Some(err)) => Outcome::Unreadable(err),
+            (None, None) => Outcome::Unreadable("it says nothing that can be calculated".to_owned()),
+        }
+    }
+
+    /// One reading: `Ok(Ok(working))` if it holds, `Ok(Err((distance, mistake)))` if not.
+    fn compare_as(
+        &self,
+        left: &Side,
+        right: &Side,
+        choose: &dyn Fn(&Literal) -> Unit,
+    ) -> Result<Result<String, (f64, Mistake)>, String> {
+        let text = |err: ExpressionError| err.to_string();
+        let calculated = left.expression.evaluate(choose).map_err(text)?;
+        let claimed = right.expression.evaluate(choose).map_err(text)?;
+        let shown = Shown::new(&right.expression, choose);
+        // Without a unit on one side, its number may be meant in base units or in the unit of the other.
+        let bare = |expression: &Expression| {
+            let mut literals = Vec::new();
+            expression.literals(&mut literals);
+            literals.iter().all(|literal| !literal.has_dimension())
+        };
+        let mut meant = vec![calculated];
+        if calculated.dimension != claimed.dimension {
+            let plain = |literal: &Literal| match literal.has_dimension() {
+                true => Unit::ONE,
+                false => choose(literal),
+            };
+            let as_written = left.expression.evaluate(&plain).map_err(text)?;
+            if bare(&left.expression) {
+                meant.push(as_written.scaled(shown.scale));
+            } else if bare(&right.expression) {
+                meant.push(as_written);
+            } else if !is_loose(&left.expression, choose) {
+                return Err(format!(
+                    "its sides are different kinds of quantity: {} and {}",
+                    calculated.dimension, claimed.dimension
+                ));
+            }
+        }
+        let mut nearest: Option<(f64, Mistake)> = None;
+        for amount in meant {
+            let readings = self.readings(&left.expression, amount.value, &shown, choose);
+            for (index, (value, note)) in readings.into_iter().enumerate() {
+                let slack = amount.slack;
+                let relation = right.relation;
+                if holds(
+                    Amount {
+                        value,
+                        slack,
+                        ..amount
+                    },
+                    claimed,
+                    &shown,
+                    relation,
+                ) {
+                    return Ok(Ok(format!("{} = {}", shown_left(left), shown.format(value))));
+                }
+                let distance = distance(value, claimed.value);
+                // That a ratio is meant as a change or as its inverse shows by coming out nearly right.
+                if index > 0 && distance > NEARLY {
+                    continue;
+                }
+                if nearest.as_ref().is_none_or(|(known, _)| distance < *known) {
+                    let mistake = Mistake {
+                        claimed: shown.format_claimed(&right.expression, relation),
+                        right: shown.format(value),
+                        right_value: value / shown.scale,
+                        factor: claimed.value / value,
+                        note: note.or_else(|| weighted_mean_note(&left.expression)),
+                    };
+                    nearest = Some((distance, mistake));
+                }
+            }
+        }
+        nearest
+            .map(Err)
+            .ok_or_else(|| "it says nothing that can be calculated".to_owned())
+    }
+
+    /// What the calculation may mean for a result of this form: a change where a percentage is stated of a ratio, the
+    /// inverse where a factor is.
+    fn readings(
+        &self,
+        left: &Expression,
+        value: f64,
+        shown: &Shown,
+        choose: &dyn Fn(&Literal) -> Unit,
+    ) -> Vec<(f64, Option<String>)> {
+        if self.is_gain()
+            && shown.percent
+            && let Some(gain) = throughput_gain(left, choose)
+        {
+            let note = format!(
+                "a time that shrinks by {:.1} % raises throughput by 1/(1 − {:.3}) − 1",
+                value * 100.0,
+                value
+            );
+            return vec![(gain, Some(note))];
+        }
+        let ratio = matches!(left, Expression::Binary(Operator::Divide, ..));
+        let mut readings = vec![(value, None)];
+        if shown.percent && ratio {
+            readings.push((value - 1.0, None));
+            if !shown.signed {
+                readings.push((1.0 - value, None));
+            }
+        }
+        if shown.factor && ratio && value != 0.0 {
+            readings.push((value.recip(), None));
+        }
+        readings
+    }
+}
+
+fn is_decimal_bytes(literal: &Literal) -> bool {
+    literal.meanings.len() > 1
+        && literal.meanings[0].dimension.bytes == 1
+        && literal.meanings[0].scale != literal.meanings[1].scale
+        && literal.meanings[1].dimension.bytes == 1
+}
+
+/// Whether a factor without a unit stands beside ones with: `77.7 * 8.03 GB` leaves open what 77.7 is.
+fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
+    let mut literals = Vec::new();
+    expression.literals(&mut literals);
+    literals
+        .iter()
+        .any(|literal| literal.unit.is_empty() && choose(literal).dimension == Dimension::NONE)
+}
+
+/// `(a-b)/a` of times, or `1 - b/a`, as the throughput gained: `a/b - 1`.
+fn throughput_gain(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Option<f64> {
+    let share = left.evaluate(choose).ok()?.value;
+    let is_reduction = match left {
+        Expression::Binary(Operator::Divide, above, below) => {
+            matches!(above.as_ref(), Expression::Binary(Operator::Subtract, first, _) if first == below)
+        }
+        Expression::Binary(Operator::Subtract, one, _) => {
+            one.literal().is_some_and(|literal| literal.number == 1.0)
+        }
+        Expression::Number(_) => true,
+        Expression::Negative(_) | Expression::Binary(..) => false,
+    };
+    (is_reduction && share < 1.0).then(|| share / (1.0 - share))
+}
+
+/// `(w1*x1 + w2*x2 + …)/c` where the weights do not sum to `c`: what they sum to, and the mean they give.
+fn weighted_mean_note(left: &Expression) -> Option<String> {
+    let Expression::Binary(Operator::Divide, above, below) = left else {
+        return None;
+    };
+    let divisor = below.literal()?.number;
+    let mut terms = Vec::new();
+    summands(above, &mut terms);
+    if terms.len() < 2 {
+        return None;
+    }
+    let products: Option<Vec<(f64, f64)>> = terms
+        .into_iter()
+        .map(|term| match term {
+            Expression::Binary(Operator::Multiply, weight, value) => {
+                let literal = weight.literal()?;
+                let share = if literal.is_percent() { 0.01 } else { 1.0 };
+                Some((literal.number * share, value.literal()?.number))
+            }
+            Expression::Number(_) | Expression::Negative(_) | Expression::Binary(..) => None,
+        })
+        .collect();
+    let products = products?;
+    let weights: f64 = products.iter().map(|(weight, _)| weight).sum();
+    let sum: f64 = products.iter().map(|(weight, value)| weight * value).sum();
+    let all_shares = products.iter().all(|(weight, _)| (0.0..=1.0).contains(weight));
+    if !all_shares || (weights - divisor).abs() <= 0.005 * divisor.abs() || weights == 0.0 {
+        return None;
+    }
+    let mut note = format!(
+        "the weights sum to {weights:.2}, not {divisor}; divided by that the mean is {:.1}",
+        sum / weights
+    );
+    if weights > 1.005 {
+        note.push_str(", and shares or probabilities of cases that exclude each other sum to 1");
+    }
+    Some(note)
+}
+
+fn summands<'a>(expression: &'a Expression, into: &mut Vec<&'a Expression>) {
+    if let Expression::Binary(Operator::Add, left, right) = expression {
+        summands(left, into);
+        summands(right, into);
+    } else {
+        into.push(expression);
+    }
+}
+
+/// How a result is written: its unit and its digits.
+struct Shown {
+    unit: String,
+    scale: f64,
+    decimals: usize,
+    /// The last digit's place in base units; zero for a calculation.
+    place: f64,
+    percent: bool,
+    factor: bool,
+    signed: bool,
+}
+
+impl Shown {
+    fn new(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Self {
+        let Some(literal) = expression.literal() else {
+            return Self {
+                unit: String::new(),
+                scale: 1.0,
+                decimals: 2,
+                place: 0.0,
+                percent: false,
+                factor: false,
+                signed: false,
+            };
+        };
+        let scale = choose(literal).scale;
+        Self {
+            unit: literal.unit.clone(),
+            scale,
+            decimals: literal.decimals,
+            place: 2.0 * literal.half_place * scale,
+            percent: literal.is_percent(),
+            factor: matches!(literal.unit.as_str(), "x" | "×"),
+            signed: literal.signed || matches!(expression, Expression::Negative(_)),
+        }
+    }
+
+    fn format(&self, value: f64) -> String {
+        let number = value / self.scale;
+        let sign = if self.signed && number > 0.0 { "+" } else { "" };
+        let magnitude = number.abs();
+        // Enough digits that the difference shows.
+        let digits = if magnitude >= 100.0 {
+            0
+        } else if magnitude >= 10.0 {
+            1
+        } else {
+            2
+        };
+        let number = format!("{sign}{number:.*}", self.decimals.max(digits));
+        match self.unit.as_str() {
+            "" => number,
+            unit @ ("x" | "×") => format!("{number}{unit}"),
+            unit => format!("{number} {unit}"),
+        }
+    }
+
+    fn format_claimed(&self, expression: &Expression, relation: Relation) -> String {
+        let Some(literal) = expression.literal() else {
+            return "the other side".to_owned();
+        };
+        let negative = matches!(expression, Expression::Negative(_));
+        let roughly = if relation == Relation::About { "~" } else { "" };
+        format!("{roughly}{}", Stated::of(literal, false, negative))
+    }
+}
+
+fn shown_left(left: &Side) -> &'static str {
+    match left.expression {
+        Expression::Number(_) | Expression::Negative(_) => "it",
+        Expression::Binary(..) => "the calculation",
+    }
+}
+
+/// How far apart two numbers are, as a factor.
+fn distance(a: f64, b: f64) -> f64 {
+    if a * b > 0.0 {
+        (a / b).ln().abs()
+    } else {
+        // Zero or another sign: farther than any factor that matters.
+        100.0 + (a - b).abs().min(1e6)
+    }
+}
+
+fn holds(calculated: Amount, claimed: Amount, shown: &Shown, relation: Relation) -> bool {
+    let mut tolerance = claimed.slack.max(shown.place / 2.0) + calculated.slack;
+    tolerance = tolerance.max(SLIP * calculated.value.abs());
+    // Binary fractions: 0.1 + 0.2.
+    tolerance += 1e-9 * calculated.value.abs();
+    let difference = calculated.value - claimed.value;
+    match relation {
+        Relation::Below => difference <= tolerance,
+        Relation::Above => -difference <= tolerance,
+        Relation::Equal | Relation::About => {
+            if relation == Relation::About {
+                tolerance = tolerance.max(ABOUT * claimed.value.abs());
+            }
+            let cut = calculated.value.abs() - claimed.value.abs();
+            let was_cut = (0.0..shown.place).contains(&cut) && calculated.value * claimed.value > 0.0;
+            difference.abs() <= tolerance || was_cut
+        }
+    }
+}

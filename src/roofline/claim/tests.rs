@@ -1,0 +1,309 @@
+//! The published cases of `cases.yaml`, the evaluator, and what must hold of every claim.
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::api::v1alpha1::FigureKind;
+use crate::roofline::chip;
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
+use crate::roofline::weights::{WeightFormat, Weights};
+use crate::yaml;
+
+/// A claim and what the check must say of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    expect: Expect,
+    claim: PerformanceClaimSpec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expect {
+    verdict: ClaimVerdict,
+    /// The field of the finding that matters.
+    field: Option<String>,
+    /// What would be right there, within 2 %.
+    right: Option<f64>,
+    /// Words of the finding's message.
+    #[serde(default)]
+    says: Vec<String>,
+}
+
+#[test]
+fn published_cases_come_out_right() {
+    let mut wrong = Vec::new();
+    for document in yaml::documents(include_str!("cases.yaml")).unwrap() {
+        let case: Case = serde_json::from_value(document).unwrap();
+        let assessment = Assessment::new(&case.claim).unwrap_or_else(|err| panic!("{}: {err}", case.name));
+        let expect = &case.expect;
+        if assessment.verdict != expect.verdict {
+            let found: Vec<String> = assessment
+                .findings
+                .iter()
+                .map(|finding| format!("{} {}: {}", finding.verdict, finding.field, finding.message))
+                .collect();
+            wrong.push(format!(
+                "{}: {} instead of {}: {found:#?}",
+                case.name, assessment.verdict, expect.verdict
+            ));
+            continue;
+        }
+        if !expect.verdict.is_flag() {
+            continue;
+        }
+        let found = assessment.findings.iter().find(|finding| {
+            finding.verdict == expect.verdict
+                && expect.field.as_ref().is_none_or(|field| *field == finding.field)
+                && expect.says.iter().all(|words| finding.message.contains(words))
+                && expect.right.is_none_or(|right| {
+                    finding
+                        .right_value
+                        .is_some_and(|value| (value - right).abs() <= 0.02 * right.abs())
+                })
+        });
+        if found.is_none() {
+            wrong.push(format!(
+                "{}: no finding fits {expect:?}: {:#?}",
+                case.name, assessment.findings
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn outcome(text: &str) -> Outcome {
+    Statement::new(text).check()
+}
+
+fn right_of(text: &str) -> f64 {
+    match outcome(text) {
+        Outcome::Wrong(mistake) => mistake.right_value,
+        other @ (Outcome::Holds { .. } | Outcome::Unreadable(_)) => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn arithmetic_that_holds_is_left_alone() {
+    for text in [
+        "16829/571 = 29.5",
+        "16829 / 571 = 29.5x",
+        "571/16829 = 29.5x",
+        "3018/15.397 = 196.0",
+        "3018 tokens / 15.397 s = 196.0 tok/s",
+        "77.7 tok/s * 8.03 GB = 624 GB/s",
+        "77.7 × 8.03 = 624",
+        "77.7 * 8.03 GB = 624 GB/s",
+        "273 GB/s / 8.03 GB = 34.0 tok/s",
+        "1917 s = 31.95 min",
+        "12B * 0.5 B = 6 GB",
+        "weightBytes: 12B x 0.5 bytes = 6 GB",
+        "2*48*8*256*32768*2 B = 12.9 GB",
+        "2*48*8*256*32768*2 B = 12 GiB",
+        "4.3 ms x 50 = 215 ms",
+        "203.93/183.32 = +11.2 %",
+        "94/17 = 5.5x",
+        "94/17 = 4.7-5.9x",
+        "10/24 GB = 42 %",
+        "32K / 137.8 s = 238 tok/s",
+        "a ratio: 1,150 / 32 = 35.9",
+        "3.86+2.41+5.50 = 11.77 ms",
+        "(11.77-10.52)/11.77 = 10.6 %",
+        "throughput gain: (11.77-10.52)/11.77 = 11.9 %",
+        "1 - 10.52/11.77 = 10.6 %",
+        "11.77/10.52 = +11.9 % throughput",
+        "2^10 * 3 = 3072",
+        "5 < 6",
+        "6 GB <= 24 GB",
+        "100 tok / 4 s = 25 tok/s = 25",
+        "29.47 = ~30",
+        "2 * 3.2e9 * 18600 = 119 TFLOPS",
+        "50 / 414.34 ms = 120.67 tok/s",
+        "1/3 = 0.33 = 33 %",
+        "0.1 + 0.2 = 0.3",
+    ] {
+        let said = outcome(text);
+        assert!(matches!(said, Outcome::Holds { .. }), "{text}: {said:?}");
+    }
+}
+
+#[test]
+fn arithmetic_that_does_not_hold_is_corrected() {
+    let cases = [
+        ("2*42*16*256*32768*2 B = ~2.2 GB", 22.5),
+        ("203.93/183.32 = +11.3 %", 11.24),
+        ("203.93/183.32 = 11.3 %", 11.24),
+        ("181.82-184.40 = -1.50 s", -2.58),
+        ("215 ms / 204.9 s = 4.5 %", 0.105),
+        ("(.95*111.5+.75*120+.40*130.5+.10*140)/3.0 = 118", 87.4),
+        ("109.05 * 1.175 = 117.65", 128.1),
+        ("(11.77-10.52)/11.77 = 10.6 % throughput", 11.88),
+        ("throughput: (11.77-10.52)/11.77 = 10.6 %", 11.88),
+        ("7 * 6 = 43", 42.0),
+        ("100 tok / 4 s = 30 tok/s", 25.0),
+        ("90 s = 1.2 min", 1.5),
+        ("8 GB * 2 = 20 GB", 16.0),
+        ("1/0.5 = 3", 2.0),
+        ("5 > 6", 5.0),
+        ("200 GB/s / 4 GB = 60 tok/s", 50.0),
+        ("16829/571 = 28.5x", 29.47),
+    ];
+    for (text, right) in cases {
+        let value = right_of(text);
+        assert!((value - right).abs() <= 0.01 * right.abs(), "{text}: {value}");
+    }
+    let Outcome::Wrong(mistake) = outcome("(.95*111.5+.75*120+.40*130.5+.10*140)/3.0 = 118") else {
+        panic!("holds");
+    };
+    let note = mistake.note.unwrap();
+    assert!(note.contains("2.20") && note.contains("119.1"), "{note}");
+}
+
+#[test]
+fn what_cannot_be_calculated_is_told() {
+    for text in [
+        "",
+        "=",
+        "5",
+        "5 = ",
+        "(1 + 2 = 3",
+        "5 apples = 5",
+        "1/0 = 3",
+        "5 GB + 3 s = 8",
+        "5 GB = 3 s",
+        "2^0.5 = 1.4",
+        "((((((((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))))))))=1",
+    ] {
+        assert!(
+            matches!(outcome(text), Outcome::Unreadable(_)),
+            "{text}: {:?}",
+            outcome(text)
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_evaluator_panic(text in "[0-9a-zA-Z.,()+*/^%~=<> –-]{0,40}") {
+        let _ = outcome(&text);
+        let _ = Statement::new(&text).result();
+        let _ = stated::Stated::parse(&crate::api::v1alpha1::Published::from(text.as_str())).map(|stated| stated.read(Measure::Any));
+    }
+
+    #[test]
+    fn a_product_rounded_to_any_digits_holds(a in 1u32..100_000, b in 1u32..100_000, decimals in 0usize..4) {
+        let (a, b) = (f64::from(a) / 100.0, f64::from(b) / 100.0);
+        let text = format!("{a:.2} * {b:.2} = {:.decimals$}", a * b);
+        prop_assert!(matches!(outcome(&text), Outcome::Holds { .. }), "{}", text);
+        let text = format!("{a:.2} GB / {b:.2} s = {:.3} GB/s", a / b);
+        prop_assert!(matches!(outcome(&text), Outcome::Holds { .. }), "{}", text);
+    }
+
+    #[test]
+    fn a_result_off_by_a_tenth_never_holds(a in 1000u32..100_000, b in 1000u32..100_000, up in any::<bool>()) {
+        let (a, b) = (f64::from(a) / 100.0, f64::from(b) / 100.0);
+        let wrong = a * b * if up { 1.1 } else { 0.9 };
+        let text = format!("{a:.2} * {b:.2} = {wrong:.2}");
+        match outcome(&text) {
+            Outcome::Wrong(mistake) => prop_assert!((mistake.right_value / (a * b) - 1.0).abs() < 1e-9),
+            other @ (Outcome::Holds { .. } | Outcome::Unreadable(_)) => prop_assert!(false, "{}: {:?}", text, other),
+        }
+    }
+}
+
+/// Any chip, any known model that fits it, in any of the usual formats.
+fn decode_claim(
+    rate: f64,
+    chip: &chip::ChipVariant,
+    model: &str,
+    format: &str,
+    batch: u32,
+) -> PerformanceClaimSpec {
+    let yaml = serde_json::json!({
+        "hardware": {
+            "chip": chip.name, "gpuCores": chip.gpu_cores, "memory": format!("{} GB", chip.memory.iter().max().unwrap().0 >> 30),
+        },
+        "model": {"name": model, "quantization": format},
+        "workload": {"prompt": 512, "batch": batch},
+        "figures": [{"kind": "decodeTokensPerSecond", "value": format!("{rate:.4}")}],
+    });
+    serde_json::from_value(yaml).unwrap()
+}
+
+const MODELS: &[&str] = &[
+    "llama2-7b",
+    "llama3-8b",
+    "gemma3-12b",
+    "gemma3-1b",
+    "qwen3-30b-a3b",
+    "gpt-oss-20b",
+    "qwen3.5-4b",
+    "glm-4.7-flash",
+    "qwen2.5-0.5b",
+    "mixtral-8x7b",
+];
+const FORMATS: &[&str] = &["mlx4", "mlx8", "bf16", "q4_k_m", "q8_0", "mxfp4"];
+
+proptest! {
+    #[test]
+    fn what_is_predicted_is_plausible_and_what_exceeds_the_limit_is_not(
+        chip in 0..chip::catalogue().len(),
+        model in 0..MODELS.len(),
+        format in 0..FORMATS.len(),
+        batch in prop_oneof![Just(1u32), 2u32..32],
+        llama in any::<bool>(),
+    ) {
+        let chip = &chip::catalogue()[chip];
+        let (model, format) = (MODELS[model], FORMATS[format]);
+        let spec = decode_claim(1.0, chip, model, format, batch);
+        let cell = Cell::of_figure(&spec, &spec.figures[0], "figures[0]").unwrap();
+        let (known, _, claimed) = cell.model.sized().unwrap();
+        // What does not fit is another limit.
+        prop_assume!(known.resident(claimed.likely) * 1.2 < cell.machine.most_memory().unwrap());
+
+        let dimensions = known.dimensions.clone().unwrap();
+        let cost = ModelCost { weights: Weights::estimate(&dimensions, format.parse::<WeightFormat>().unwrap()), dimensions };
+        let workload = Workload { batch, context_tokens: 512, prompt_tokens: 512, cached_tokens: 0, kv_bits: KvBits::HALF };
+        let engine = if llama { Engine::LlamaCpp } else { Engine::Mlx };
+        let predicted = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), engine, &cost, workload);
+        let spec = decode_claim(predicted.decode.aggregate_tokens_per_second.p50, chip, model, format, batch);
+        let said = Assessment::new(&spec).unwrap();
+        prop_assert_eq!(said.verdict, ClaimVerdict::Plausible, "{:#?}", said);
+
+        let limit = limits::DecodeLimit::new(&cell).unwrap().hard;
+        let said = Assessment::new(&decode_claim(1.05 * limit, chip, model, format, batch)).unwrap();
+        prop_assert_eq!(said.verdict, ClaimVerdict::ExceedsRoofline, "{:#?}", said);
+    }
+}
+
+#[test]
+fn bad_input_names_its_field() {
+    let message = |yaml: &str| {
+        let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
+        Assessment::new(&spec).unwrap_err().to_string()
+    };
+    assert!(
+        message("figures: [{kind: decodeTokensPerSecond, value: fast}]")
+            .starts_with("figures[0].value: `fast` is not a number")
+    );
+    assert!(message("figures: [{kind: weightBytes, value: 1.9}]").contains("write its unit"));
+    assert!(message("figures: [{kind: decodeTokensPerSecond, value: 5 GB}]").contains("not a rate"));
+    assert!(
+        message("{hardware: {memory: lots}, statements: ['1 = 1']}").starts_with("hardware.memory: `lots`")
+    );
+    assert!(
+        message("{model: {name: gemma-3-12b, quantization: tiny}}").starts_with("model.quantization: `tiny`")
+    );
+    assert!(message("source: nothing").contains("no figure"));
+    assert!(message("{model: {shape: {L: 2}}, statements: ['1 = 1']}").starts_with("model.shape"));
+}
+
+#[test]
+fn every_kind_of_figure_can_be_written() {
+    // A kind whose name does not read back could never be used.
+    let kind: FigureKind = serde_json::from_value(FigureKind::KvBytesPerToken.spelt().into()).unwrap();
+    assert_eq!(kind, FigureKind::KvBytesPerToken);
+}
