@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::api::v1alpha1::Chip;
 use crate::units::{Bytes, BytesPerSecond};
@@ -35,7 +35,8 @@ pub(crate) struct ChipVariant {
 }
 
 /// The size of a chip within its generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum ChipTier {
     Base,
     Pro,

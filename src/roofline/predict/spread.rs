@@ -3,10 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Engine;
 use super::build::EngineBuild;
 use super::decode::StepWork;
 use super::parameters::DecodeParameters;
-use crate::roofline::chip::ChipVariant;
+use crate::roofline::chip::{ChipTier, ChipVariant};
 
 /// Below this many active weights, in 10⁹, launches rule and errors are larger.
 const SMALL_MODEL_BILLIONS: f64 = 2.5;
@@ -20,6 +21,25 @@ pub(crate) struct Spreads {
     pub(crate) experts: ByFamiliarity,
     pub(crate) batched: ByFamiliarity,
     pub(crate) prefill: ByFamiliarity,
+    /// Tiers without a single row.
+    pub(crate) unmeasured: Unmeasured,
+}
+
+/// Tiers that nobody measured with an engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Unmeasured {
+    pub(crate) mlx: Vec<ChipTier>,
+    pub(crate) llama_cpp: Vec<ChipTier>,
+}
+
+impl Unmeasured {
+    fn contains(&self, engine: Engine, tier: ChipTier) -> bool {
+        match engine {
+            Engine::Mlx => self.mlx.contains(&tier),
+            Engine::LlamaCpp => self.llama_cpp.contains(&tier),
+        }
+    }
 }
 
 /// By whether the very bin and the very release were measured.
@@ -29,6 +49,7 @@ pub(crate) struct ByFamiliarity {
     pub(crate) both: f64,
     pub(crate) release_only: f64,
     pub(crate) neither: f64,
+    pub(crate) strange: f64,
 }
 
 /// What of a case was measured before.
@@ -38,6 +59,8 @@ pub(crate) enum Familiarity {
     ReleaseOnly,
     /// No measured release. Whether the bin was is worth little then: releases differ by as much as bins.
     Neither,
+    /// Nobody measured any chip of this tier with this engine.
+    Strange,
 }
 
 /// Kinds of work whose errors differ.
@@ -75,17 +98,26 @@ impl Stratum {
 }
 
 impl Familiarity {
-    pub(crate) const ALL: [Self; 3] = [Self::Both, Self::ReleaseOnly, Self::Neither];
+    pub(crate) const ALL: [Self; 4] = [Self::Both, Self::ReleaseOnly, Self::Neither, Self::Strange];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Both => "bin and release known",
             Self::ReleaseOnly => "release known",
             Self::Neither => "neither known",
+            Self::Strange => "tier never measured",
         }
     }
 
-    pub(crate) fn of(parameters: &DecodeParameters, chip: &ChipVariant, build: &EngineBuild) -> Self {
+    pub(crate) fn of(
+        parameters: &DecodeParameters,
+        unmeasured: &Unmeasured,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+    ) -> Self {
+        if unmeasured.contains(build.engine, chip.tier) {
+            return Self::Strange;
+        }
         let release = build
             .release
             .as_ref()
@@ -105,6 +137,7 @@ impl ByFamiliarity {
             Familiarity::Both => self.both,
             Familiarity::ReleaseOnly => self.release_only,
             Familiarity::Neither => self.neither,
+            Familiarity::Strange => self.strange,
         }
     }
 }
@@ -127,7 +160,7 @@ impl Spreads {
         build: &EngineBuild,
     ) -> f64 {
         self.stratum(Stratum::of(work))
-            .of(Familiarity::of(parameters, chip, build))
+            .of(Familiarity::of(parameters, &self.unmeasured, chip, build))
     }
 
     pub(super) fn prefill(
@@ -136,6 +169,7 @@ impl Spreads {
         chip: &ChipVariant,
         build: &EngineBuild,
     ) -> f64 {
-        self.prefill.of(Familiarity::of(parameters, chip, build))
+        self.prefill
+            .of(Familiarity::of(parameters, &self.unmeasured, chip, build))
     }
 }

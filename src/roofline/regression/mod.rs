@@ -225,3 +225,28 @@ fn rounded(parameters: &Parameters) -> String {
     text.push('\n');
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change of the predictor, its priors or the measurements asks for `cargo xtask fit-roofline`.
+    #[test]
+    fn the_built_in_constants_are_those_of_the_measurements() {
+        let shapes = ShapeFile::parse(include_str!("shapes.json")).unwrap();
+        let beliefs: Value = serde_json::from_str(include_str!("prior.json")).unwrap();
+        let rows = rows::parse(include_str!("measurements.csv"), &shapes).unwrap();
+        let fitted = constants(&rows.iter().collect::<Vec<_>>(), &beliefs, None);
+        let committed = Parameters::built_in().clone();
+        let anew = Parameters {
+            decode: fitted.decode,
+            prefill: fitted.prefill,
+            ..committed.clone()
+        };
+        assert_eq!(
+            rounded(&anew),
+            rounded(&committed),
+            "run cargo xtask fit-roofline"
+        );
+    }
+}

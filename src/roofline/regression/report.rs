@@ -118,9 +118,9 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
     )?;
     writeln!(
         page,
-        "| | bin and release known | release known | neither known |"
+        "| | bin and release known | release known | neither known | tier never measured |"
     )?;
-    writeln!(page, "|---|---|---|---|")?;
+    writeln!(page, "|---|---|---|---|---|")?;
     let spreads = validation.spreads();
     for stratum in Stratum::ALL {
         write!(page, "| {} |", stratum.as_str())?;

@@ -5,14 +5,16 @@ use serde_json::Value;
 
 use super::rows::Measurement;
 use super::{Constants, constants, waiting_per_token};
-use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum};
+use crate::roofline::chip::ChipTier;
+use crate::roofline::predict::Engine;
+use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
 
 /// Share of rows that an interval is to contain: from the tenth to the ninetieth percentile.
 const INTERVAL_SHARE: f64 = 0.8;
-/// A stratum's own rows count for as much as what is known of all once it has so many.
-const OWN_ROWS: f64 = 12.0;
-/// Of releases that nobody measured on chips that nobody measured, rows are fewest and errors largest.
-const LEAST_PREFILL_SPREAD: f64 = 0.08;
+/// With fewer rows of one familiarity, those of all speak for it.
+const ENOUGH_ROWS: usize = 10;
+/// Half-width where there is no row at all.
+const WIDEST_GUESS: f64 = 0.4;
 
 /// What was left out when a row was predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +22,19 @@ pub(super) enum LeftOut {
     Chip,
     Model,
     Release,
+    /// All chips of a tier with one of the engines.
+    Tier,
 }
 
 impl LeftOut {
-    pub(super) const ALL: [Self; 3] = [Self::Chip, Self::Model, Self::Release];
+    pub(super) const ALL: [Self; 4] = [Self::Chip, Self::Model, Self::Release, Self::Tier];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Chip => "chip",
             Self::Model => "model",
             Self::Release => "release",
+            Self::Tier => "tier",
         }
     }
 
@@ -38,6 +43,7 @@ impl LeftOut {
             Self::Chip => row.chip().name.clone(),
             Self::Model => row.model.clone(),
             Self::Release => row.case.build.release().unwrap_or_default().to_owned(),
+            Self::Tier => format!("{:?} with {}", row.chip().tier, row.case.build.engine),
         }
     }
 }
@@ -59,6 +65,7 @@ pub(super) struct Prediction {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Validation {
     pub(super) predictions: Vec<Prediction>,
+    unmeasured: Unmeasured,
 }
 
 impl Validation {
@@ -71,6 +78,7 @@ impl Validation {
             for fold in folds {
                 let train: Vec<&Measurement> = rows.iter().filter(|row| left_out.key(row) != fold).collect();
                 let constants = constants(&train, beliefs, Some(all));
+                let unmeasured = unmeasured(&train);
                 let tested = rows
                     .iter()
                     .enumerate()
@@ -80,13 +88,17 @@ impl Validation {
                     row: index,
                     fold: fold.clone(),
                     stratum: Stratum::of(&row.step),
-                    familiarity: Familiarity::of(&constants.decode, row.chip(), &row.case.build),
+                    familiarity: Familiarity::of(&constants.decode, &unmeasured, row.chip(), &row.case.build),
                     decode_error: decode_error(&constants, row),
                     prefill_error: prefill_error(&constants, row),
                 }));
             }
         }
-        Self { predictions }
+        let all: Vec<&Measurement> = rows.iter().collect();
+        Self {
+            predictions,
+            unmeasured: unmeasured(&all),
+        }
     }
 
     /// Half-widths that contain [`INTERVAL_SHARE`] of the rows.
@@ -96,20 +108,23 @@ impl Validation {
 
     /// The same, of all folds but one.
     fn spreads_without(&self, fold: &str) -> Spreads {
-        let errors = |familiarity: Familiarity, stratum: Option<Stratum>| {
+        let errors = |familiarity: Option<Familiarity>, stratum: Stratum| {
             self.predictions
                 .iter()
-                .filter(|one| one.fold != fold && speaks_for(one, familiarity))
-                .filter(|one| stratum.is_none_or(|stratum| one.stratum == stratum))
+                .filter(|one| one.fold != fold && one.stratum == stratum)
+                .filter(|one| familiarity.is_none_or(|familiarity| speaks_for(one, familiarity)))
                 .filter_map(|one| one.decode_error)
                 .collect::<Vec<f64>>()
         };
         let stratum = |stratum: Stratum| {
             by_familiarity(|familiarity| {
-                let own = errors(familiarity, Some(stratum));
-                let weight = own.len() as f64 / (own.len() as f64 + OWN_ROWS);
-                let all = half_width(errors(familiarity, None)).unwrap_or(0.3);
-                half_width(own).map_or(all, |own| weight * own + (1.0 - weight) * all)
+                let own = errors(Some(familiarity), stratum);
+                let own = if own.len() < ENOUGH_ROWS {
+                    errors(None, stratum)
+                } else {
+                    own
+                };
+                half_width(own).unwrap_or(WIDEST_GUESS)
             })
         };
         let prefill = by_familiarity(|familiarity| {
@@ -119,7 +134,7 @@ impl Validation {
                 .filter(|one| one.fold != fold && speaks_for(one, familiarity))
                 .filter_map(|one| one.prefill_error)
                 .collect();
-            half_width(errors).unwrap_or(0.3).max(LEAST_PREFILL_SPREAD)
+            half_width(errors).unwrap_or(WIDEST_GUESS)
         });
         Spreads {
             dense: stratum(Stratum::Dense),
@@ -127,6 +142,7 @@ impl Validation {
             experts: stratum(Stratum::Experts),
             batched: stratum(Stratum::Batched),
             prefill,
+            unmeasured: self.unmeasured.clone(),
         }
     }
 
@@ -159,22 +175,47 @@ fn speaks_for(one: &Prediction, familiarity: Familiarity) -> bool {
         Familiarity::ReleaseOnly => {
             one.left_out == LeftOut::Chip && one.familiarity == Familiarity::ReleaseOnly
         }
-        Familiarity::Neither => one.left_out != LeftOut::Model && one.familiarity == Familiarity::Neither,
+        Familiarity::Neither => {
+            matches!(one.left_out, LeftOut::Chip | LeftOut::Release)
+                && one.familiarity == Familiarity::Neither
+        }
+        Familiarity::Strange => one.left_out == LeftOut::Tier,
     }
 }
 
 fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
     let both = width(Familiarity::Both);
     let release_only = width(Familiarity::ReleaseOnly).max(both);
+    let neither = width(Familiarity::Neither).max(release_only);
     ByFamiliarity {
         both,
         release_only,
-        neither: width(Familiarity::Neither).max(release_only),
+        neither,
+        strange: width(Familiarity::Strange).max(neither),
     }
 }
 
+/// With so few rows the next one is farther out than this share of them by one part in their number.
 fn half_width(errors: Vec<f64>) -> Option<f64> {
-    quantile(errors.into_iter().map(f64::abs).collect(), INTERVAL_SHARE)
+    let share = INTERVAL_SHARE * (1.0 + (errors.len().max(1) as f64).recip());
+    quantile(errors.into_iter().map(f64::abs).collect(), share.min(1.0))
+}
+
+fn unmeasured(rows: &[&Measurement]) -> Unmeasured {
+    let missing = |engine: Engine| {
+        let measured = |tier: &ChipTier| {
+            rows.iter()
+                .any(|row| row.case.build.engine == engine && row.chip().tier == *tier)
+        };
+        [ChipTier::Base, ChipTier::Pro, ChipTier::Max, ChipTier::Ultra]
+            .into_iter()
+            .filter(|tier| !measured(tier))
+            .collect()
+    };
+    Unmeasured {
+        mlx: missing(Engine::Mlx),
+        llama_cpp: missing(Engine::LlamaCpp),
+    }
 }
 
 /// Of unsorted values; between two ranks, linearly.
