@@ -8,11 +8,11 @@
 mod backoff;
 mod manifests;
 mod metrics;
-mod models;
+pub(crate) mod models;
 mod monitor;
 mod node;
 mod node_status;
-mod probe;
+pub(crate) mod probe;
 mod replica;
 mod report;
 mod server;

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::state::StateDir;
+use super::state::{StateDir, read_json};
 use super::sync::Reports;
 use crate::client::Changes;
 use crate::clock::{Clock, since};
@@ -66,6 +66,12 @@ struct Kept {
     conditions: String,
     duration_seconds: f64,
     report: ProbeReport,
+}
+
+/// What the agent with this state directory measured last, good or not; `None` where there is nothing that can be read.
+pub(crate) fn last_report(state_dir: &Utf8Path) -> Option<ProbeReport> {
+    let kept: Kept = read_json(&state_dir.join(FILE)).ok().flatten()?;
+    Some(kept.report)
 }
 
 /// See the module.

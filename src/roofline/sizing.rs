@@ -44,6 +44,8 @@ pub(crate) struct Machine {
     pub(crate) limit_basis: Basis,
     /// `None`: nobody can tell how fast it is.
     pub(crate) hardware: Option<Hardware>,
+    /// Its engine computes in 32 bits, as MLX does on a CPU, and holds every float so.
+    pub(crate) in_float32: bool,
 }
 
 impl Machine {
@@ -55,6 +57,7 @@ impl Machine {
             limit: allocatable(memory, None),
             limit_basis: Basis::Nominal,
             hardware: Some(Hardware::Chip(chip)),
+            in_float32: false,
         }
     }
 }
@@ -139,6 +142,8 @@ impl fmt::Display for Suggestion {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Fit {
     pub(crate) need: MemoryNeed,
+    /// Bits of an element of the KV cache on this machine.
+    pub(crate) kv_bits: u32,
     pub(crate) memory_basis: Basis,
     pub(crate) limit: Bytes,
     pub(crate) obstacle: Option<Obstacle>,
@@ -157,6 +162,15 @@ impl Fit {
         machine: &Machine,
         parameters: &Parameters,
     ) -> Self {
+        let wide = machine.in_float32.then(|| facts.in_float32());
+        let facts = wide.as_ref().unwrap_or(facts);
+        let service = Service {
+            kv_bits: match service.kv_bits {
+                16 if machine.in_float32 => 32,
+                bits => bits,
+            },
+            ..service
+        };
         let asked = Asked { facts, service };
         let need = asked.need();
         let obstacle = asked.obstacle(machine);
@@ -187,6 +201,7 @@ impl Fit {
         let counted = matches!(facts.source, WeightsSource::Headers(_));
         Self {
             need,
+            kv_bits: service.kv_bits,
             memory_basis: if counted {
                 machine.limit_basis
             } else {

@@ -8,7 +8,7 @@ use super::dimensions::ModelDimensions;
 use crate::units::Bytes;
 
 /// Weights in memory, by when they are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weights {
     /// By every step: attention, norms, dense blocks, routers, shared experts and the output head.
     pub(crate) every_step: Bytes,
@@ -31,6 +31,16 @@ impl Weights {
             every_step: bytes(every_step),
             experts: bytes(experts),
             idle: bytes(idle),
+        }
+    }
+
+    /// This share of each.
+    pub(super) fn scaled(&self, share: f64) -> Self {
+        let scaled = |Bytes(bytes): Bytes| Bytes((bytes as f64 * share).round() as u64);
+        Self {
+            every_step: scaled(self.every_step),
+            experts: scaled(self.experts),
+            idle: scaled(self.idle),
         }
     }
 
@@ -120,6 +130,30 @@ impl WeightFormat {
                 experts: 5.69,
                 head: 6.5625,
             },
+        }
+    }
+}
+
+impl WeightFormat {
+    /// Of its bytes, those in floats of 16 bits that an engine computes with: scales and offsets, or all of them. The
+    /// block formats of GGUF are computed with as they are.
+    pub(super) fn half_share(self) -> f64 {
+        match self {
+            Self::Affine { bits, group } => {
+                let scales = 32.0 / f64::from(group);
+                scales / (f64::from(bits) + scales)
+            }
+            Self::Float16 | Self::BFloat16 => 1.0,
+            Self::Float32
+            | Self::Mxfp4
+            | Self::Mxfp8
+            | Self::Nvfp4
+            | Self::Q4_0
+            | Self::Q8_0
+            | Self::Q4KM
+            | Self::Q4KXl
+            | Self::Q5KM
+            | Self::Q6K => 0.0,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::roofline::predict::{Engine, Parameters};
 use crate::roofline::sizing::{Fit, Service};
 use crate::roofline::weights::WeightFormat;
 use crate::units::Bytes;
+use machine::ProbeSource;
 use model::NamedModel;
 
 /// The prompt whose first token is timed where none is given, in tokens; less if the context is.
@@ -39,6 +40,10 @@ pub(super) struct Args {
     /// Memory of the machine, such as 24Gi. Without it: the least that --chip comes with.
     #[arg(long, value_parser = memory_size)]
     memory: Option<Bytes>,
+    /// Measured figures: what `rooflet probe -o json` printed here or elsewhere, or `now` to measure this machine first.
+    /// Without it: what this machine's agent measured last.
+    #[arg(long, value_name = "FILE|now", conflicts_with_all = ["chip", "all_chips"])]
+    probe: Option<ProbeSource>,
     /// One line for every chip there is.
     #[arg(long, conflicts_with_all = ["chip", "cases"])]
     all_chips: bool,
@@ -107,7 +112,10 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
 }
 
 fn one_machine(args: &Args, model: &NamedModel, service: Service) -> Result<bool, Failure> {
-    let machine = machine::choose(args.chip.as_deref(), args.gpu_cores, args.memory)?;
+    let machine = match &args.chip {
+        Some(chip) => machine::of_chip(chip, args.gpu_cores, args.memory)?,
+        None => machine::of_probe(args.probe.as_ref(), args.memory)?,
+    };
     let fit = Fit::new(&model.facts, service, &machine.machine, Parameters::built_in());
     ui::output(&match args.output {
         Output::Json => serde_json::to_string_pretty(&report::json(&fit, model, &machine.machine))? + "\n",

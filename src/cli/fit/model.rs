@@ -9,9 +9,8 @@ use crate::cli::{Failure, block_on};
 use crate::error::ExitStatus;
 use crate::model_dir;
 use crate::roofline::facts::ModelFacts;
-use crate::roofline::predict::ModelCost;
 use crate::roofline::shapes::ShapeFile;
-use crate::roofline::weights::{WeightFormat, Weights};
+use crate::roofline::weights::WeightFormat;
 
 /// A model and what to call it.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,10 +92,9 @@ fn shape(file: &Utf8Path, name: &str, quantization: Option<WeightFormat>) -> Res
     let dimensions = ShapeFile::parse(&text)
         .and_then(|shapes| shapes.dimensions(name))
         .map_err(unusable)?;
-    let weights = Weights::estimate(&dimensions, format);
     Ok(NamedModel {
         name: name.to_owned(),
-        facts: ModelFacts::of_shape(name, ModelCost { dimensions, weights }),
+        facts: ModelFacts::of_shape(name, dimensions, format),
         format: Some(format),
     })
 }

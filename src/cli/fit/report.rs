@@ -224,7 +224,7 @@ fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
         );
     }
     if let (Some(kv), Some(dimensions)) = (need.kv, &facts.dimensions) {
-        row("KV cache", kv, &describe_cache(dimensions, kv, service));
+        row("KV cache", kv, &describe_cache(dimensions, kv, service, fit));
     }
     if facts.dimensions.is_some() {
         row(
@@ -252,14 +252,14 @@ fn left_out_parts(source: &WeightsSource) -> String {
     }
 }
 
-fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service) -> String {
+fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service, fit: &Fit) -> String {
     let mut text = format!(
         "{} of {} tokens, {} bits an element",
         streams(service.concurrency),
         service.context_tokens,
-        service.kv_bits
+        fit.kv_bits
     );
-    let bits = KvBits::new(service.kv_bits);
+    let bits = KvBits::new(fit.kv_bits);
     let whole = dimensions
         .without_windows()
         .kv_bytes(service.context_tokens, bits)

@@ -160,6 +160,8 @@ pub(crate) struct Tally {
     pub(crate) parameters: u64,
     /// As stored.
     pub(crate) bytes: Bytes,
+    /// Of them, floats of 16 bits.
+    pub(crate) halves: Bytes,
 }
 
 /// A checkpoint, part by part.
@@ -177,6 +179,9 @@ impl Census {
             let tally = census.parts.entry(Part::of(name, layers)).or_default();
             tally.parameters += parameters(name, tensor, tensors, format);
             tally.bytes += Bytes(tensor.bytes);
+            if matches!(tensor.dtype, StoredType::F16 | StoredType::BF16) {
+                tally.halves += Bytes(tensor.bytes);
+            }
             *census.element_types.entry(tensor.dtype).or_default() += Bytes(tensor.bytes);
         }
         census
@@ -190,16 +195,12 @@ impl Census {
         self.parts.iter().map(|(part, tally)| (*part, *tally))
     }
 
-    /// Everything in the files.
-    pub(crate) fn total(&self) -> Tally {
-        self.sum(|_| true)
-    }
-
     pub(super) fn sum(&self, wanted: impl Fn(Part) -> bool) -> Tally {
         let mut sum = Tally::default();
         for (_, tally) in self.iter().filter(|(part, _)| wanted(*part)) {
             sum.parameters += tally.parameters;
             sum.bytes += tally.bytes;
+            sum.halves += tally.halves;
         }
         sum
     }

@@ -16,7 +16,7 @@ use super::checkpoint::TensorTable;
 use super::dimensions::ModelDimensions;
 use super::fields::{FieldError, Fields, parse_object};
 use super::predict::ModelCost;
-use super::weights::Weights;
+use super::weights::{WeightFormat, Weights};
 use crate::units::Bytes;
 use census::{Census, Part};
 use config::ConfigFacts;
@@ -54,6 +54,8 @@ pub(crate) struct ModelFacts {
     pub(crate) max_context_tokens: Option<u32>,
     /// What an engine that makes text holds in memory.
     pub(crate) weights: Weights,
+    /// Of them, floats of 16 bits, scales and offsets included.
+    halves: Weights,
     /// Weights that it holds, unpacked.
     pub(crate) parameters: u64,
     /// Bytes in the files that it does not load: towers that see and hear, extra prediction layers, a second copy of a
@@ -97,7 +99,7 @@ impl ModelFacts {
         let object = parse_object(config)?;
         let mut config = ConfigFacts::new(&object)?;
         let format = StoredFormat::new(&Fields::top(&object))?;
-        let (weights, parameters, left_out, source) = match tensors {
+        let (loaded, left_out, source) = match tensors {
             Tensors::Headers(table) => {
                 let census = Census::new(table, &format, config.layers);
                 let head = census.part(Part::Head);
@@ -105,9 +107,13 @@ impl ModelFacts {
                 if let Some(dimensions) = &mut config.dimensions {
                     dimensions.tied_embeddings = tied;
                 }
-                let (weights, loaded) = count(&census, tied);
-                let left_out = census.total().bytes - weights.resident();
-                (weights, loaded, left_out, WeightsSource::Headers(census))
+                let left_out = census.sum(|part| !is_held(part, tied)).bytes;
+                let loaded = Loaded {
+                    weights: by_reading(tied, |wanted| census.sum(wanted).bytes),
+                    halves: by_reading(tied, |wanted| census.sum(wanted).halves),
+                    parameters: census.sum(|part| is_held(part, tied)).parameters,
+                };
+                (loaded, left_out, WeightsSource::Headers(census))
             }
             Tensors::Index(index) => {
                 let has = |part| {
@@ -119,32 +125,26 @@ impl ModelFacts {
                 if let Some(dimensions) = &mut config.dimensions {
                     dimensions.tied_embeddings = config.tied.unwrap_or(!has(Part::Head)) || !has(Part::Head);
                 }
-                let (weights, parameters) = estimate(&config, &format)?;
-                match index.total {
-                    // What cannot be told apart is held, and never read: memory is not promised twice.
+                let mut loaded = estimate(&config, &format)?;
+                let source = match index.total {
                     Some(total) => {
-                        let idle = weights.idle + (total - weights.resident());
-                        (
-                            Weights { idle, ..weights },
-                            parameters,
-                            Bytes::ZERO,
-                            WeightsSource::Index { total },
-                        )
+                        // What cannot be told apart is held, and never read: memory is not promised twice.
+                        loaded.weights.idle += total - loaded.weights.resident();
+                        WeightsSource::Index { total }
                     }
-                    None => (weights, parameters, Bytes::ZERO, WeightsSource::Config),
-                }
+                    None => WeightsSource::Config,
+                };
+                (loaded, Bytes::ZERO, source)
             }
-            Tensors::Unknown => {
-                let (weights, parameters) = estimate(&config, &format)?;
-                (weights, parameters, Bytes::ZERO, WeightsSource::Config)
-            }
+            Tensors::Unknown => (estimate(&config, &format)?, Bytes::ZERO, WeightsSource::Config),
         };
         Ok(Self {
             model_type: config.model_type,
             dimensions: config.dimensions,
             max_context_tokens: config.max_context_tokens,
-            weights,
-            parameters,
+            weights: loaded.weights,
+            halves: loaded.halves,
+            parameters: loaded.parameters,
             left_out,
             source,
             format,
@@ -152,16 +152,31 @@ impl ModelFacts {
     }
 
     /// From dimensions alone, in a format known by its name.
-    pub(crate) fn of_shape(name: &str, cost: ModelCost) -> Self {
+    pub(crate) fn of_shape(name: &str, dimensions: ModelDimensions, format: WeightFormat) -> Self {
+        let weights = Weights::estimate(&dimensions, format);
         Self {
             model_type: name.to_owned(),
-            parameters: cost.dimensions.parameters(),
-            dimensions: Some(cost.dimensions),
+            parameters: dimensions.parameters(),
+            dimensions: Some(dimensions),
             max_context_tokens: None,
-            weights: cost.weights,
+            halves: weights.scaled(format.half_share()),
+            weights,
             left_out: Bytes::ZERO,
             source: WeightsSource::Config,
             format: StoredFormat::half(),
+        }
+    }
+
+    /// The same model in an engine that computes in 32 bits, as MLX does on a CPU, and holds every float so.
+    pub(crate) fn in_float32(&self) -> Self {
+        Self {
+            weights: Weights {
+                every_step: self.weights.every_step + self.halves.every_step,
+                experts: self.weights.experts + self.halves.experts,
+                idle: self.weights.idle + self.halves.idle,
+            },
+            halves: Weights::default(),
+            ..self.clone()
         }
     }
 
@@ -174,7 +189,14 @@ impl ModelFacts {
     }
 }
 
-fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<(Weights, u64), FactsError> {
+/// What an engine that makes text loads.
+struct Loaded {
+    weights: Weights,
+    halves: Weights,
+    parameters: u64,
+}
+
+fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, FactsError> {
     let Some(dimensions) = &config.dimensions else {
         return Err(FactsError::UnknownFamily {
             model_type: config.model_type.clone(),
@@ -185,21 +207,33 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<(Weights, u64
             method: method.clone(),
         });
     }
-    Ok((estimate::weights(dimensions, format), dimensions.parameters()))
+    let weights = estimate::weights(dimensions, format);
+    let wide = estimate::weights(dimensions, &format.in_float32());
+    Ok(Loaded {
+        weights,
+        halves: Weights {
+            every_step: wide.every_step - weights.every_step,
+            experts: wide.experts - weights.experts,
+            idle: wide.idle - weights.idle,
+        },
+        parameters: dimensions.parameters(),
+    })
 }
 
-/// Sorts the parts by when they are read; with the number of weights that are loaded.
-fn count(census: &Census, tied: bool) -> (Weights, u64) {
-    let held = |part: Part| part.is_loaded() && !(tied && part == Part::Head);
+/// Whether an engine that makes text holds the part. A tied head is the embedding table, and a second copy is dropped.
+fn is_held(part: Part, tied: bool) -> bool {
+    part.is_loaded() && !(tied && part == Part::Head)
+}
+
+/// Sorts what `sum` finds in the parts by when it is read.
+fn by_reading(tied: bool, sum: impl Fn(&dyn Fn(Part) -> bool) -> Bytes) -> Weights {
     let is_idle = |part: Part| part == Part::PerLayerEmbedding || (part == Part::Embedding && !tied);
-    let weights = Weights {
-        every_step: census
-            .sum(|part| held(part) && !is_idle(part) && part != Part::RoutedExpert)
-            .bytes,
-        experts: census.part(Part::RoutedExpert).bytes,
-        idle: census.sum(|part| held(part) && is_idle(part)).bytes,
-    };
-    (weights, census.sum(held).parameters)
+    let is_expert = |part: Part| part == Part::RoutedExpert;
+    Weights {
+        every_step: sum(&|part| is_held(part, tied) && !is_idle(part) && !is_expert(part)),
+        experts: sum(&is_expert),
+        idle: sum(&|part| is_held(part, tied) && is_idle(part)),
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,22 @@ impl MatrixFormat {
         }
     }
 
+    fn in_float32(self) -> Self {
+        match self {
+            Self::Float { bits: 16 } => Self::Float { bits: 32 },
+            Self::Grouped {
+                bits,
+                group,
+                group_bits: 32,
+            } => Self::Grouped {
+                bits,
+                group,
+                group_bits: 64,
+            },
+            Self::Float { .. } | Self::Grouped { .. } => self,
+        }
+    }
+
     /// Bits of one weight in the packed matrix.
     pub(super) fn packed_bits(self) -> u32 {
         match self {
@@ -61,6 +77,8 @@ pub(crate) struct StoredFormat {
     left_in_float: Vec<String>,
     /// What is quantised at all; `None` is everything.
     only: Option<&'static str>,
+    /// The format of what is not.
+    unless_quantized: MatrixFormat,
     /// A format whose sizes are not known here, by the name that the file gives it.
     pub(crate) unknown: Option<String>,
 }
@@ -100,6 +118,21 @@ impl StoredFormat {
         Self::uniform(MatrixFormat::HALF)
     }
 
+    /// The same with every float of 16 bits in 32, those of scales and offsets too.
+    pub(super) fn in_float32(&self) -> Self {
+        let widen = |formats: &BTreeMap<String, MatrixFormat>| {
+            let wide = |(module, format): (&String, &MatrixFormat)| (module.clone(), format.in_float32());
+            formats.iter().map(wide).collect()
+        };
+        Self {
+            default: self.default.in_float32(),
+            overrides: widen(&self.overrides),
+            text_overrides: widen(&self.text_overrides),
+            unless_quantized: MatrixFormat::Float { bits: 32 },
+            ..self.clone()
+        }
+    }
+
     fn uniform(default: MatrixFormat) -> Self {
         Self {
             default,
@@ -107,6 +140,7 @@ impl StoredFormat {
             text_overrides: BTreeMap::new(),
             left_in_float: Vec::new(),
             only: None,
+            unless_quantized: MatrixFormat::HALF,
             unknown: None,
         }
     }
@@ -196,7 +230,7 @@ impl StoredFormat {
             .any(|part| module.contains(part.as_str()));
         let quantised = self.only.is_none_or(|part| module.contains(part));
         if left || !quantised {
-            MatrixFormat::HALF
+            self.unless_quantized
         } else {
             self.default
         }

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::dimensions::KvBits;
+use crate::roofline::model::{FloatType, ModelConfig};
 
 /// The headers of a checkpoint, written tensor by tensor as its publisher did.
 #[derive(Default)]
@@ -402,6 +404,51 @@ fn a_tied_head_counts_once() {
     file.floats("lm_head.weight", &[100, 64]);
     let facts = file.facts(&config);
     assert_eq!((facts.weights, facts.left_out), (once, Bytes(12_800)));
+}
+
+/// The engine's own reader counts the same bytes, as stored and in 32 bits.
+#[test]
+fn what_the_engine_holds_is_what_is_told() {
+    let config = json!({
+        "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6, "max_position_embeddings": 512, "tie_word_embeddings": false,
+        "quantization": {"bits": 4, "group_size": 64}
+    });
+    let mut file = Checkpoint::default();
+    file.affine("model.embed_tokens", 4, &[128, 64])
+        .affine("lm_head", 4, &[128, 64])
+        .floats("model.norm.weight", &[64]);
+    let at = |part: &str| format!("model.layers.0.{part}");
+    for (part, rows, columns) in [
+        ("self_attn.q_proj", 64, 64),
+        ("self_attn.k_proj", 32, 64),
+        ("self_attn.v_proj", 32, 64),
+        ("self_attn.o_proj", 64, 64),
+        ("mlp.gate_proj", 128, 64),
+        ("mlp.up_proj", 128, 64),
+        ("mlp.down_proj", 64, 128),
+    ] {
+        file.affine(&at(part), 4, &[rows, columns]);
+    }
+    for (part, size) in [
+        ("input_layernorm", 64),
+        ("post_attention_layernorm", 64),
+        ("self_attn.q_norm", 16),
+        ("self_attn.k_norm", 16),
+    ] {
+        file.floats(&at(&format!("{part}.weight")), &[size]);
+    }
+    let facts = file.facts(&config);
+    let shape = ModelShape::new(ModelConfig::parse(&config.to_string()).unwrap(), &file.table()).unwrap();
+    assert_eq!(facts.parameters, shape.parameters);
+    let wide = facts.in_float32();
+    for (weights, element) in [(facts.weights, FloatType::BF16), (wide.weights, FloatType::F32)] {
+        assert_eq!(weights.resident(), Bytes(shape.resident_bytes(element)));
+    }
+    // The estimate leaves out norms: 64 x 3 + 16 x 2 floats.
+    let guess = estimated(&config).in_float32().weights.resident();
+    assert_eq!(wide.weights.resident() - guess, Bytes(4 * (64 * 3 + 16 * 2)));
 }
 
 #[test]
