@@ -293,34 +293,31 @@ async fn a_full_node_refuses_and_starts_when_there_is_room() {
     }
 }
 
-#[tokio::test]
-async fn an_agent_that_stops_takes_its_workers_along() {
+/// An agent with one worker that was asked to stop and has: the worker's process, and what was said last.
+async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
     let mut scene = Scene::new(SLEEPS);
     scene.want(&["a"]);
     scene.until("a=Loading/Starting/0").await;
     let process = scene.process("a").unwrap();
     let stop = CancellationToken::new();
     stop.cancel();
-    tokio::time::timeout(LONG, scene.sync.run(stop, false))
+    tokio::time::timeout(LONG, scene.sync.run(stop, keep_workers))
         .await
         .unwrap();
-    assert!(!process.is_alive());
-    let phase = scene.reports_rx.borrow().replicas[&key("a")].status.phase;
-    assert_eq!(phase, ReplicaPhase::Pending);
     scene.tasks.cancel();
+    (process, scene.reports_rx.borrow().clone())
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_takes_its_workers_along() {
+    let (process, reports) = stopped_agent(false).await;
+    assert!(!process.is_alive());
+    assert_eq!(reports.replicas[&key("a")].status.phase, ReplicaPhase::Pending);
 }
 
 #[tokio::test]
 async fn workers_can_be_kept_for_the_agents_next_life() {
-    let mut scene = Scene::new(SLEEPS);
-    scene.want(&["a"]);
-    scene.until("a=Loading/Starting/0").await;
-    let process = scene.process("a").unwrap();
-    let stop = CancellationToken::new();
-    stop.cancel();
-    tokio::time::timeout(LONG, scene.sync.run(stop, true))
-        .await
-        .unwrap();
+    let (process, _) = stopped_agent(true).await;
     assert!(process.is_alive());
     process.kill_group().unwrap();
 }

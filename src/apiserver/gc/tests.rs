@@ -16,6 +16,10 @@ use crate::task::Tasks;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
+fn released(object: &Value) -> Value {
+    decide::without_finalizer(object, "example.com/hold")
+}
+
 struct Scenario {
     engine: Engine,
     tasks: Tasks,
@@ -74,6 +78,22 @@ impl Scenario {
             .await
             .unwrap();
         object::uid(self.engine.store.get(&target.key()).unwrap().json()).to_owned()
+    }
+
+    /// Changes a ConfigMap.
+    async fn change(&self, namespace: &str, name: &str, change: impl Fn(&Value) -> Value + Send + Sync) {
+        let target = self.target(BuiltIn::ConfigMap, namespace, name);
+        let change = |object: &Value, _: &mut Warnings| Ok(change(object));
+        let mut warnings = Warnings::default();
+        self.engine
+            .update(
+                &target,
+                Edit::Change(&change),
+                WriteOptions::INTERNAL,
+                &mut warnings,
+            )
+            .await
+            .unwrap();
     }
 
     /// A ConfigMap in `default` with owners `name:uid`, `name:uid!` where it blocks the owner's deletion.
@@ -248,20 +268,7 @@ async fn foreground_deletion_ends_with_the_owner() {
     scenario.delete("root", Propagation::Foreground).await;
     scenario.left(&["held", "root"]).await;
     assert!(object::is_being_deleted(&scenario.get("held").unwrap()));
-    let target = scenario.target(BuiltIn::ConfigMap, "default", "held");
-    let release =
-        |object: &Value, _: &mut Warnings| Ok(decide::without_finalizer(object, "example.com/hold"));
-    let mut warnings = Warnings::default();
-    scenario
-        .engine
-        .update(
-            &target,
-            Edit::Change(&release),
-            WriteOptions::INTERNAL,
-            &mut warnings,
-        )
-        .await
-        .unwrap();
+    scenario.change("default", "held", released).await;
     scenario.left(&[]).await;
     assert_eq!(scenario.deletions(), ["leaf", "child", "held", "root"]);
 }
@@ -271,24 +278,13 @@ async fn a_circle_of_foreground_deletions_comes_to_an_end() {
     let scenario = Scenario::new().await;
     let a = scenario.map("a", &[]).await;
     let b = scenario.map("b", &[format!("a:{a}!")]).await;
-    let target = scenario.target(BuiltIn::ConfigMap, "default", "a");
-    let close = |object: &Value, _: &mut Warnings| {
+    let close = |object: &Value| {
         let mut object = object.clone();
         object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "b", "uid": b,
             "blockOwnerDeletion": true}]);
-        Ok(object)
+        object
     };
-    let mut warnings = Warnings::default();
-    scenario
-        .engine
-        .update(
-            &target,
-            Edit::Change(&close),
-            WriteOptions::INTERNAL,
-            &mut warnings,
-        )
-        .await
-        .unwrap();
+    scenario.change("default", "a", close).await;
     scenario.collect();
     scenario.delete("a", Propagation::Foreground).await;
     scenario.left(&[]).await;
@@ -387,20 +383,7 @@ async fn a_namespace_is_emptied_and_tells_what_it_waits_for() {
             }
         })
         .await;
-    let target = scenario.target(BuiltIn::ConfigMap, "third", "held");
-    let release =
-        |object: &Value, _: &mut Warnings| Ok(decide::without_finalizer(object, "example.com/hold"));
-    let mut warnings = Warnings::default();
-    scenario
-        .engine
-        .update(
-            &target,
-            Edit::Change(&release),
-            WriteOptions::INTERNAL,
-            &mut warnings,
-        )
-        .await
-        .unwrap();
+    scenario.change("third", "held", released).await;
     scenario
         .until(|scenario| {
             scenario
