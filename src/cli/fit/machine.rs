@@ -96,6 +96,9 @@ pub(super) fn of_probe(
         Some(ProbeSource::Now) => Ok(this_machine(Some(measure()?), memory)),
         Some(ProbeSource::File(path)) => {
             let report = read(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+            if is_of(&report, &Host::Native.identity(), Host::Native.memory().total) {
+                return Ok(this_machine(Some(report), memory));
+            }
             let hardware = MeasuredMachine::new(&report.measurements).map(Hardware::Measured);
             if hardware.is_none() {
                 let err = anyhow!(

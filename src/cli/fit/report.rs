@@ -346,26 +346,35 @@ fn basis_words(basis: Basis) -> &'static str {
     }
 }
 
+/// Traffic in decimal units, as bandwidths are.
+fn moved(bytes: f64) -> String {
+    if bytes >= 1e8 {
+        format!("{:.2} GB", bytes / 1e9)
+    } else {
+        format!("{:.1} MB", bytes / 1e6)
+    }
+}
+
 fn bound_words(decode: &DecodePrediction, machine: &Machine) -> String {
-    let gigabytes = decode.bytes_per_token / 1e9;
+    let moved = moved(decode.bytes_per_token);
     match decode.binding {
         Constraint::Bandwidth => {
             let rate = match machine.hardware {
                 Some(Hardware::Chip(chip)) => format!(", and the memory moves {} at best", chip.bandwidth),
                 Some(Hardware::Measured(_)) | None => String::new(),
             };
-            format!("Bound by memory bandwidth: every token moves {gigabytes:.2} GB{rate}.")
+            format!("Bound by memory bandwidth: every token moves {moved}{rate}.")
         }
         Constraint::Compute => {
-            format!("Bound by arithmetic, more than by the {gigabytes:.2} GB that every token moves.")
+            format!("Bound by arithmetic, more than by the {moved} that every token moves.")
         }
         Constraint::Memory
         | Constraint::WorkingSet
         | Constraint::Context
         | Constraint::Disk
-        | Constraint::Policy => format!("Every token moves {gigabytes:.2} GB."),
+        | Constraint::Policy => format!("Every token moves {moved}."),
         Constraint::Overhead => {
-            format!("Bound by launching kernels: the {gigabytes:.2} GB that every token moves are less work.")
+            format!("Bound by launching kernels: the {moved} that every token moves are less work.")
         }
     }
 }
