@@ -423,7 +423,8 @@ impl Model {
         let format_name = written
             .or_else(of_claim)
             .or_else(|| name.and_then(format_of_name))
-            .or_else(|| claimed.quantization.clone());
+            .or_else(|| claimed.quantization.clone())
+            .or_else(|| published_as(name, engine).map(str::to_owned));
         let format = match &format_name {
             Some(format) => Some(ClaimedFormat::parse(format, engine).ok_or_else(|| {
                 InvalidClaim::new(
@@ -447,6 +448,16 @@ impl Model {
             )?,
         })
     }
+}
+
+/// The format that a model comes in unless another is named: gpt-oss was published in MXFP4, ollama's tags without a
+/// format are Q4_K_M.
+fn published_as(name: Option<&str>, engine: Option<&str>) -> Option<&'static str> {
+    if name?.to_ascii_lowercase().contains("gpt-oss") {
+        return Some("mxfp4");
+    }
+    let engine = engine?.to_ascii_lowercase();
+    (engine.contains("ollama") && !engine.contains("mlx")).then_some("q4_k_m")
 }
 
 fn by_name(name: &str) -> Option<(KnownModel, Knowledge)> {

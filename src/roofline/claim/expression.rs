@@ -75,6 +75,8 @@ impl Amount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relation {
     Equal,
+    /// `->`: the result of a calculation, or what a number became.
+    Becomes,
     About,
     Below,
     Above,
@@ -209,7 +211,8 @@ impl Lexer {
             }
             let (token, length) = match (c, self.peek(1)) {
                 ('*', Some('*')) => (Token::Operator(Operator::Power), 2),
-                ('-', Some('>')) | ('=', Some('=')) => (Token::Relation(Relation::Equal), 2),
+                ('=', Some('=')) => (Token::Relation(Relation::Equal), 2),
+                ('-', Some('>')) => (Token::Relation(Relation::Becomes), 2),
                 ('~', Some('=')) | ('=', Some('~')) => (Token::Relation(Relation::About), 2),
                 ('<', Some('=')) => (Token::Relation(Relation::Below), 2),
                 ('>', Some('=')) => (Token::Relation(Relation::Above), 2),
@@ -220,7 +223,8 @@ impl Lexer {
                 ('^', _) => (Token::Operator(Operator::Power), 1),
                 ('(' | '[', _) => (Token::Open, 1),
                 (')' | ']', _) => (Token::Close, 1),
-                ('=' | '→', _) => (Token::Relation(Relation::Equal), 1),
+                ('=', _) => (Token::Relation(Relation::Equal), 1),
+                ('→', _) => (Token::Relation(Relation::Becomes), 1),
                 ('<' | '≤', _) => (Token::Relation(Relation::Below), 1),
                 ('>' | '≥', _) => (Token::Relation(Relation::Above), 1),
                 // `a ≈ b` compares, `a = ≈ b` and `~5` qualify a number.
@@ -483,7 +487,20 @@ impl<'a> Parser<'a> {
 
     fn primary(&mut self) -> Result<Expression, ExpressionError> {
         match self.next() {
-            Some(Token::Number(literal)) => Ok(Expression::Number(literal.clone())),
+            Some(Token::Number(literal)) => {
+                let mut whole = Expression::Number(literal.clone());
+                // `5 min 30 s` is one time.
+                let is_time = |literal: &Literal| literal.meanings[0].dimension == Dimension::SECONDS;
+                while let Some(Token::Number(next)) = self.tokens.get(self.at)
+                    && is_time(literal)
+                    && is_time(next)
+                {
+                    self.at += 1;
+                    let next = Box::new(Expression::Number(next.clone()));
+                    whole = Expression::Binary(Operator::Add, Box::new(whole), next);
+                }
+                Ok(whole)
+            }
             Some(Token::Open) => {
                 let inner = self.sum()?;
                 if self.take(&Token::Close) {

@@ -6,7 +6,7 @@
 
 use super::cell::{Cell, Knowledge};
 use super::machine::{Bin, gigabytes_per_second};
-use super::model::KnownModel;
+use super::model::{ClaimedFormat, KnownModel};
 use super::{Flag, Report};
 use crate::api::v1alpha1::{CacheState, ClaimVerdict, FigureKind};
 use crate::roofline::dimensions::KvBits;
@@ -116,7 +116,7 @@ pub(super) fn kv_bytes(model: &KnownModel, context: f64, bits: f64) -> f64 {
 fn decode(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let Some(limit) = DecodeLimit::new(cell) else {
-        report.remark(field, why_untestable(cell));
+        beyond_any_format(cell, report);
         return;
     };
     let (Some(bin), Some((model, knowledge, format))) = (cell.machine.fastest(), cell.model.sized()) else {
@@ -177,6 +177,35 @@ fn decode(cell: &Cell, report: &mut Report) {
                 limit.ceiling,
             )
             .factor(cell.reading.value / limit.ceiling),
+    );
+}
+
+/// Without its format a rate can still be beyond every one.
+fn beyond_any_format(cell: &Cell, report: &mut Report) {
+    let mut fewest = cell.clone();
+    fewest.model.format.get_or_insert_with(ClaimedFormat::fewest);
+    let limit =
+        DecodeLimit::new(&fewest).filter(|limit| cell.reading.low > limit.hard && !cell.workload.speculative);
+    let Some(limit) = limit else {
+        report.remark(&cell.field, why_untestable(cell));
+        return;
+    };
+    let message = format!(
+        "{} is impossible even at two bits per weight: {} per pass and {} allow {:.1} tok/s",
+        with_unit(cell),
+        gigabytes(limit.streamed),
+        gigabytes_per_second(limit.bandwidth),
+        limit.hard
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::ExceedsRoofline, message)
+            .instead(
+                with_unit(cell),
+                format!("at most {:.1} tok/s", limit.hard),
+                limit.hard,
+            )
+            .factor(cell.reading.value / limit.hard),
     );
 }
 

@@ -218,7 +218,8 @@ impl Spelling {
             } else if piece.starts_with(|c: char| c.is_ascii_digit()) {
                 // `llama-3.1` is `llama3.1`; dates (`2507`) and later numbers are no versions.
                 let version = piece.trim_end_matches(".0");
-                match spelt.words.last_mut().filter(|_| joins && version.len() < 4) {
+                let is_version = version.len() < 4 && version.chars().all(|c| c.is_ascii_digit() || c == '.');
+                match spelt.words.last_mut().filter(|_| joins && is_version) {
                     Some(word) => word.push_str(version),
                     None if piece.contains('x') => spelt.words.push(piece.to_owned()),
                     None => {}
@@ -335,6 +336,21 @@ pub(super) struct ClaimedFormat {
 }
 
 impl ClaimedFormat {
+    /// No build of any model has fewer bits: two, and the scales of a group.
+    pub(super) fn fewest() -> Self {
+        let bits = FormatBits {
+            body: 2.06,
+            experts: 2.06,
+            head: 2.06,
+        };
+        Self {
+            likely: bits,
+            least: bits,
+            spread: 0.0,
+            nominal: 2.0,
+        }
+    }
+
     pub(super) fn parse(name: &str, engine: Option<&str>) -> Option<Self> {
         let lower = name.trim().to_ascii_lowercase().replace([' ', '-'], "_");
         let same = |bits: f64| FormatBits {
@@ -463,6 +479,7 @@ mod tests {
             ("Phi-4-mini-instruct", "phi-4-mini"),
             ("phi-4", "phi-4"),
             ("Phi-3.5-mini-instruct", "phi-3.5-mini"),
+            ("Phi-3-medium-4k-instruct", "phi-3-medium"),
             ("gemma-4-26b-a4b-it-4bit", "gemma4-26b-a4b"),
             ("Qwen3.5-9B-MLX-4bit", "qwen3.5-9b"),
             ("GLM-4.5-Air", "glm-4.5-air-106b"),

@@ -81,7 +81,7 @@ impl<'a> Statement<'a> {
 
     pub(super) fn check(&self) -> Outcome {
         let sides = match expression::parse(self.calculation) {
-            Ok(sides) if sides.len() >= 2 => sides,
+            Ok(sides) if sides.len() >= 2 => changes(sides),
             Ok(_) => return Outcome::Unreadable("it has no `=`: write CALCULATION = RESULT".to_owned()),
             Err(err) => return Outcome::Unreadable(err.to_string()),
         };
@@ -170,6 +170,14 @@ impl<'a> Statement<'a> {
                 meant.push(as_written.scaled(shown.scale));
             } else if bare(&right.expression) {
                 meant.push(as_written);
+            } else if calculated.value != 0.0 && calculated.dimension == Dimension::NONE / claimed.dimension {
+                // `20 ms/token = 50 tok/s`
+                let value = calculated.value.recip();
+                meant = vec![Amount {
+                    value,
+                    slack: value * value * calculated.slack,
+                    dimension: claimed.dimension,
+                }];
             } else if !is_loose(&left.expression, choose) {
                 return Err(format!(
                     "its sides are different kinds of quantity: {} and {}",
@@ -250,6 +258,19 @@ impl<'a> Statement<'a> {
         }
         readings
     }
+}
+
+/// `60 -> 72 = +20 %` says by how much a number changed: what it became over what it was.
+fn changes(mut sides: Vec<Side>) -> Vec<Side> {
+    let is_change = sides.len() > 2
+        && sides[1].relation == Relation::Becomes
+        && sides[..2].iter().all(|side| side.expression.literal().is_some());
+    if is_change {
+        let before = Box::new(sides.remove(0).expression);
+        let after = Box::new(sides[0].expression.clone());
+        sides[0].expression = Expression::Binary(Operator::Divide, after, before);
+    }
+    sides
 }
 
 fn is_decimal_bytes(literal: &Literal) -> bool {
@@ -425,7 +446,7 @@ fn holds(calculated: Amount, claimed: Amount, shown: &Shown, relation: Relation)
     match relation {
         Relation::Below => difference <= tolerance,
         Relation::Above => -difference <= tolerance,
-        Relation::Equal | Relation::About => {
+        Relation::Equal | Relation::Becomes | Relation::About => {
             if relation == Relation::About {
                 tolerance = tolerance.max(ABOUT * claimed.value.abs());
             }

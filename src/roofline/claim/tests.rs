@@ -124,6 +124,11 @@ fn arithmetic_that_holds_is_left_alone() {
         "50 / 414.34 ms = 120.67 tok/s",
         "1/3 = 0.33 = 33 %",
         "0.1 + 0.2 = 0.3",
+        "60 tok/s -> 72 tok/s = +20 %",
+        "11.77 ms → 10.52 ms = -10.6 %",
+        "2 * 3 -> 6",
+        "5 min 30 s = 330 s",
+        "20 ms/token = 50 tok/s",
     ] {
         let said = outcome(text);
         assert!(matches!(said, Outcome::Holds { .. }), "{text}: {said:?}");
@@ -150,6 +155,8 @@ fn arithmetic_that_does_not_hold_is_corrected() {
         ("5 > 6", 5.0),
         ("200 GB/s / 4 GB = 60 tok/s", 50.0),
         ("16829/571 = 28.5x", 29.47),
+        ("60 -> 72 = +25 %", 20.0),
+        ("20 ms/token = 40 tok/s", 50.0),
     ];
     for (text, right) in cases {
         let value = right_of(text);
