@@ -101,7 +101,7 @@ fn scale(value: f64, (from, to): (f64, f64), (start, end): (f64, f64)) -> f64 {
 }
 
 fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
-    let mut drawing = Drawing::new("Decode, tokens/s: predicted over measured, its chip left out");
+    let mut drawing = Drawing::new("Decode, tokens/s, each chip left out once");
     drawing.engines();
     let range = (3f64.ln(), 600f64.ln());
     let place = |measured: f64, predicted: f64| {
@@ -185,7 +185,7 @@ fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
 
 fn coverage(validation: &Validation) -> String {
     let mut drawing = Drawing::new("Share of left-out rows inside p10–p90 (80 % is right)");
-    let x = |share: f64| scale(share, (0.0, 1.0), (LEFT + 90.0, WIDTH - RIGHT - 20.0));
+    let x = |share: f64| scale(share, (0.0, 1.0), (LEFT + 150.0, WIDTH - RIGHT - 20.0));
     let mut bars: Vec<(String, f64)> = Vec::new();
     for stratum in Stratum::ALL {
         for familiarity in Familiarity::ALL {
@@ -199,7 +199,7 @@ fn coverage(validation: &Validation) -> String {
     let step = (HEIGHT - BOTTOM - TOP) / bars.len().max(1) as f64;
     for (index, (label, share)) in bars.iter().enumerate() {
         let y = TOP + (index as f64 + 0.5) * step;
-        drawing.text(LEFT + 82.0, y + 4.0, "end", label);
+        drawing.text(LEFT + 142.0, y + 4.0, "end", label);
         let style = format!("stroke=\"#0072b2\" stroke-width=\"{:.1}\"", step * 0.6);
         drawing.line((x(0.0), y), (x(*share), y), &style);
     }
