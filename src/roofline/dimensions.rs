@@ -382,14 +382,6 @@ impl ModelDimensions {
             .sum()
     }
 
-    /// What one decode step reads of the cache of a sequence of `context` tokens.
-    pub(crate) fn kv_read_bytes(&self, context: u32, bits: KvBits) -> Bytes {
-        self.layers
-            .iter()
-            .map(|layer| layer.attention.kv_read_bytes(context, bits))
-            .sum()
-    }
-
     /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`. The head runs once,
     /// for the last token.
     pub(crate) fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {

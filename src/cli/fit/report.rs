@@ -210,11 +210,18 @@ fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
         line(out, &format!("  {what:<12}{:>10}  {why}", bytes.to_string()));
     };
     let source = match &facts.source {
-        WeightsSource::Headers(_) => "counted, tensor by tensor",
-        WeightsSource::Index { .. } => "as the index of the files says",
-        WeightsSource::Config => "estimated from dimensions and format",
+        WeightsSource::Headers(census) => {
+            let types: Vec<&str> = census
+                .element_types
+                .keys()
+                .map(|stored| stored.as_str())
+                .collect();
+            format!("counted, tensor by tensor ({})", types.join(", "))
+        }
+        WeightsSource::Index { .. } => "as the index of the files says".to_owned(),
+        WeightsSource::Config => "estimated from dimensions and format".to_owned(),
     };
-    row("weights", need.weights, source);
+    row("weights", need.weights, &source);
     if facts.left_out > Bytes::ZERO {
         let parts = left_out_parts(&facts.source);
         row(

@@ -34,22 +34,6 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 13] = [
-        Self::Embedding,
-        Self::PerLayerEmbedding,
-        Self::Head,
-        Self::Attention,
-        Self::Dense,
-        Self::Router,
-        Self::SharedExpert,
-        Self::RoutedExpert,
-        Self::Norm,
-        Self::Vision,
-        Self::Audio,
-        Self::Prediction,
-        Self::Other,
-    ];
-
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
