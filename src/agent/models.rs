@@ -10,14 +10,11 @@ use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelSource, NodeModel};
 use crate::artifact::{Located, ModelDirectory};
 use crate::error::Chain;
 use crate::model_dir::{self, ModelDir};
-use crate::roofline::checkpoint::{MatrixStorage, ModelShape};
-use crate::roofline::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions};
+use crate::roofline::dimensions::KvBits;
 use crate::roofline::facts::ModelFacts;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::FloatType;
 use crate::roofline::predict::ModelCost;
-use crate::roofline::weights::Weights;
-use crate::units::Bytes;
 
 /// A model that can be served.
 #[derive(Debug, Clone, PartialEq)]
@@ -201,61 +198,10 @@ fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, Mo
         fingerprint: located.fingerprint,
         architecture: config.architecture.as_str(),
         served: Arc::new(ServedModel {
-            cost: cost(&model.shape, element),
+            cost: ModelCost::of_checkpoint(&model.shape, element),
             kv_bits: KvBits::new(8 * element.bytes() as u32),
         }),
         max_context_tokens: u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX),
-    })
-}
-
-fn cost(shape: &ModelShape, element: FloatType) -> ModelCost {
-    let config = &shape.config;
-    let layer = Layer {
-        attention: Attention::Grouped {
-            heads: config.attention_heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            window: None,
-            output_gate: false,
-            keys_are_values: false,
-            shares_cache: false,
-        },
-        feed_forward: FeedForward::Dense {
-            intermediate: config.intermediate_size,
-            matrices: 3,
-        },
-    };
-    let resident = Bytes(shape.resident_bytes(element));
-    let idle = if shape.tied {
-        Bytes::ZERO
-    } else {
-        embedding_bytes(shape, element)
-    };
-    ModelCost {
-        dimensions: ModelDimensions {
-            hidden: config.hidden_size,
-            vocabulary: config.vocab_size,
-            tied_embeddings: shape.tied,
-            per_layer_inputs: None,
-            layers: vec![layer; config.layers as usize],
-        },
-        weights: Weights {
-            every_step: resident - idle,
-            experts: Bytes::ZERO,
-            idle,
-        },
-    }
-}
-
-/// Of the token embedding as the engine holds it.
-fn embedding_bytes(shape: &ModelShape, element: FloatType) -> Bytes {
-    let elements = u64::from(shape.config.vocab_size) * u64::from(shape.config.hidden_size);
-    Bytes(match shape.matrices.get("model.embed_tokens") {
-        Some(MatrixStorage::Affine(scheme)) => {
-            let scales = 2 * element.bytes() * elements / u64::from(scheme.group_size);
-            elements * u64::from(scheme.bits) / 8 + scales
-        }
-        Some(MatrixStorage::Float) | None => elements * element.bytes(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! The command line: one file per verb, each with its arguments and a `run`.
 
 mod agent;
+#[cfg(feature = "mlx")]
+mod bench;
 mod claim;
 mod crd;
 mod fit;
@@ -65,6 +67,9 @@ enum Command {
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
+    /// Predict and measure decode speed on this machine, with models of random weights.
+    #[cfg(feature = "mlx")]
+    Bench(bench::Args),
     /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
@@ -138,6 +143,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
+        #[cfg(feature = "mlx")]
+        Command::Bench(args) => bench::run(&args),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),

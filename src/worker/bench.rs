@@ -1,12 +1,13 @@
-//! The engine without HTTP, for `cargo bench`: what a request through gateway, agent and worker is compared with.
+//! The engine without HTTP, for benchmarks: what a request through gateway, agent and worker is compared with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use tokio::sync::oneshot;
 
-use super::engine::{Engine, EngineConfig};
+use super::engine::{Engine, EngineConfig, EngineError};
 use super::metrics::WorkerMetrics;
 use super::prompt::Prompter;
 use super::sequence::Event;
@@ -22,6 +23,7 @@ use crate::openai::request::Options;
 #[derive(Debug)]
 pub struct BareEngine {
     engine: Engine,
+    ended: Option<oneshot::Receiver<Result<(), EngineError>>>,
     prompter: Arc<Prompter>,
     clock: Clock,
 }
@@ -35,6 +37,8 @@ pub struct Answer {
     pub first_text: Duration,
     /// From the question to the end of the answer.
     pub total: Duration,
+    /// By the engine's own clock, from the first token to the last. None where there was one token.
+    pub decode_tokens_per_second: Option<f64>,
 }
 
 impl BareEngine {
@@ -57,7 +61,7 @@ impl BareEngine {
         let prompter = Arc::new(prompter);
         let metrics =
             WorkerMetrics::register(&Registry::new()).map_err(|err| WorkerError::Metrics { err })?;
-        let (engine, _ended) = Engine::spawn(EngineConfig {
+        let (engine, ended) = Engine::spawn(EngineConfig {
             model,
             context_tokens,
             prompter: Arc::clone(&prompter),
@@ -68,6 +72,7 @@ impl BareEngine {
         .map_err(|err| WorkerError::Engine { err })?;
         Ok(Self {
             engine,
+            ended: Some(ended),
             prompter,
             clock,
         })
@@ -109,6 +114,18 @@ impl BareEngine {
             completion_tokens: done.completion_tokens,
             first_text: first.unwrap_or(end) - begin,
             total: end - begin,
+            decode_tokens_per_second: self.engine.state().last_decode_tokens_per_second(),
         })
+    }
+}
+
+/// Some devices' libraries end the process with an error if a thread still uses them then.
+impl Drop for BareEngine {
+    fn drop(&mut self) {
+        self.engine.stop();
+        if let Some(ended) = self.ended.take() {
+            // However it ended, it is over.
+            drop(ended.blocking_recv());
+        }
     }
 }

@@ -161,6 +161,11 @@ impl EngineState {
         }
     }
 
+    /// Of the last request.
+    pub(crate) fn last_decode_tokens_per_second(&self) -> Option<f64> {
+        lock(&self.recent).back()?.decode_tokens_per_second
+    }
+
     /// Median duration of recent requests.
     pub(crate) fn typical_duration(&self) -> Option<Duration> {
         median(lock(&self.recent).iter().map(|s| s.duration.as_secs_f64())).map(Duration::from_secs_f64)

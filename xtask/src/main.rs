@@ -2,6 +2,7 @@
 //!
 //! Kept thin: what a user of rooflet needs belongs to the binary, not here.
 
+mod bench_roofline;
 mod chaos;
 mod check_macos;
 mod console;
@@ -28,6 +29,7 @@ usage: cargo xtask VERB
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
+  bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench`
   check-macos           clippy over the code as a Mac compiles it
 ";
 
@@ -51,6 +53,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
+        ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -54,12 +54,18 @@ pub(crate) struct Measurements {
     /// The same with other bits and with several vectors at once; each of these is another kernel.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) quantized: Vec<QuantizedFigure>,
+    /// Bits of a scale in memory: 16, or 32 where the engine computes in 32 bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scale_bits: Option<u32>,
     /// One token's attention to the keys and values before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attention: Vec<AttentionFigure>,
     /// Seconds that one kernel costs whatever it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) launch_seconds: Option<Spread>,
+    /// Seconds from asking for one small result to having it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) round_trip_seconds: Option<Spread>,
     /// The small kernels of one decoder layer, between its matrix products and its attention.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) layers: Vec<LayerFigure>,
@@ -156,6 +162,9 @@ pub(crate) struct LayerFigure {
     pub(crate) hidden_size: u32,
     /// Seconds for one token.
     pub(crate) seconds: Spread,
+    /// Of these, the seconds in which the kernels are described to the engine, before the first of them runs. A
+    /// model's next token is described while the device works on the last one.
+    pub(crate) describing_seconds: f64,
 }
 
 /// What was left of the speed after a while.

@@ -55,9 +55,7 @@ enum Output {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let report = measure(args, &Host::Native, &Clock::System)?;
-    // Scales are held in the type the engine computes in, and no CPU computes in half precision.
-    let scale_bits = if report.engine.device == "cpu" { 32 } else { 16 };
-    let roofline = Roofline::new(&report.measurements, scale_bits);
+    let roofline = Roofline::new(&report.measurements);
     ui::output(&match args.output {
         Output::Json => serde_json::to_string_pretty(&report)? + "\n",
         Output::Yaml => yaml::to_string(&report)?,

@@ -32,14 +32,14 @@ pub(super) struct Point {
 }
 
 impl Roofline {
-    /// `scale_bits` are those of a scale or a bias in memory, of which a group of 64 weights has one each. `None` where
-    /// the probe lacks the products.
-    pub(super) fn new(measured: &Measurements, scale_bits: u32) -> Option<Self> {
+    /// `None` where the probe lacks the products.
+    pub(super) fn new(measured: &Measurements) -> Option<Self> {
         let (matmul, prefill) = (
             measured.matmul_flops_per_second?,
             measured.quantized_matmul_flops_per_second?,
         );
-        let weight_bits = 4.0 + 2.0 * f64::from(scale_bits) / 64.0;
+        // A group of 64 weights has a scale and a bias.
+        let weight_bits = 4.0 + 2.0 * f64::from(measured.scale_bits?) / 64.0;
         let per_byte = FLOPS_PER_WEIGHT * 8.0 / weight_bits;
         let mut points = vec![Point {
             mark: 'D',
@@ -163,6 +163,7 @@ pub(super) fn example() -> Roofline {
     };
     // The H200's published-by-us figures: a kernel that is far below its memory.
     let measured = Measurements {
+        scale_bits: Some(16),
         read: figure(3566e9),
         qmv: figure(739e9),
         quantized: vec![QuantizedFigure {
@@ -175,7 +176,7 @@ pub(super) fn example() -> Roofline {
         quantized_matmul_flops_per_second: spread(200e12),
         ..Measurements::default()
     };
-    Roofline::new(&measured, 16).unwrap()
+    Roofline::new(&measured).unwrap()
 }
 
 #[cfg(test)]

@@ -107,6 +107,9 @@ fn figures(measured: &Measurements) -> String {
     if let Some(launch) = &measured.launch_seconds {
         table.spread("one launch", launch, microseconds);
     }
+    if let Some(round_trip) = &measured.round_trip_seconds {
+        table.spread("one round trip", round_trip, microseconds);
+    }
     for layer in &measured.layers {
         let name = format!("small kernels, width {}", layer.hidden_size);
         table.spread(&name, &layer.seconds, microseconds);
@@ -227,6 +230,7 @@ fn all_steady(measured: &Measurements) -> bool {
         .chain(measured.disk_read.iter().map(|disk| &disk.figure));
     let spreads = [
         &measured.launch_seconds,
+        &measured.round_trip_seconds,
         &measured.matmul_flops_per_second,
         &measured.quantized_matmul_flops_per_second,
     ];

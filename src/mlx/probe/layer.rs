@@ -11,7 +11,7 @@ use mlx_rs::{Array, random};
 use super::plan::{MIN_BUFFERS, Plan};
 use super::quantized::element;
 use super::sampling::Sampler;
-use crate::api::v1alpha1::{AttentionFigure, LayerFigure, Spread};
+use crate::api::v1alpha1::{AttentionFigure, LayerFigure};
 use crate::mlx::device::Backend;
 use crate::roofline::probing::{self, rate};
 
@@ -82,51 +82,90 @@ pub(super) fn small_kernels(
     plan.hidden_sizes
         .into_iter()
         .map(|hidden| {
-            let seconds = layer_seconds(hidden, backend, sampler)?;
+            let mut layer = Layer::new(hidden, backend)?;
+            let seconds = sampler.seconds(|launches, first| {
+                let x = layer.describe(launches, first)?;
+                eval([&x].into_iter().chain(&layer.cache))
+            })?;
+            // Nothing is evaluated: what is described is dropped.
+            let mut layer = Layer::new(hidden, backend)?;
+            let describing = sampler.seconds(|launches, first| {
+                let before = layer.cache.clone();
+                drop(layer.describe(launches, first)?);
+                layer.cache = before;
+                Ok(())
+            })?;
             Ok(LayerFigure {
                 hidden_size: hidden.cast_unsigned(),
                 seconds,
+                describing_seconds: describing.median.min(seconds.median),
             })
         })
         .collect()
 }
 
-fn layer_seconds(hidden: i32, backend: Backend, sampler: &Sampler<'_>) -> Result<Spread> {
-    let heads = hidden / HEAD_DIM;
-    let key_heads = (heads / 2).max(1);
-    let weight = ones_dtype(&[hidden], element(backend))?;
-    let start = normal(&[1, 1, hidden], 7, backend)?;
-    let gate = normal(&[1, 1, MLP_WIDTH * hidden], 8, backend)?;
-    let new_keys = normal(&[1, 1, key_heads * HEAD_DIM], 9, backend)?;
-    let mut cache = (0..2)
-        .map(|_| zeros_dtype(&[1, key_heads, CACHE_TOKENS, HEAD_DIM], element(backend)))
-        .collect::<Result<Vec<_>>>()?;
-    eval([&weight, &start, &gate, &new_keys].into_iter().chain(&cache))?;
-    let by_head = |array: &Array, heads: i32| {
-        array
-            .reshape(&[1, 1, heads, HEAD_DIM])?
-            .transpose_axes(&[0, 2, 1, 3])
-    };
-    let rotate = |array: &Array, at: i32| rope(array, HEAD_DIM, false, 10_000.0, 1.0, at, None::<&Array>);
-    sampler.seconds(|launches, first| {
-        let mut x = start.clone();
-        for launch in 0..launches {
-            let at = i32::try_from((first + launch) % CACHE_TOKENS as usize).unwrap_or(0);
-            let normed = rms_norm(&x, Some(&weight), 1e-6)?;
+/// What the small kernels of one layer work on.
+struct Layer {
+    hidden: i32,
+    weight: Array,
+    start: Array,
+    gate: Array,
+    new_keys: Array,
+    /// Keys and values.
+    cache: Vec<Array>,
+}
+
+impl Layer {
+    fn new(hidden: i32, backend: Backend) -> Result<Self> {
+        let key_heads = key_heads(hidden);
+        let cache_shape = [1, key_heads, CACHE_TOKENS, HEAD_DIM];
+        let layer = Self {
+            hidden,
+            weight: ones_dtype(&[hidden], element(backend))?,
+            start: normal(&[1, 1, hidden], 7, backend)?,
+            gate: normal(&[1, 1, MLP_WIDTH * hidden], 8, backend)?,
+            new_keys: normal(&[1, 1, key_heads * HEAD_DIM], 9, backend)?,
+            cache: (0..2)
+                .map(|_| zeros_dtype(&cache_shape, element(backend)))
+                .collect::<Result<Vec<_>>>()?,
+        };
+        let inputs = [&layer.weight, &layer.start, &layer.gate, &layer.new_keys];
+        eval(inputs.into_iter().chain(&layer.cache))?;
+        Ok(layer)
+    }
+
+    /// A chain of `layers` layers for the token at `first` and those after it. Lazy.
+    fn describe(&mut self, layers: usize, first: usize) -> Result<Array> {
+        let (heads, key_heads) = (self.hidden / HEAD_DIM, key_heads(self.hidden));
+        let by_head = |array: &Array, heads: i32| {
+            array
+                .reshape(&[1, 1, heads, HEAD_DIM])?
+                .transpose_axes(&[0, 2, 1, 3])
+        };
+        let rotate = |array: &Array, at: i32| rope(array, HEAD_DIM, false, 10_000.0, 1.0, at, None::<&Array>);
+        let mut x = self.start.clone();
+        for layer in 0..layers {
+            let at = i32::try_from((first + layer) % CACHE_TOKENS as usize).unwrap_or(0);
+            let normed = rms_norm(&x, Some(&self.weight), 1e-6)?;
             let queries = rotate(&by_head(&normed, heads)?, at)?;
-            let keys = rotate(&by_head(&new_keys, key_heads)?, at)?;
-            let values = by_head(&new_keys, key_heads)?;
-            for (all, new) in cache.iter_mut().zip([keys, values]) {
+            let keys = rotate(&by_head(&self.new_keys, key_heads)?, at)?;
+            let values = by_head(&self.new_keys, key_heads)?;
+            for (all, new) in self.cache.iter_mut().zip([keys, values]) {
                 all.try_index_mut((Ellipsis, at..at + 1, ..), &new)?;
             }
             let merged = queries.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, 1, -1])?;
             let attended = add(&x, merged)?;
-            let normed = rms_norm(&attended, Some(&weight), 1e-6)?;
-            let activated = multiply(multiply(&gate, sigmoid(&gate)?)?, &gate)?;
-            let narrowed = activated.try_index((.., .., ..hidden))?;
+            let normed = rms_norm(&attended, Some(&self.weight), 1e-6)?;
+            let activated = multiply(multiply(&self.gate, sigmoid(&self.gate)?)?, &self.gate)?;
+            let narrowed = activated.try_index((.., .., ..self.hidden))?;
             // The norm, not the sum before it: a long chain must stay within what half precision holds.
             x = add(normed, narrowed)?;
         }
-        eval([&x].into_iter().chain(&cache))
-    })
+        Ok(x)
+    }
+}
+
+/// Two query heads for each, as in small models.
+fn key_heads(hidden: i32) -> i32 {
+    (hidden / HEAD_DIM / 2).max(1)
 }

@@ -22,6 +22,7 @@ use self::sampling::Sampler;
 use super::device::{self, Backend};
 use crate::api::v1alpha1::{Measurements, Sustained};
 use crate::clock::Clock;
+use crate::roofline::model::FloatType;
 use crate::roofline::probing;
 use crate::units::Bytes;
 use crate::wire::EngineInfo;
@@ -102,6 +103,7 @@ fn measure_as(
     drop(ring);
     free()?;
     let launch_seconds = quantized::launch_seconds(&plan, backend, &qmv, &sampler)?;
+    let round_trip_seconds = quantized::round_trip_seconds(&plan, backend, &sampler)?;
     let attention = layer::attention(&plan, backend, &sampler)?;
     let layers = layer::small_kernels(&plan, backend, &sampler)?;
     free()?;
@@ -116,8 +118,10 @@ fn measure_as(
         triad: Some(triad),
         qmv,
         quantized,
+        scale_bits: Some(8 * backend.compute_type(FloatType::F16).bytes() as u32),
         attention,
         launch_seconds: Some(launch_seconds),
+        round_trip_seconds: Some(round_trip_seconds),
         layers,
         matmul_flops_per_second: Some(matmul),
         quantized_matmul_flops_per_second: Some(quantized_matmul),

@@ -180,3 +180,15 @@ pub(super) fn launch_seconds(
         ..spread
     })
 }
+
+/// From asking for one tiny product to having it: what a decode step waits for besides its kernels.
+pub(super) fn round_trip_seconds(plan: &Plan, backend: Backend, sampler: &Sampler<'_>) -> Result<Spread> {
+    let matrix = Quantized::random(plan.tiny_side, 4, backend)?;
+    let start = rows(1, plan.tiny_side, backend)?;
+    sampler.seconds(|launches, _| {
+        for _ in 0..launches {
+            eval([&matrix.multiply(start.clone())?])?;
+        }
+        Ok(())
+    })
+}

@@ -10,9 +10,15 @@ use crate::api::v1alpha1::{AttentionFigure, Measurements, Spread};
 const MAX_BATCHES: usize = 4;
 /// Query, key, value and output projections, and the three of a gated block.
 const MATRICES_PER_LAYER: f64 = 7.0;
-/// Bits of a weight with its share of scales in the formats that a probe measures: affine groups of 64.
-const FOUR_BITS: f64 = 4.5;
-const EIGHT_BITS: f64 = 8.5;
+/// Kernels of a layer that are neither a matrix's nor among those measured as small: attention, and the two cuts that it
+/// takes of the cache.
+const ATTENTION_KERNELS: f64 = 3.0;
+/// Kernels of a step outside its layers: the embedding's three look-ups and their expansion, the last norm, two cuts, the
+/// conversion of the logits, and the choice.
+const STEP_KERNELS: f64 = 9.0;
+/// Weights that share a scale and a bias in the formats that a probe measures, and bits of a scale unless it says.
+const GROUP_SIZE: f64 = 64.0;
+const SCALE_BITS: u32 = 16;
 /// Half-width, as a logarithm, of what the figures leave open: shapes of matrices other than the probe's, and the
 /// host's own work between steps. Not fitted; runs on the node narrow it (see `calibration`).
 const OPEN_SPREAD: f64 = 0.12;
@@ -20,9 +26,10 @@ const OPEN_SPREAD: f64 = 0.12;
 /// What a probe measured, as far as speed depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MeasuredMachine {
-    /// Seconds to multiply one vector with one weight, by bits per weight: of 4 and 8 bits, and per bit of a float.
-    four_bits: f64,
-    eight_bits: f64,
+    /// Bits of a weight with its share of scales, and seconds to multiply one vector with it: of 4 and 8 bits.
+    four_bits: (f64, f64),
+    eight_bits: (f64, f64),
+    /// Seconds per bit of a float.
     float_bit: f64,
     /// How many times longer so many vectors take than one; unused places are zero.
     batches: [(f64, f64); MAX_BATCHES],
@@ -31,6 +38,10 @@ pub(crate) struct MeasuredMachine {
     launch: f64,
     /// Seconds of one layer's small kernels: at width zero, and per unit of width.
     layer: (f64, f64),
+    /// Of these, the seconds in which they are described to the engine.
+    describing: f64,
+    /// Seconds from asking for one small result to having it.
+    round_trip: f64,
     /// Operations per second.
     float_flops: f64,
     quantized_flops: f64,
@@ -72,15 +83,27 @@ impl MeasuredMachine {
             .launch_seconds
             .as_ref()
             .map_or(0.0, |spread| spread.median.max(0.0));
+        let scale_bits = f64::from(probe.scale_bits.unwrap_or(SCALE_BITS));
+        let weight = |bits: f64, rate: f64| {
+            let bits = bits + 2.0 * scale_bits / GROUP_SIZE;
+            (bits, bits / 8.0 / rate)
+        };
         let float_flops = median(&probe.matmul_flops_per_second);
         Some(Self {
-            four_bits: FOUR_BITS / 8.0 / qmv,
-            eight_bits: EIGHT_BITS / 8.0 / eight,
+            four_bits: weight(4.0, qmv),
+            eight_bits: weight(8.0, eight),
             float_bit: 1.0 / 8.0 / read,
             batches,
             attention: attention(&probe.attention, read),
             launch,
             layer: small_kernels(probe, launch),
+            describing: probe
+                .layers
+                .iter()
+                .map(|layer| layer.describing_seconds.max(0.0))
+                .sum::<f64>()
+                / probe.layers.len().max(1) as f64,
+            round_trip: median(&probe.round_trip_seconds).unwrap_or(0.0),
             float_flops: float_flops.unwrap_or(read),
             quantized_flops: median(&probe.quantized_matmul_flops_per_second)
                 .or(float_flops)
@@ -101,12 +124,12 @@ impl MeasuredMachine {
         let float = 16.0 * self.float_bit;
         if bits >= 16.0 {
             bits * self.float_bit
-        } else if bits >= EIGHT_BITS {
-            line(bits, (EIGHT_BITS, self.eight_bits), (16.0, float))
-        } else if bits >= FOUR_BITS {
-            line(bits, (FOUR_BITS, self.four_bits), (EIGHT_BITS, self.eight_bits))
+        } else if bits >= self.eight_bits.0 {
+            line(bits, self.eight_bits, (16.0, float))
+        } else if bits >= self.four_bits.0 {
+            line(bits, self.four_bits, self.eight_bits)
         } else {
-            self.four_bits * bits / FOUR_BITS
+            self.four_bits.1 * bits / self.four_bits.0
         }
     }
 
@@ -137,14 +160,20 @@ impl MeasuredMachine {
             + work.expert_layers * p.expert_layer
             + work.linear_layers * p.linear_layer;
         let (fixed, per_width) = self.layer;
-        let layer = fixed + per_width * work.hidden + MATRICES_PER_LAYER * self.launch;
-        let overhead = (work.layers + kinds) * layer;
+        let small = fixed + per_width * work.hidden;
         let memory = multiplying + attending;
+        // The program describes the next token while the device works on this one: a step takes the longer of the two,
+        // and on small models with fast devices that is the describing.
+        let layers = work.layers + kinds;
+        let device = memory + layers * (small - self.describing).max(0.0);
+        let program = layers * (small + (MATRICES_PER_LAYER + ATTENTION_KERNELS) * self.launch)
+            + STEP_KERNELS * self.launch;
+        let total = device.max(program) + self.round_trip;
         StepTime {
             memory,
             arithmetic: 0.0,
-            overhead,
-            total: memory + overhead,
+            overhead: total - memory,
+            total,
         }
     }
 
@@ -209,7 +238,7 @@ fn small_kernels(probe: &Measurements, launch: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::v1alpha1::{Figure, QuantizedFigure};
+    use crate::api::v1alpha1::{Figure, LayerFigure, QuantizedFigure};
 
     fn figure(rate: f64) -> Figure {
         Figure {
@@ -273,6 +302,71 @@ mod tests {
             "batches are taken as measured, {slower}"
         );
         assert!((machine.batch_factor(32.0) - 2.0 * 739.0 / 941.0).abs() < 1e-9);
+    }
+
+    fn plain(bits_per_weight: f64, millions: f64, layers: f64) -> StepWork {
+        StepWork {
+            batch: 1.0,
+            dense: millions * 1e6 * bits_per_weight / 8.0,
+            experts: 0.0,
+            kv: 0.0,
+            states: 0.0,
+            active_billions: millions / 1e3,
+            bits_per_weight,
+            hidden: 1024.0,
+            queries_per_key: 2.0,
+            layers,
+            windowed_layers: 0.0,
+            expert_layers: 0.0,
+            linear_layers: 0.0,
+        }
+    }
+
+    /// MLX on a CPU takes as long for a weight of 4 bits as for one of 8, and holds scales in 32 bits.
+    #[test]
+    fn bits_do_not_matter_where_arithmetic_is_the_limit() {
+        let measured = Measurements {
+            read: figure(4.8e9),
+            qmv: figure(0.7e9),
+            quantized: vec![quantized(8, 1, 0.7e9 * 9.0 / 5.0)],
+            scale_bits: Some(32),
+            ..Measurements::default()
+        };
+        let machine = MeasuredMachine::new(&measured).unwrap();
+        let p = &super::super::Parameters::built_in().decode;
+        let seconds = |bits| machine.step_time(&plain(bits, 100.0, 0.0), p).memory;
+        assert!((seconds(5.0) / seconds(9.0) - 1.0).abs() < 1e-9);
+        // 62.5 MB at 0.7 GB/s.
+        assert!((seconds(5.0) - 0.0625 / 0.7).abs() < 1e-6, "{}", seconds(5.0));
+    }
+
+    #[test]
+    fn a_small_model_on_a_fast_device_takes_as_long_as_its_description() {
+        let layer = |hidden_size| LayerFigure {
+            hidden_size,
+            seconds: Spread {
+                median: 30e-6,
+                ..Spread::default()
+            },
+            describing_seconds: 15e-6,
+        };
+        let measured = Measurements {
+            layers: vec![layer(1024), layer(4096)],
+            launch_seconds: Some(Spread {
+                median: 2.5e-6,
+                ..Spread::default()
+            }),
+            ..h200()
+        };
+        let machine = MeasuredMachine::new(&measured).unwrap();
+        let p = &super::super::Parameters::built_in().decode;
+        // Ten layers of 30 µs and ten launches each, and nine launches more.
+        let small = machine.step_time(&plain(4.5, 20.0, 10.0), p);
+        assert!((small.total - 572.5e-6).abs() < 1e-9, "{small:?}");
+        // 5.625 GB at 739 GB/s and, meanwhile described, half of each layer.
+        let large = machine.step_time(&plain(4.5, 10_000.0, 10.0), p);
+        assert!((large.total - (5.625 / 739.0 + 150e-6)).abs() < 1e-9, "{large:?}");
+        assert!((large.memory + large.overhead - large.total).abs() < 1e-12);
     }
 
     #[test]
