@@ -2,6 +2,10 @@
 //!
 //! [`Host::Native`] asks the operating system; `Host::Fake` is a machine made of values, for tests.
 
+#[cfg_attr(
+    not(feature = "mlx"),
+    allow(dead_code, reason = "only the probe asks, and it needs the engine")
+)]
 pub(crate) mod disk;
 #[cfg(test)]
 mod fake;
@@ -71,6 +75,10 @@ pub(crate) struct Disk {
 }
 
 /// How the machine is cooled and fed at one moment.
+#[cfg_attr(
+    not(feature = "mlx"),
+    allow(dead_code, reason = "only the probe asks, and it needs the engine")
+)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Power {
     pub(crate) thermal_state: ThermalState,
@@ -108,6 +116,10 @@ impl Host {
         }
     }
 
+    #[cfg_attr(
+        not(feature = "mlx"),
+        allow(dead_code, reason = "only the probe asks, and it needs the engine")
+    )]
     pub(crate) fn power(&self) -> Power {
         match self {
             Self::Native => native::power(),
