@@ -86,6 +86,15 @@ pub(crate) struct MeasuredSpeed {
     /// Median over recent requests, queueing included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token_seconds: Option<f64>,
+    /// Sequences that shared the engine with such a request, itself included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) streams: Option<f64>,
+    /// Median length of the prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_tokens: Option<f64>,
+    /// Median number of tokens in the cache while they were answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) context_tokens: Option<f64>,
     /// How many requests the medians rest on.
     pub(crate) samples: u64,
 }

@@ -1,11 +1,11 @@
 //! Models and machines as objects of the API publish them, and back: what an agent says of its node is what the
 //! scheduler computes with.
 
-use super::admission::{FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
+use super::admission::{Ask, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
 use super::chip;
 use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
-use super::memory::{ServedModel, activation_bytes};
-use super::predict::{Hardware, Interval, MeasuredMachine, ModelCost};
+use super::memory::{Demand, ServedModel, activation_bytes};
+use super::predict::{Engine, Hardware, Interval, MeasuredMachine, ModelCost, Parameters};
 use super::weights::Weights;
 use crate::api::v1alpha1::{
     self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec, PlausibilityVerdict,
@@ -295,17 +295,50 @@ pub(crate) fn admission_status(verdict: &Verdict, suggestions: &[Suggestion]) ->
 }
 
 fn speed_working(speed: &Speed) -> api::SpeedWorking {
-    let percentiles = |interval: Interval| api::Percentiles {
-        p10: three_digits(interval.p10),
-        p50: three_digits(interval.p50),
-        p90: three_digits(interval.p90),
-    };
     api::SpeedWorking {
         tokens_per_second: percentiles(speed.decode),
         bytes_per_token: speed.bytes_per_token.round(),
         time_to_first_token_seconds: percentiles(speed.first_token),
         prompt_tokens: speed.prompt_tokens,
         basis: speed.basis.as_str().to_owned(),
+    }
+}
+
+/// How real requests used a replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Load {
+    /// Decoded at the same time, on average.
+    pub(crate) streams: f64,
+    /// In the cache of each, on average.
+    pub(crate) context_tokens: f64,
+}
+
+/// What measured requests are held against, for `ModelReplica.status.measured`.
+pub(crate) fn predicted_speed(hardware: Hardware, model: &ServedModel, load: Load) -> api::PredictedSpeed {
+    let ask = Ask {
+        model,
+        engine: Engine::Mlx,
+        demand: Demand {
+            context_tokens: load.context_tokens.round().max(1.0) as u32,
+            max_concurrency: 1,
+        },
+        objectives: Objectives::default(),
+    };
+    let speed = Speed::new(&ask, hardware, Parameters::built_in());
+    api::PredictedSpeed {
+        // Streams are decoded in turn.
+        tokens_per_second: percentiles(speed.decode.scale(load.streams.max(1.0).recip())),
+        streams: three_digits(load.streams),
+        context_tokens: three_digits(load.context_tokens),
+        basis: speed.basis.as_str().to_owned(),
+    }
+}
+
+fn percentiles(interval: Interval) -> api::Percentiles {
+    api::Percentiles {
+        p10: three_digits(interval.p10),
+        p50: three_digits(interval.p50),
+        p90: three_digits(interval.p90),
     }
 }
 

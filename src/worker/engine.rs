@@ -351,13 +351,14 @@ impl EngineThread {
         let tokenizer = self.config.prompter.tokenizer();
         let clock = &self.config.clock;
         let launched: Vec<Result<(), StepError>> = self.active.iter_mut().map(|s| s.launch(model)).collect();
+        let streams = self.active.iter().filter(|sequence| !sequence.is_prefilling()).count();
         let mut launched = launched.into_iter();
         let mut outcomes = Vec::new();
         let ended: Vec<Sequence> = self
             .active
             .extract_if(.., |sequence| {
                 let launched = launched.next().expect("one outcome per sequence");
-                match launched.and_then(|()| sequence.read(tokenizer, || clock.instant())) {
+                match launched.and_then(|()| sequence.read(tokenizer, streams, || clock.instant())) {
                     Ok(None) => return false,
                     Ok(Some(done)) => outcomes.push(Ok(done)),
                     Err(err) => outcomes.push(Err(err)),
@@ -428,6 +429,9 @@ impl EngineThread {
             time_to_first_token,
             duration,
             decode_tokens_per_second: between.and_then(rate),
+            streams: sequence.streams(),
+            prompt_tokens: sequence.prompt_tokens() as f64,
+            context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
         });
     }
 

@@ -98,6 +98,8 @@ pub(crate) struct Sequence {
     launched: usize,
     /// Tokens read.
     produced: usize,
+    /// Sequences that were decoded in the steps that read them, added up.
+    shared: usize,
 }
 
 impl Sequence {
@@ -114,6 +116,7 @@ impl Sequence {
             stops: StopMatcher::new(job.request.stop.clone()),
             launched: 0,
             produced: 0,
+            shared: 0,
             request: job.request,
         }
     }
@@ -121,6 +124,11 @@ impl Sequence {
     /// Nobody listens any more.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.events.is_closed()
+    }
+
+    /// How many sequences were decoded together with this one, itself included, on average.
+    pub(crate) fn streams(&self) -> f64 {
+        self.shared as f64 / self.produced.max(1) as f64
     }
 
     pub(crate) fn is_prefilling(&self) -> bool {
@@ -181,10 +189,11 @@ impl Sequence {
         Ok(chosen)
     }
 
-    /// Reads the pending token and sends its text. `Some` when the request is done; saying so is the caller's.
+    /// Reads the pending token, one of `streams` in this step, and sends its text. `Some` when the request is done; saying so is the caller's.
     pub(crate) fn read(
         &mut self,
         tokenizer: &Tokenizer,
+        streams: usize,
         now: impl Fn() -> Instant,
     ) -> Result<Option<Done>, StepError> {
         let Stage::Decode { pending, next } = &mut self.stage else {
@@ -195,6 +204,7 @@ impl Sequence {
             *pending = next;
         }
         self.produced += 1;
+        self.shared += streams;
         self.timing.first_token.get_or_insert_with(now);
         if tokenizer.is_eos(token) {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);

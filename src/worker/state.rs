@@ -43,6 +43,11 @@ pub(crate) struct Sample {
     pub(crate) duration: Duration,
     /// `None` for a request of one token.
     pub(crate) decode_tokens_per_second: Option<f64>,
+    /// Sequences decoded together, on average.
+    pub(crate) streams: f64,
+    pub(crate) prompt_tokens: f64,
+    /// In the cache, on average while it was decoded.
+    pub(crate) context_tokens: f64,
 }
 
 /// The state is plain values: a panic elsewhere cannot leave it half-written.
@@ -157,6 +162,9 @@ impl EngineState {
         MeasuredSpeed {
             decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
             time_to_first_token_seconds: median(recent.iter().map(|s| s.time_to_first_token.as_secs_f64())),
+            streams: median(recent.iter().map(|s| s.streams)),
+            prompt_tokens: median(recent.iter().map(|s| s.prompt_tokens)),
+            context_tokens: median(recent.iter().map(|s| s.context_tokens)),
             samples: recent.len() as u64,
         }
     }
@@ -210,6 +218,9 @@ mod tests {
                 time_to_first_token: Duration::from_secs(u64::from(index)),
                 duration: Duration::from_secs(7),
                 decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
+                streams: 2.0,
+                prompt_tokens: f64::from(index),
+                context_tokens: f64::from(index),
             });
         }
         let measured = state.measured();
@@ -217,6 +228,7 @@ mod tests {
         // Of 37..=100.
         assert_eq!(measured.time_to_first_token_seconds, Some(68.5));
         assert_eq!(measured.decode_tokens_per_second, Some(99.5));
+        assert_eq!((measured.streams, measured.context_tokens), (Some(2.0), Some(68.5)));
         assert_eq!(state.typical_duration(), Some(Duration::from_secs(7)));
         assert_eq!(state.requests().completed, 100);
     }

@@ -149,7 +149,7 @@ impl SyncLoop {
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.carry_out(&desired, &plan);
         let displaced = self.report_displaced(displaced, now);
-        self.report(&desired, &plan, &released, displaced, observed.probing, now);
+        self.report(&desired, &plan, &released, displaced, &observed, now);
         self.workers.publish();
         plan.next_deadline()
     }
@@ -271,9 +271,10 @@ impl SyncLoop {
         plan: &SyncPlan,
         released: &[ReplicaKey],
         displaced: BTreeMap<ReplicaKey, Report>,
-        probing: bool,
+        observed: &Observed,
         now: Timestamp,
     ) {
+        let Observed { hardware, probing, .. } = *observed;
         let mut reports = BTreeMap::new();
         for (key, Wanted { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
@@ -289,6 +290,7 @@ impl SyncLoop {
                     .ok()
                     .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
                 progress: self.workers.progress(key),
+                prediction: hardware.zip(model.as_ref().ok().map(|facts| facts.served.as_ref())),
             };
             let mut next = replica_status(&facts, &previous.status, now);
             let instant = self.clock.instant();
@@ -390,6 +392,7 @@ impl SyncLoop {
                 }),
                 reservation: None,
                 progress: None,
+                prediction: None,
             };
             let status = replica_status(&facts, &previous, now);
             if let (Some(recorder), Some(object)) = (&self.recorder, &object) {

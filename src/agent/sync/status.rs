@@ -10,6 +10,9 @@ use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
 use crate::api::v1alpha1::{LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
 use crate::client::EventType;
 use crate::quantity::format_bytes;
+use crate::roofline::memory::ServedModel;
+use crate::roofline::predict::Hardware;
+use crate::roofline::published::{Load, predicted_speed};
 use crate::units::Bytes;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
@@ -27,6 +30,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) reservation: Option<Bytes>,
     /// `None` if the replica never had a worker here.
     pub(crate) progress: Option<Progress>,
+    /// What the speed of this replica's requests is predicted from.
+    pub(crate) prediction: Option<(Hardware, &'a ServedModel)>,
 }
 
 /// One condition: truth, reason and message.
@@ -68,7 +73,7 @@ pub(crate) fn replica_status(
         .filter(|progress| progress.reservation.is_some());
     let status = worker.and_then(|progress| progress.status.as_ref());
     next.model = status.and_then(loaded_model);
-    next.measured = status.and_then(measured);
+    next.measured = status.and_then(|status| measured(status, facts.prediction));
     let reserved = worker.and_then(|progress| progress.reservation.as_ref().map(|(bytes, _)| *bytes));
     next.reserved_memory = reserved
         .or(facts.reservation)
@@ -306,8 +311,18 @@ fn loaded_model(status: &WorkerStatus) -> Option<LoadedModel> {
     })
 }
 
-fn measured(status: &WorkerStatus) -> Option<MeasuredSpeed> {
+fn measured(
+    status: &WorkerStatus,
+    prediction: Option<(Hardware, &ServedModel)>,
+) -> Option<MeasuredSpeed> {
     let speed = status.measured;
+    let predicted = prediction.and_then(|(hardware, model)| {
+        let load = Load {
+            streams: speed.streams?,
+            context_tokens: speed.context_tokens?,
+        };
+        Some(predicted_speed(hardware, model, load))
+    });
     (speed.samples > 0).then(|| MeasuredSpeed {
         tokens_per_second: speed
             .decode_tokens_per_second
@@ -316,6 +331,7 @@ fn measured(status: &WorkerStatus) -> Option<MeasuredSpeed> {
             .time_to_first_token_seconds
             .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}")),
         requests: speed.samples,
+        predicted,
     })
 }
 

@@ -41,6 +41,9 @@ fn worker(phase: WorkerPhase) -> Progress {
             decode_tokens_per_second: Some(20.04),
             time_to_first_token_seconds: None,
             samples: 3,
+            streams: Some(1.0),
+            prompt_tokens: Some(20.0),
+            context_tokens: Some(40.0),
         },
     };
     Progress {
@@ -118,6 +121,7 @@ impl Life {
             step,
             reservation: None,
             progress,
+            prediction: None,
         };
         let next = replica_status(&facts, &self.status, at(self.second));
         let conditions: String = next

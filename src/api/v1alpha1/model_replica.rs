@@ -262,7 +262,7 @@ pub(crate) struct LoadedModel {
 }
 
 /// Speed of the last requests a replica answered.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct MeasuredSpeed {
     /// Decode tokens/s of one stream, for people and comparison: a decimal number.
@@ -271,6 +271,23 @@ pub(crate) struct MeasuredSpeed {
     pub(crate) time_to_first_token_seconds: String,
     /// Requests behind these figures.
     pub(crate) requests: u64,
+    /// What was predicted for requests like these: as long, and as many at the same time. Absent where nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) predicted: Option<PredictedSpeed>,
+}
+
+/// The prediction that measured requests are held against.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PredictedSpeed {
+    /// Decode tokens/s of one stream.
+    pub(crate) tokens_per_second: Percentiles,
+    /// Streams that were answered at the same time, on average.
+    pub(crate) streams: f64,
+    /// Tokens in the cache of such a request, on average.
+    pub(crate) context_tokens: f64,
+    /// Measured, Calibrated or Nominal.
+    pub(crate) basis: String,
 }
 
 /// How a worker ended.

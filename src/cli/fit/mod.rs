@@ -27,8 +27,8 @@ const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 /// Exits with 0 if it fits and with 3 if it does not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: its directory, its config.json, hf://OWNER/NAME[@REVISION], https:// and a directory there, or
-    /// FILE.json#NAME for a table of shapes. Of remote ones headers are read, no weights.
+    /// The model: its directory, its config.json, hf://OWNER/NAME (with @REVISION if wanted), https:// and a
+    /// directory there, or FILE.json#NAME for a table of shapes. Of remote ones headers are read, no weights.
     #[arg(required_unless_present = "cases", conflicts_with = "cases")]
     model: Option<String>,
     /// The chip, such as "Apple M4 Pro". Without it: this machine.

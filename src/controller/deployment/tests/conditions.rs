@@ -207,6 +207,7 @@ fn measured_speed_is_shown_and_judged() {
         tokens_per_second: "85.14".to_owned(),
         time_to_first_token_seconds: "0.7".to_owned(),
         requests: 3,
+        predicted: None,
     });
     scene.step();
     let status = scene.deployment.status.clone().expect("written");
