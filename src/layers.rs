@@ -38,6 +38,7 @@ mod tests {
                 "roofline",
                 "text",
                 "scheduler",
+                "capacity",
             ],
         ),
         (

@@ -23,6 +23,7 @@ mod roofline;
 mod text;
 
 // Core: pure and synchronous.
+mod capacity;
 mod jsonpath;
 mod patch;
 mod scheduler;

@@ -31,6 +31,8 @@ pub(crate) mod condition_type {
     pub(crate) const DISK_PRESSURE: &str = "DiskPressure";
     /// The node's bandwidth figure is measured and not too old.
     pub(crate) const PROBE_FRESH: &str = "ProbeFresh";
+    /// The machines of a CapacityPlan carry its demand.
+    pub(crate) const FEASIBLE: &str = "Feasible";
 }
 
 /// Three-valued truth of a condition.

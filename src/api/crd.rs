@@ -5,7 +5,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use super::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim};
+use super::v1alpha1::{
+    CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
+};
 use crate::yaml::{self, YamlError};
 
 /// All our kinds, in the order in which they are installed.
@@ -16,6 +18,7 @@ pub(crate) fn all() -> Vec<CustomResourceDefinition> {
         ModelReplica::crd(),
         FleetNode::crd(),
         PerformanceClaim::crd(),
+        CapacityPlan::crd(),
     ];
     definitions.into_iter().map(without_unsigned_formats).collect()
 }

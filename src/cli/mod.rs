@@ -8,6 +8,7 @@ mod crd;
 mod fit;
 mod fit_roofline;
 mod logs;
+mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
 mod server;
@@ -61,6 +62,8 @@ enum Command {
     Logs(logs::Args),
     /// Tell whether a model fits a machine, and how fast it would be there.
     Fit(fit::Args),
+    /// Tell whether Macs carry a demand, how far, and what to buy.
+    Plan(plan::Args),
     /// Fit the predictor's constants anew, in the repository.
     #[command(hide = true)]
     FitRoofline(fit_roofline::Args),
@@ -136,6 +139,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         // The verbs whose answer may be no.
         Command::Fit(args) => return fit::run(&args),
         Command::Claim(args) => return claim::run(&args),
+        Command::Plan(args) => return plan::run(&args),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),

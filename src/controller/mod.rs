@@ -5,6 +5,7 @@
 //! caches, plans as a pure function and applies the plan; all run in the loop of [`runtime`].
 
 mod binder;
+mod capacity_plan;
 mod claim;
 mod deployment;
 mod node_lifecycle;
@@ -107,6 +108,7 @@ impl Term {
                 self.start(&tasks, &world, binder::Binder::new(world.clone()));
                 self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
+                self.start(&tasks, &world, capacity_plan::CapacityPlans::new(world.clone()));
                 let broken = tasks.stop_token();
                 tokio::select! {
                     () = stop.cancelled() => {}

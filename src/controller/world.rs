@@ -8,7 +8,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 
 use crate::api::meta::LEASE_NAMESPACE;
-use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim};
+use crate::api::v1alpha1::{
+    CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
+};
 use crate::client::{
     ApiError, Cache, CachedKind, Changes, FIELD_MANAGER, Leadership, Recorder, patch_status, watch,
 };
@@ -24,6 +26,7 @@ pub(super) struct World {
     pub(super) revisions: Cache<ModelRevision>,
     pub(super) replicas: Cache<ModelReplica>,
     pub(super) claims: Cache<PerformanceClaim>,
+    pub(super) plans: Cache<CapacityPlan>,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -50,6 +53,7 @@ impl World {
             revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
             replicas: watch(tasks, Api::all(client.clone()), config(), &changes),
             claims: watch(tasks, Api::all(client.clone()), config(), &changes),
+            plans: watch(tasks, Api::all(client.clone()), config(), &changes),
             changes,
             recorder,
             clock,
@@ -66,6 +70,7 @@ impl World {
         self.revisions.synced().await;
         self.replicas.synced().await;
         self.claims.synced().await;
+        self.plans.synced().await;
     }
 
     /// Refuses to write for a leader that may no longer be one.

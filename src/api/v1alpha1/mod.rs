@@ -1,5 +1,6 @@
 //! `rooflet.dev/v1alpha1`: one file per kind, and the parts that several kinds share.
 
+mod capacity_plan;
 mod fleet_node;
 mod model;
 mod model_deployment;
@@ -8,6 +9,7 @@ mod model_revision;
 mod performance_claim;
 mod probe;
 
+pub(crate) use capacity_plan::*;
 pub(crate) use fleet_node::*;
 pub(crate) use model::*;
 pub(crate) use model_deployment::*;

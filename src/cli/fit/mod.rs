@@ -2,7 +2,7 @@
 
 mod cases;
 mod machine;
-mod model;
+pub(super) mod model;
 mod report;
 
 use anyhow::anyhow;

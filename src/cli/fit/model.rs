@@ -14,14 +14,14 @@ use crate::roofline::weights::WeightFormat;
 
 /// A model and what to call it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct NamedModel {
-    pub(super) name: String,
-    pub(super) facts: ModelFacts,
+pub(in crate::cli) struct NamedModel {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) facts: ModelFacts,
     /// Where it is a shape: the format that was asked for.
-    pub(super) format: Option<WeightFormat>,
+    pub(in crate::cli) format: Option<WeightFormat>,
 }
 
-pub(super) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
+pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
     if let Some((file, name)) = model.rsplit_once('#') {
         return shape(Utf8Path::new(file), name, quantization);
     }

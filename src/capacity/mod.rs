@@ -1,0 +1,21 @@
+//! What a fleet can carry: demand against machines, as a what-if without side effects. Pure.
+//!
+//! [`spec`] reads the question, [`mod@question`] judges every model on every class of node by admission's own rules, the
+//! search below places replicas, and [`verdict`] explains. Formulas and bounds: docs/planning.md.
+
+mod exact;
+mod greedy;
+mod instance;
+mod linear;
+mod purchase;
+mod question;
+mod relaxation;
+mod search;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub(crate) use question::Question;
+pub(crate) use spec::{PlanError, current_fleet, question};
+pub(crate) use verdict::answer;

@@ -1,0 +1,252 @@
+//! A planning question in terms of models and machines, and its translation into bare numbers.
+//!
+//! Whether a replica may be on a node at all is [admission](crate::roofline::admission)'s judgement, the same that the
+//! scheduler and the agents pass. What it can answer there follows from the pessimistic end of the same
+//! predictions: the 10th percentile of decode speed, the 90th of prefill time.
+
+use super::instance::{ClassSupply, Instance, ModelLoad, Need};
+use crate::roofline::admission::{
+    Ask, Commitment, FirstTokenObjective, Objectives, Speed, Suggestion, Supply, Verdict, suggestions,
+};
+use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
+use crate::roofline::predict::{Constraint, Engine, Hardware, Parameters};
+use crate::units::{Bytes, BytesPerSecond};
+
+/// Nodes that are alike, there or offered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NodeClass {
+    pub(crate) name: String,
+    /// For people: chip and cores.
+    pub(crate) chip: String,
+    /// How many there are, or could be had.
+    pub(crate) nodes: u32,
+    /// `None`: nobody can tell how fast they are.
+    pub(crate) hardware: Option<Hardware>,
+    /// Memory bandwidth, by the data sheet or the probe.
+    pub(crate) bandwidth: Option<BytesPerSecond>,
+    /// Memory that models may use.
+    pub(crate) allocatable: Bytes,
+    /// Memory and chip time of each that are left to others.
+    pub(crate) held: Bytes,
+    pub(crate) committed: f64,
+    pub(crate) price: Option<f64>,
+    pub(crate) watts: Option<f64>,
+}
+
+/// A model and its use.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PlannedModel {
+    pub(crate) name: String,
+    pub(crate) served: ServedModel,
+    pub(crate) requests_per_second: f64,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) answer_tokens: u32,
+    pub(crate) demand: Demand,
+    pub(crate) objectives: Objectives,
+    pub(crate) replicas: u32,
+}
+
+/// All that is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Question {
+    pub(crate) classes: Vec<NodeClass>,
+    /// What could be bought; `nodes` of each is how many could be had.
+    pub(crate) offers: Vec<NodeClass>,
+    pub(crate) models: Vec<PlannedModel>,
+    /// The largest share of its time that a node may be busy.
+    pub(crate) utilization: f64,
+}
+
+/// One replica of a model on an otherwise idle node of a class.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fit {
+    pub(crate) verdict: Verdict,
+    /// `None`: it cannot be there, or nobody knows how fast it would be.
+    pub(crate) load: Option<Load>,
+}
+
+/// What answering takes of a node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Load {
+    /// Seconds of the chip per request: prefill, and the decode steps of its answer among those of the other streams.
+    pub(crate) service: f64,
+    /// Of that, the prefill.
+    pub(crate) prefill: f64,
+    /// What the decode steps are bound by.
+    pub(crate) decode_bound: Constraint,
+}
+
+impl PlannedModel {
+    fn ask(&self) -> Ask<'_> {
+        Ask {
+            model: &self.served,
+            engine: Engine::Mlx,
+            demand: self.demand,
+            objectives: self.objectives,
+        }
+    }
+
+    /// Changes of which each alone would let a node of `class` have it.
+    pub(crate) fn suggestions(&self, class: &NodeClass) -> Vec<Suggestion> {
+        class.with_supply(|supply| suggestions(&self.ask(), supply, Parameters::built_in()))
+    }
+}
+
+impl NodeClass {
+    fn with_supply<T>(&self, judge: impl FnOnce(&Supply<'_>) -> T) -> T {
+        judge(&Supply {
+            memory: NodeMemory {
+                allocatable: self.allocatable,
+                available: self.allocatable,
+            },
+            held: &[Held {
+                reserved: self.held,
+                resident: Bytes::ZERO,
+            }],
+            hardware: self.hardware,
+            commitments: &[Commitment {
+                replica: "what runs there".to_owned(),
+                share: self.committed,
+                decode: None,
+            }],
+        })
+    }
+}
+
+impl Fit {
+    pub(crate) fn new(model: &PlannedModel, class: &NodeClass) -> Self {
+        let parameters = Parameters::built_in();
+        let verdict = class.with_supply(|supply| Verdict::new(&model.ask(), supply, parameters));
+        let load = class
+            .hardware
+            .filter(|_| verdict.admitted())
+            .map(|hardware| load(model, hardware, parameters));
+        Self { verdict, load }
+    }
+
+    /// In bare numbers; `None` where it cannot be placed.
+    fn need(&self, model: &PlannedModel) -> Option<Need> {
+        let load = self.load?;
+        let speed = self.verdict.speed?;
+        let promised = model
+            .objectives
+            .decode
+            .map_or(0.0, |rate| rate / speed.decode.p10);
+        let wait = model
+            .objectives
+            .first_token
+            .map(|objective| (objective.max_seconds - speed.first_token.p90).max(0.0));
+        Some(Need {
+            memory: self.verdict.reservation.total(),
+            reserved: self.verdict.share,
+            promised,
+            service: load.service,
+            prefill: load.prefill,
+            wait,
+        })
+    }
+}
+
+/// At the average request: the prompt prefilled whole, the answer decoded at the context it has halfway, with all
+/// streams busy, which is how a node is when it is saturated.
+fn load(model: &PlannedModel, hardware: Hardware, parameters: &Parameters) -> Load {
+    let ask = Ask {
+        model: &model.served,
+        engine: Engine::Mlx,
+        demand: Demand {
+            context_tokens: model.prompt_tokens.saturating_add(model.answer_tokens / 2),
+            ..model.demand
+        },
+        objectives: Objectives {
+            decode: None,
+            first_token: Some(FirstTokenObjective {
+                max_seconds: f64::INFINITY,
+                prompt_tokens: Some(model.prompt_tokens),
+            }),
+        },
+    };
+    let speed = Speed::new(&ask, hardware, parameters);
+    let prefill = speed.first_token.p90;
+    let together = speed.decode.p10 * f64::from(model.demand.max_concurrency.max(1));
+    Load {
+        service: prefill + f64::from(model.answer_tokens) / together,
+        prefill,
+        decode_bound: speed.binding,
+    }
+}
+
+/// A question with every replica judged on every class.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Judged<'a> {
+    pub(super) models: &'a [PlannedModel],
+    pub(super) classes: Vec<&'a NodeClass>,
+    /// By model, then class.
+    pub(super) fits: Vec<Vec<Fit>>,
+    pub(super) instance: Instance,
+}
+
+impl<'a> Judged<'a> {
+    /// Of the fleet, and of the offers where they are asked for, in this order. What exists costs nothing.
+    pub(super) fn new(question: &'a Question, with_offers: bool) -> Self {
+        let offers = question.offers.iter().filter(|_| with_offers);
+        let priced = question.offers.iter().all(|offer| offer.price.is_some());
+        let most_bandwidth = question.offers.iter().map(bandwidth).fold(1.0, f64::max);
+        let price = |offer: &NodeClass| match offer.price {
+            Some(price) if priced => price,
+            // The fewest Macs; of equally many, those with less bandwidth.
+            Some(_) | None => 1.0 + 1e-3 * bandwidth(offer) / most_bandwidth,
+        };
+        let priced_classes: Vec<(&NodeClass, f64)> = question
+            .classes
+            .iter()
+            .map(|class| (class, 0.0))
+            .chain(offers.map(|offer| (offer, price(offer))))
+            .collect();
+        let fits: Vec<Vec<Fit>> = question
+            .models
+            .iter()
+            .map(|model| {
+                priced_classes
+                    .iter()
+                    .map(|(class, _)| Fit::new(model, class))
+                    .collect()
+            })
+            .collect();
+        let needs = question
+            .models
+            .iter()
+            .zip(&fits)
+            .map(|(model, fits)| fits.iter().map(|fit| fit.need(model)).collect())
+            .collect();
+        let supply = |(class, price): &(&NodeClass, f64)| ClassSupply {
+            nodes: class.nodes,
+            memory: class.allocatable - class.held,
+            reserved: class.committed.min(1.0),
+            price: *price,
+        };
+        let instance = Instance {
+            classes: priced_classes.iter().map(supply).collect(),
+            models: question
+                .models
+                .iter()
+                .map(|model| ModelLoad {
+                    rate: model.requests_per_second,
+                    min_replicas: model.replicas,
+                })
+                .collect(),
+            needs,
+            utilization: question.utilization,
+        };
+        Self {
+            models: &question.models,
+            classes: priced_classes.into_iter().map(|(class, _)| class).collect(),
+            fits,
+            instance,
+        }
+    }
+}
+
+/// 0 where nobody knows.
+fn bandwidth(class: &NodeClass) -> f64 {
+    class.bandwidth.map_or(0.0, |bandwidth| bandwidth.0)
+}

@@ -1,0 +1,173 @@
+//! What no placement can exceed, for questions of any size: all nodes of a class poured together, and replicas cut
+//! into parts.
+//!
+//! Memory that packing must waste is kept in sight by dual feasible functions (Lueker, 1983; Fekete and Schepers, 2001):
+//! for `k = 1, 2, …` a replica that takes the share `s` of a node counts `⌊(k+1)·s⌋/k`, or `s` where `(k+1)·s` is
+//! whole, and on no node the counts of what fits together exceed 1.
+
+use super::instance::{Instance, MAX_FACTOR};
+use super::linear::{LinearProgram, Outcome};
+
+/// Orders of the dual feasible functions that are used.
+const ORDERS: [u32; 5] = [1, 2, 3, 4, 5];
+
+/// What the relaxation is asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ask {
+    Factor,
+    Price,
+}
+
+/// No placement answers more than this many times the demand; 0 where not even the replicas fit.
+/// `None`: the program was given up.
+pub(super) fn most_demand(instance: &Instance) -> Option<f64> {
+    match relaxed(instance, Ask::Factor).solve() {
+        Outcome::Optimal(solution) => Some(solution.value),
+        Outcome::Infeasible => Some(0.0),
+        Outcome::Unbounded | Outcome::Unfinished => None,
+    }
+}
+
+/// No selection of nodes that carries the whole demand costs less, and how many of each class it would take.
+/// `None`: not even all nodes carry it.
+pub(super) fn least_price(instance: &Instance) -> Option<(f64, Vec<f64>)> {
+    match relaxed(instance, Ask::Price).solve() {
+        Outcome::Optimal(solution) => {
+            let nodes = solution.x[..instance.classes.len()].to_vec();
+            Some((-solution.value, nodes))
+        }
+        Outcome::Infeasible | Outcome::Unbounded | Outcome::Unfinished => None,
+    }
+}
+
+/// Variables, in this order: nodes used of each class; then, for each model and class where it can run, replicas that
+/// are as busy as they can be, and replicas that are idle; last the factor.
+fn relaxed(instance: &Instance, ask: Ask) -> LinearProgram {
+    let mut program = LinearProgram::default();
+    let nodes: Vec<usize> = instance
+        .classes
+        .iter()
+        .map(|class| match ask {
+            Ask::Factor => program.variable(0.0),
+            Ask::Price => program.variable(-class.price),
+        })
+        .collect();
+    for (class, supply) in instance.classes.iter().enumerate() {
+        program.at_most(vec![(nodes[class], 1.0)], f64::from(supply.nodes));
+    }
+    let mut device = vec![Vec::new(); instance.classes.len()];
+    let mut objectives = vec![Vec::new(); instance.classes.len()];
+    let mut reserved = vec![Vec::new(); instance.classes.len()];
+    let mut memory = vec![vec![Vec::new(); ORDERS.len() + 1]; instance.classes.len()];
+    let mut coverage = vec![Vec::new(); instance.models.len()];
+    let mut replicas = vec![Vec::new(); instance.models.len()];
+    for (model, load) in instance.models.iter().enumerate() {
+        for (class, supply) in instance.classes.iter().enumerate() {
+            let alone = instance.alone(model, class);
+            let Some(need) = instance.need(model, class).filter(|_| supply.nodes > 0) else {
+                continue;
+            };
+            if instance.node_rows(class, &[model]).is_none() {
+                continue;
+            }
+            let share = need.memory.0 as f64 / supply.memory.0.max(1) as f64;
+            let busy = alone.is_finite() && alone > 0.0 && load.rate > 0.0;
+            let kinds = [(busy, alone), (true, 0.0)];
+            for (_, rate) in kinds.into_iter().filter(|(there, _)| *there) {
+                let replica = program.variable(0.0);
+                replicas[model].push((replica, 1.0));
+                memory[class][0].push((replica, share));
+                for (order, row) in ORDERS.iter().zip(&mut memory[class][1..]) {
+                    row.push((replica, packed_share(share, *order)));
+                }
+                reserved[class].push((replica, need.reserved));
+                objectives[class].push((replica, need.promised + need.prefill * rate));
+                if rate > 0.0 {
+                    device[class].push((replica, need.service * rate));
+                    coverage[model].push((replica, rate / load.rate));
+                }
+            }
+        }
+    }
+    for (class, supply) in instance.classes.iter().enumerate() {
+        let rooms = [
+            (&device[class], (instance.utilization - supply.reserved).max(0.0)),
+            (&objectives[class], (1.0 - supply.reserved).max(0.0)),
+            (&reserved[class], (1.0 - supply.reserved).max(0.0)),
+        ];
+        for (terms, room) in rooms
+            .into_iter()
+            .chain(memory[class].iter().map(|terms| (terms, 1.0)))
+        {
+            let mut terms: Vec<_> = terms
+                .iter()
+                .copied()
+                .filter(|(_, factor)| *factor > 0.0)
+                .collect();
+            if !terms.is_empty() {
+                terms.push((nodes[class], -room));
+                program.at_most(terms, 0.0);
+            }
+        }
+    }
+    let factor = match ask {
+        Ask::Factor => {
+            let factor = program.variable(1.0);
+            program.at_most(vec![(factor, 1.0)], MAX_FACTOR);
+            Some(factor)
+        }
+        Ask::Price => None,
+    };
+    for (model, load) in instance.models.iter().enumerate() {
+        if load.rate > 0.0 {
+            let mut terms = std::mem::take(&mut coverage[model]);
+            let least = match factor {
+                Some(factor) => {
+                    terms.push((factor, -1.0));
+                    0.0
+                }
+                None => 1.0,
+            };
+            program.at_least(terms, least);
+        }
+        if load.min_replicas > 0 {
+            program.at_least(std::mem::take(&mut replicas[model]), f64::from(load.min_replicas));
+        }
+    }
+    program
+}
+
+/// The dual feasible function of this order; see the module.
+fn packed_share(share: f64, order: u32) -> f64 {
+    let parts = f64::from(order + 1) * share;
+    if (parts - parts.round()).abs() < 1e-9 {
+        share
+    } else {
+        parts.floor() / f64::from(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What fits together never counts more than the node.
+        #[test]
+        fn packed_shares_of_what_fits_do_not_exceed_the_node(
+            shares in prop::collection::vec(0.01f64..1.0, 1..12),
+            order in 1u32..6,
+        ) {
+            let mut fitting = Vec::new();
+            for share in shares {
+                if fitting.iter().sum::<f64>() + share <= 1.0 {
+                    fitting.push(share);
+                }
+            }
+            let counted: f64 = fitting.iter().map(|share| packed_share(*share, order)).sum();
+            prop_assert!(counted <= 1.0 + 1e-9, "{fitting:?} count {counted} at order {order}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! From the words of a CapacityPlan to a [`Question`], or to the field that is wrong and how to put it right.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use kube::ResourceExt;
+
+use super::question::{NodeClass, PlannedModel, Question};
+use crate::api::v1alpha1::{CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, ModelSource};
+use crate::quantity;
+use crate::roofline::admission::Objectives;
+use crate::roofline::chip::{self, ChipVariant};
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::memory::{Demand, ServedModel, allocatable};
+use crate::roofline::predict::{Hardware, ModelCost};
+use crate::roofline::shapes::ShapeFile;
+use crate::roofline::weights::{WeightFormat, Weights};
+use crate::scheduler::Fleet;
+use crate::units::{Bytes, BytesPerSecond};
+
+/// Models that are known by name.
+static MODELS: LazyLock<ShapeFile> = LazyLock::new(|| {
+    ShapeFile::parse(include_str!("../roofline/models.json"))
+        .expect("models.json is part of this program and a test reads it")
+});
+
+/// Why a plan cannot be answered: the field, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub(crate) struct PlanError {
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+impl PlanError {
+    /// A CamelCase word for conditions and events.
+    pub(crate) fn reason(&self) -> &'static str {
+        "InvalidPlan"
+    }
+}
+
+fn wrong(field: String, message: impl ToString) -> PlanError {
+    PlanError {
+        field,
+        message: message.to_string(),
+    }
+}
+
+/// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models that are neither
+/// known by name nor on a node; it gives `None` for what is no place to load from.
+pub(crate) fn question(
+    spec: &CapacityPlanSpec,
+    current: Vec<NodeClass>,
+    nodes: &[FleetNode],
+    load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
+) -> Result<Question, PlanError> {
+    let listed = |index: usize, mac: &MacSpec| node_class(mac, &format!("spec.fleet.macs[{index}]"));
+    let classes = if spec.fleet.macs.is_empty() {
+        current
+    } else {
+        let macs = spec.fleet.macs.iter().enumerate();
+        macs.map(|(index, mac)| listed(index, mac))
+            .collect::<Result<_, _>>()?
+    };
+    let offers = spec.catalogue.iter().enumerate().map(|(index, offer)| {
+        let mac = MacSpec {
+            name: offer.name.clone(),
+            chip: offer.chip.clone(),
+            gpu_cores: offer.gpu_cores,
+            memory: offer.memory.clone(),
+            count: offer.available,
+            price: offer.price,
+            watts: offer.watts,
+        };
+        node_class(&mac, &format!("spec.catalogue[{index}]"))
+    });
+    let mut models: Vec<PlannedModel> = Vec::new();
+    for (index, demand) in spec.demand.iter().enumerate() {
+        let field = format!("spec.demand[{index}]");
+        let model = planned(demand, &field, nodes, load)?;
+        if models.iter().any(|known| known.name == model.name) {
+            let message = format!("`{}` is there twice; give one of them another name", model.name);
+            return Err(wrong(format!("{field}.name"), message));
+        }
+        models.push(model);
+    }
+    Ok(Question {
+        classes,
+        offers: offers.collect::<Result<_, _>>()?,
+        models,
+        utilization: f64::from(spec.max_utilization_percent) / 100.0,
+    })
+}
+
+fn planned(
+    demand: &DemandSpec,
+    field: &str,
+    nodes: &[FleetNode],
+    load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
+) -> Result<PlannedModel, PlanError> {
+    let average = demand.prompt_tokens.saturating_add(demand.answer_tokens);
+    let context_tokens = demand.context_tokens.unwrap_or(average);
+    if context_tokens < average {
+        let message = format!(
+            "{context_tokens} is less than promptTokens + answerTokens = {average}: the average request would be refused"
+        );
+        return Err(wrong(format!("{field}.contextTokens"), message));
+    }
+    if !demand.requests_per_second.is_finite() || demand.requests_per_second < 0.0 {
+        let message = format!("{} must be 0 or more", demand.requests_per_second);
+        return Err(wrong(format!("{field}.requestsPerSecond"), message));
+    }
+    let mut served = match load(demand) {
+        Some(loaded) => loaded.map_err(|err| wrong(format!("{field}.model"), err))?,
+        None => known(demand, field, nodes)?,
+    };
+    if let Some(bits) = demand.kv_bits {
+        served.kv_bits = KvBits::new(bits);
+    }
+    Ok(PlannedModel {
+        name: demand.name.clone().unwrap_or_else(|| demand.model.clone()),
+        served,
+        requests_per_second: demand.requests_per_second,
+        prompt_tokens: demand.prompt_tokens,
+        answer_tokens: demand.answer_tokens,
+        demand: Demand {
+            context_tokens,
+            max_concurrency: demand.max_concurrency,
+        },
+        objectives: Objectives::from(&demand.objectives),
+        replicas: demand.replicas,
+    })
+}
+
+/// A model on some node, or one of the built-in table.
+fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<ServedModel, PlanError> {
+    if let Ok(ModelSource::Local(name)) = demand.model.parse() {
+        let models = nodes
+            .iter()
+            .filter_map(|node| node.status.as_ref())
+            .flat_map(|status| &status.models);
+        let found = models
+            .filter(|model| model.name == name)
+            .find_map(ServedModel::published);
+        return found.ok_or_else(|| {
+            let message = format!("no FleetNode has a servable directory `{name}` in its --model-dir");
+            wrong(format!("{field}.model"), message)
+        });
+    }
+    if demand.model.contains("://") {
+        let message = "nothing is downloaded for a plan in the cluster: name a known model such as qwen3-8b with its \
+                       quantization, or local://NAME; `rooflet plan` on the command line reads hf:// and files";
+        return Err(wrong(format!("{field}.model"), message));
+    }
+    let dimensions = MODELS
+        .dimensions(&demand.model)
+        .map_err(|err| wrong(format!("{field}.model"), err))?;
+    let format = demand.quantization.as_deref().ok_or_else(|| {
+        wrong(
+            format!("{field}.quantization"),
+            "say in which format the weights are, such as mlx4",
+        )
+    })?;
+    let format: WeightFormat = format
+        .parse()
+        .map_err(|err| wrong(format!("{field}.quantization"), err))?;
+    Ok(ServedModel {
+        cost: ModelCost {
+            weights: Weights::estimate(&dimensions, format),
+            dimensions,
+        },
+        kv_bits: KvBits::HALF,
+    })
+}
+
+fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
+    let memory = quantity::parse_bytes(&mac.memory).map_err(|err| wrong(format!("{field}.memory"), err))?;
+    let chip = chip::find(&mac.chip, mac.gpu_cores, Some(memory))
+        .map_err(|err| wrong(format!("{field}.chip"), err))?;
+    if !chip.memory.contains(&memory) {
+        let sizes: Vec<_> = chip.memory.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "{} is sold with {}, not with {memory}",
+            chip.name,
+            sizes.join(", ")
+        );
+        return Err(wrong(format!("{field}.memory"), message));
+    }
+    Ok(NodeClass {
+        name: mac.name.clone().unwrap_or_else(|| default_name(chip, memory)),
+        chip: chip.to_string(),
+        nodes: mac.count,
+        hardware: Some(Hardware::Chip(chip)),
+        bandwidth: Some(chip.bandwidth),
+        allocatable: allocatable(memory, None),
+        held: Bytes::ZERO,
+        committed: 0.0,
+        price: mac.price,
+        watts: mac.watts,
+    })
+}
+
+/// `M4 Pro 24 GB`: Apple's own way to say it.
+fn default_name(chip: &ChipVariant, memory: Bytes) -> String {
+    let bare = chip.name.trim_start_matches("Apple ");
+    format!("{bare} {} GB", memory.0 >> 30)
+}
+
+/// Nodes that can take work, like ones together. Among those the slowest and the smallest speak for all.
+pub(crate) fn current_fleet(
+    nodes: &[FleetNode],
+    replicas: &[ModelReplica],
+    beside_running: bool,
+) -> Vec<NodeClass> {
+    let running = replicas.iter().filter(|_| beside_running);
+    let fleet = Fleet::new(nodes, running);
+    let mut classes: BTreeMap<String, NodeClass> = BTreeMap::new();
+    for state in fleet
+        .nodes
+        .iter()
+        .filter(|state| !state.cordoned && state.not_ready.is_none())
+    {
+        let Some(node) = nodes.iter().find(|node| node.name_any() == state.name) else {
+            continue;
+        };
+        let status = node.status.clone().unwrap_or_default();
+        let held = state.allocatable - state.free();
+        let committed = state
+            .commitments
+            .iter()
+            .map(|one| one.share)
+            .sum::<f64>()
+            .min(1.0);
+        let cores = status
+            .chip
+            .gpu_cores
+            .map_or(String::new(), |cores| format!(" ({cores} GPU cores)"));
+        let chip = format!("{}{cores}", status.chip.name);
+        let alike = format!("{chip}, {}", status.capacity.memory);
+        // What runs on it makes a node unlike any other.
+        let name = if held > Bytes::ZERO {
+            format!("{alike}, {}", state.name)
+        } else {
+            alike
+        };
+        let measured = status
+            .probe
+            .as_ref()
+            .map(|probe| probe.measurements.qmv.median_bytes_per_second);
+        let nominal = state
+            .hardware
+            .and_then(|hardware| hardware.chip())
+            .map(|chip| chip.bandwidth.0);
+        let class = NodeClass {
+            name: name.clone(),
+            chip,
+            nodes: 1,
+            hardware: state.hardware,
+            bandwidth: measured.or(nominal).map(BytesPerSecond),
+            allocatable: state.allocatable,
+            held,
+            committed,
+            price: None,
+            watts: None,
+        };
+        match classes.get_mut(&name) {
+            None => drop(classes.insert(name, class)),
+            Some(known) => {
+                known.nodes += 1;
+                known.allocatable = known.allocatable.min(class.allocatable);
+                let slower = class.bandwidth < known.bandwidth;
+                if slower {
+                    known.hardware = class.hardware;
+                    known.bandwidth = class.bandwidth;
+                }
+            }
+        }
+    }
+    classes.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml;
+
+    fn asked(text: &str) -> Result<Question, PlanError> {
+        let spec: CapacityPlanSpec = yaml::from_str(text).unwrap();
+        question(&spec, Vec::new(), &[], &|_| None)
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_field() {
+        let macs = "fleet: {macs: [{chip: M4, memory: 16Gi}]}";
+        let demand = |fields: &str| {
+            format!(
+                "demand: [{{model: qwen3-8b, quantization: mlx4, requestsPerSecond: 1, promptTokens: 900, answerTokens: 300{fields}}}]\n"
+            )
+        };
+        assert!(asked(&format!("{}{macs}", demand(""))).is_ok());
+        let message = |text: &str| asked(text).unwrap_err().to_string();
+        let small = message(&format!("{}{macs}", demand(", contextTokens: 512")));
+        assert!(
+            small.starts_with("spec.demand[0].contextTokens: 512 is less than"),
+            "{small}"
+        );
+        let chip = message(&format!(
+            "{}fleet: {{macs: [{{chip: M4 Mini, memory: 16Gi}}]}}",
+            demand("")
+        ));
+        assert!(chip.starts_with("spec.fleet.macs[0].chip: no chip"), "{chip}");
+        let memory = message(&format!(
+            "{}fleet: {{macs: [{{chip: M4, memory: 20Gi}}]}}",
+            demand("")
+        ));
+        assert!(
+            memory.contains("spec.fleet.macs[0].memory") && memory.contains("16.0 GiB"),
+            "{memory}"
+        );
+        let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
+        assert!(message(model).starts_with("spec.demand[0].model: there is no shape `qwen9`"));
+    }
+}

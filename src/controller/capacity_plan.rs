@@ -1,0 +1,213 @@
+//! Answers CapacityPlans. It writes their status and events, and nothing else.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::runtime::{PassStatus, Reconciler};
+use super::world::World;
+use crate::api::conditions::condition_type::{FEASIBLE, READY};
+use crate::api::conditions::{Truth, set_condition};
+use crate::api::v1alpha1::{CapacityPlan, CapacityPlanStatus, FleetNode, ModelReplica, PlanVerdict};
+use crate::capacity::{self, PlanError, Question};
+use crate::client::{ApiError, EventType};
+
+/// See the module.
+pub(super) struct CapacityPlans {
+    world: World,
+    /// By uid: the last question and its answer. Large questions take a second; the same one is not asked twice.
+    answered: HashMap<String, (Question, PlanVerdict)>,
+}
+
+impl CapacityPlans {
+    pub(super) fn new(world: World) -> Self {
+        Self {
+            world,
+            answered: HashMap::new(),
+        }
+    }
+
+    async fn answer(
+        &mut self,
+        plan: &CapacityPlan,
+        nodes: &[FleetNode],
+        replicas: &[ModelReplica],
+    ) -> Result<(), ApiError> {
+        let current = capacity::current_fleet(nodes, replicas, plan.spec.fleet.beside_running);
+        let asked = capacity::question(&plan.spec, current, nodes, &|_| None);
+        let verdict = asked.map(|question| {
+            let uid = plan.uid().unwrap_or_default();
+            match self.answered.get(&uid) {
+                Some((known, verdict)) if *known == question => verdict.clone(),
+                Some(_) | None => {
+                    let verdict = capacity::answer(&question);
+                    self.answered.insert(uid, (question, verdict.clone()));
+                    verdict
+                }
+            }
+        });
+        let (status, reason, message) = status(plan, verdict, self.world.clock.now());
+        let feasible = |status: Option<&CapacityPlanStatus>| {
+            status.and_then(|status| {
+                let condition = status.conditions.iter().find(|one| one.type_ == FEASIBLE)?;
+                Some((condition.status.clone(), condition.reason.clone()))
+            })
+        };
+        let changed = feasible(plan.status.as_ref()) != feasible(Some(&status));
+        if self.world.status(&self.world.plans, plan, &status).await? && changed {
+            let kind = if reason == CARRIED {
+                EventType::Normal
+            } else {
+                EventType::Warning
+            };
+            self.world.recorder.publish(plan, kind, reason, message);
+        }
+        Ok(())
+    }
+}
+
+/// The demand is carried, and it is not.
+const CARRIED: &str = "DemandCarried";
+const NOT_CARRIED: &str = "DemandNotCarried";
+
+/// What is written of a plan; with the reason and message of its condition Feasible. Pure.
+fn status(
+    plan: &CapacityPlan,
+    verdict: Result<PlanVerdict, PlanError>,
+    now: jiff::Timestamp,
+) -> (CapacityPlanStatus, &'static str, String) {
+    let generation = plan.metadata.generation;
+    let mut conditions = plan
+        .status
+        .as_ref()
+        .map(|status| status.conditions.clone())
+        .unwrap_or_default();
+    let mut set = |kind, truth, reason, message: &str| {
+        set_condition(&mut conditions, kind, truth, reason, message, generation, now);
+    };
+    let (verdict, reason, message) = match verdict {
+        Ok(verdict) => {
+            set(
+                READY,
+                Truth::True,
+                "Answered",
+                "the plan was understood and answered",
+            );
+            let reason = if verdict.feasible { CARRIED } else { NOT_CARRIED };
+            set(FEASIBLE, verdict.feasible.into(), reason, &verdict.summary);
+            let summary = verdict.summary.clone();
+            (Some(verdict), reason, summary)
+        }
+        Err(err) => {
+            let message = err.to_string();
+            set(READY, Truth::False, err.reason(), &message);
+            set(FEASIBLE, Truth::Unknown, err.reason(), &message);
+            (None, err.reason(), message)
+        }
+    };
+    let status = CapacityPlanStatus {
+        observed_generation: generation,
+        binding: verdict.as_ref().and_then(|verdict| {
+            Some(format!(
+                "{} at x{:.2}",
+                verdict.binding.as_ref()?,
+                verdict.demand_factor
+            ))
+        }),
+        nodes: verdict
+            .as_ref()
+            .map(|verdict| format!("{}/{}", verdict.nodes_used, verdict.nodes)),
+        verdict,
+        conditions,
+    };
+    (status, reason, message)
+}
+
+impl Reconciler for CapacityPlans {
+    const NAME: &'static str = "capacity-plan";
+    const RESYNC: Duration = Duration::from_secs(60);
+
+    async fn reconcile(&mut self) -> PassStatus {
+        let mut pass = PassStatus::default();
+        let plans = self.world.plans.list();
+        if plans.is_empty() {
+            self.answered.clear();
+            return pass;
+        }
+        let uids: Vec<_> = plans.iter().filter_map(|plan| plan.uid()).collect();
+        self.answered.retain(|uid, _| uids.contains(uid));
+        let nodes: Vec<FleetNode> = self
+            .world
+            .nodes
+            .list()
+            .iter()
+            .map(|node| node.as_ref().clone())
+            .collect();
+        let replicas: Vec<ModelReplica> = self
+            .world
+            .replicas
+            .list()
+            .iter()
+            .map(|replica| replica.as_ref().clone())
+            .collect();
+        for plan in plans
+            .iter()
+            .filter(|plan| plan.metadata.deletion_timestamp.is_none())
+        {
+            pass.note(self.answer(plan, &nodes, &replicas).await);
+        }
+        pass
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml;
+
+    fn plan(macs: &str, model: &str) -> CapacityPlan {
+        let text = format!(
+            "demand: [{{model: {model}, quantization: mlx4, requestsPerSecond: 0.01, promptTokens: 900, answerTokens: 300}}]\n\
+             fleet: {{macs: [{macs}]}}"
+        );
+        CapacityPlan::new("p", yaml::from_str(&text).unwrap())
+    }
+
+    fn conditions(plan: &CapacityPlan) -> Vec<(String, String, String)> {
+        let verdict =
+            capacity::question(&plan.spec, Vec::new(), &[], &|_| None).map(|q| capacity::answer(&q));
+        let (status, _, _) = status(plan, verdict, jiff::Timestamp::UNIX_EPOCH);
+        let triple = |one: k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
+            (one.type_, one.status, one.reason)
+        };
+        status.conditions.into_iter().map(triple).collect()
+    }
+
+    fn triple(kind: &str, status: &str, reason: &str) -> (String, String, String) {
+        (kind.to_owned(), status.to_owned(), reason.to_owned())
+    }
+
+    #[test]
+    fn the_status_says_whether_the_plan_was_understood_and_whether_it_is_feasible() {
+        let ready = triple("Ready", "True", "Answered");
+        let large = plan("{chip: M4 Max, memory: 64Gi}", "qwen3-8b");
+        assert_eq!(
+            conditions(&large),
+            [ready.clone(), triple("Feasible", "True", "DemandCarried")]
+        );
+        let small = plan("{chip: M1, memory: 8Gi}", "qwen3-32b");
+        assert_eq!(
+            conditions(&small),
+            [ready, triple("Feasible", "False", "DemandNotCarried")]
+        );
+        let unknown = plan("{chip: M4, memory: 16Gi}", "qwen99");
+        assert_eq!(
+            conditions(&unknown),
+            [
+                triple("Ready", "False", "InvalidPlan"),
+                triple("Feasible", "Unknown", "InvalidPlan")
+            ]
+        );
+    }
+}
