@@ -2,6 +2,7 @@
 //!
 //! Every test has its own data directory and free ports; nothing is shared. On failure the directory is kept and named.
 
+mod admission;
 mod apiserver;
 mod bad_input;
 mod chaos;

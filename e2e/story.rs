@@ -99,15 +99,20 @@ fn from_apply_to_tokens_to_delete() {
         );
     }
 
-    // What it measured while answering reaches the status.
+    // What it measured while answering reaches the status, beside what was predicted.
     eventually("a measured speed in the status", || {
         let found = kubectl.json("mdep guide")?;
         let speed = found["status"]["tokensPerSecond"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        let measured = speed.strip_prefix("-/").and_then(|text| text.parse::<f64>().ok());
-        measured.filter(|speed| *speed > 0.0).ok_or(speed)
+        let figures = speed.split_once('/').and_then(|(predicted, measured)| {
+            let figures: (f64, f64) = (predicted.parse().ok()?, measured.parse().ok()?);
+            Some(figures)
+        });
+        figures
+            .filter(|(predicted, measured)| *predicted > 0.0 && *measured > 0.0)
+            .ok_or(speed)
     });
 
     // describe tells the story.

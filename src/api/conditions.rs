@@ -23,6 +23,8 @@ pub(crate) mod condition_type {
     pub(crate) const DEGRADED: &str = "Degraded";
     /// Measured speed holds what `spec.objectives` asks for.
     pub(crate) const OBJECTIVES_MET: &str = "ObjectivesMet";
+    /// Measured speed lies within the interval that was predicted for requests like those measured.
+    pub(crate) const PREDICTION_ACCURATE: &str = "PredictionAccurate";
     /// A published claim was checked and no fault found.
     pub(crate) const PLAUSIBLE: &str = "Plausible";
     /// The node's free memory is low.
@@ -34,6 +36,9 @@ pub(crate) mod condition_type {
     /// The machines of a CapacityPlan carry its demand.
     pub(crate) const FEASIBLE: &str = "Feasible";
 }
+
+/// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` let in what the numbers speak against.
+pub(crate) const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 
 /// Three-valued truth of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

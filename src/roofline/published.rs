@@ -309,6 +309,8 @@ fn speed_working(speed: &Speed) -> api::SpeedWorking {
 pub(crate) struct Load {
     /// Decoded at the same time, on average.
     pub(crate) streams: f64,
+    /// In the prompt of each, median.
+    pub(crate) prompt_tokens: f64,
     /// In the cache of each, on average.
     pub(crate) context_tokens: f64,
 }
@@ -322,13 +324,22 @@ pub(crate) fn predicted_speed(hardware: Hardware, model: &ServedModel, load: Loa
             context_tokens: load.context_tokens.round().max(1.0) as u32,
             max_concurrency: 1,
         },
-        objectives: Objectives::default(),
+        objectives: Objectives {
+            decode: None,
+            // Of the prompts that came; the bound itself is not looked at.
+            first_token: Some(FirstTokenObjective {
+                max_seconds: f64::INFINITY,
+                prompt_tokens: Some(load.prompt_tokens.round().max(1.0) as u32),
+            }),
+        },
     };
     let speed = Speed::new(&ask, hardware, Parameters::built_in());
     api::PredictedSpeed {
         // Streams are decoded in turn.
         tokens_per_second: percentiles(speed.decode.scale(load.streams.max(1.0).recip())),
+        time_to_first_token_seconds: percentiles(speed.first_token),
         streams: three_digits(load.streams),
+        prompt_tokens: three_digits(load.prompt_tokens),
         context_tokens: three_digits(load.context_tokens),
         basis: speed.basis.as_str().to_owned(),
     }

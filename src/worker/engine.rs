@@ -351,7 +351,11 @@ impl EngineThread {
         let tokenizer = self.config.prompter.tokenizer();
         let clock = &self.config.clock;
         let launched: Vec<Result<(), StepError>> = self.active.iter_mut().map(|s| s.launch(model)).collect();
-        let streams = self.active.iter().filter(|sequence| !sequence.is_prefilling()).count();
+        let streams = self
+            .active
+            .iter()
+            .filter(|sequence| !sequence.is_prefilling())
+            .count();
         let mut launched = launched.into_iter();
         let mut outcomes = Vec::new();
         let ended: Vec<Sequence> = self

@@ -228,7 +228,10 @@ mod tests {
         // Of 37..=100.
         assert_eq!(measured.time_to_first_token_seconds, Some(68.5));
         assert_eq!(measured.decode_tokens_per_second, Some(99.5));
-        assert_eq!((measured.streams, measured.context_tokens), (Some(2.0), Some(68.5)));
+        assert_eq!(
+            (measured.streams, measured.context_tokens),
+            (Some(2.0), Some(68.5))
+        );
         assert_eq!(state.typical_duration(), Some(Duration::from_secs(7)));
         assert_eq!(state.requests().completed, 100);
     }

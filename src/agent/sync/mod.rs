@@ -274,7 +274,9 @@ impl SyncLoop {
         observed: &Observed,
         now: Timestamp,
     ) {
-        let Observed { hardware, probing, .. } = *observed;
+        let Observed {
+            hardware, probing, ..
+        } = *observed;
         let mut reports = BTreeMap::new();
         for (key, Wanted { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
@@ -290,6 +292,8 @@ impl SyncLoop {
                     .ok()
                     .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
                 progress: self.workers.progress(key),
+                standing: plan.standing.get(key),
+                overridden: replica.terms.overridden,
                 prediction: hardware.zip(model.as_ref().ok().map(|facts| facts.served.as_ref())),
             };
             let mut next = replica_status(&facts, &previous.status, now);
@@ -392,6 +396,8 @@ impl SyncLoop {
                 }),
                 reservation: None,
                 progress: None,
+                standing: None,
+                overridden: false,
                 prediction: None,
             };
             let status = replica_status(&facts, &previous, now);

@@ -154,6 +154,8 @@ pub(crate) enum Ground {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SyncPlan {
     pub(crate) steps: BTreeMap<ReplicaKey, Step>,
+    /// Of those that run: the judgement on them as things are now, which a promise raised since then may have broken.
+    pub(crate) standing: BTreeMap<ReplicaKey, AdmissionStatus>,
     /// The share of the chip's time that is promised, starts of this pass included.
     pub(crate) promised_share: f64,
 }
@@ -173,7 +175,7 @@ impl SyncPlan {
                 .collect(),
             commitments: Vec::new(),
         };
-        pass.commit_running();
+        let standing = pass.judge_running();
         let keys = desired.replicas.keys().chain(observed.replicas.keys());
         let mut steps = BTreeMap::new();
         for key in keys {
@@ -183,6 +185,7 @@ impl SyncPlan {
         }
         Self {
             steps,
+            standing,
             promised_share: pass.commitments.iter().map(|one| one.share).sum(),
         }
     }
@@ -317,7 +320,10 @@ impl Pass<'_> {
                 admission: Some(Box::new(admission_status(&verdict, &suggestions))),
             });
         }
-        let admission = Box::new(admission_status(&verdict, &[]));
+        let admission = Box::new(AdmissionStatus {
+            admitted: true,
+            ..admission_status(&verdict, &[])
+        });
         self.held.push(Held {
             reserved: verdict.reservation.total(),
             resident: Bytes::ZERO,
@@ -334,29 +340,52 @@ impl Pass<'_> {
         })
     }
 
-    /// What runs has its promise, whoever is looked at first.
-    fn commit_running(&mut self) {
-        for (key, seen) in &self.observed.replicas {
-            if seen.worker == WorkerState::None {
-                continue;
-            }
-            let wanted = self.desired.replicas.get(key);
-            let Some((replica, facts)) =
-                wanted.and_then(|one| Some((&one.replica, one.model.as_ref().ok()?)))
-            else {
-                continue;
-            };
+    /// What runs has its promise, whoever is looked at first. Returns whether each can be kept beside the others.
+    fn judge_running(&mut self) -> BTreeMap<ReplicaKey, AdmissionStatus> {
+        // It has its memory already: what other programs leave free is no question any more.
+        let memory = NodeMemory {
+            available: self.observed.memory.allocatable,
+            ..self.observed.memory
+        };
+        let judge = |ask: &Ask<'_>, held: &[Held], commitments: &[Commitment]| {
             let supply = Supply {
-                memory: self.observed.memory,
-                held: &[],
+                memory,
+                held,
                 hardware: self.observed.hardware,
-                commitments: &[],
+                commitments,
             };
-            let ask = ask(replica, facts, demand(replica, facts));
-            let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
-            self.commitments
-                .push(verdict.commitment(key.to_string(), ask.objectives));
+            Verdict::new(ask, &supply, Parameters::built_in())
+        };
+        let running: Vec<_> = self
+            .observed
+            .replicas
+            .iter()
+            .filter(|(_, seen)| seen.worker != WorkerState::None)
+            .filter_map(|(key, seen)| {
+                let Wanted { replica, model } = self.desired.replicas.get(key)?;
+                let facts = model.as_ref().ok()?;
+                Some((key, ask(replica, facts, demand(replica, facts)), seen.held))
+            })
+            .collect();
+        let promised: Vec<_> = running
+            .iter()
+            .map(|(key, ask, _)| judge(ask, &[], &[]).commitment(key.to_string(), ask.objectives))
+            .collect();
+        let mut standing = BTreeMap::new();
+        for (index, (key, ask, _)) in running.iter().enumerate() {
+            let (mut held, mut others) = (Vec::new(), promised.clone());
+            held.extend(running.iter().map(|(.., held)| *held));
+            held.remove(index);
+            others.remove(index);
+            let verdict = judge(ask, &held, &others);
+            let status = AdmissionStatus {
+                admitted: true,
+                ..admission_status(&verdict, &[])
+            };
+            standing.insert((*key).clone(), status);
         }
+        self.commitments = promised;
+        standing
     }
 }
 

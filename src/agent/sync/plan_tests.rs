@@ -1,19 +1,20 @@
 //! Cases as text: `check(wanted, seen, expect)`.
 //!
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
-//! `model` (ok or a reason), `deleting`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`,
-//! `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds). `@probing`, `@stopping`, `@free=GIB` and
-//! `@allocatable=GIB` (default 10) set the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
+//! `model` (ok or a reason), `deleting`, `decode` (tokens/s promised), `overridden`. A seen one: `worker` (none, running,
+//! hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds).
+//! `@probing`, `@stopping`, `@m4pro` (default: a chip nobody knows), `@free=GIB` and `@allocatable=GIB` (default 10) set
+//! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::agent::replica::Origin;
-use crate::agent::replica::Terms;
-use crate::roofline::memory::RUNTIME_OVERHEAD;
-use crate::roofline::memory::ServedModel;
+use crate::agent::replica::{Origin, Terms};
+use crate::api::v1alpha1::ObjectivesSpec;
+use crate::roofline::chip;
+use crate::roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
 
 const FINGERPRINT: u64 = 7;
 
@@ -70,7 +71,13 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
         generation: number(&fields, "gen", 1),
         origin: Origin::Api,
         spec: spec(&fields),
-        terms: Terms::default(),
+        terms: Terms {
+            objectives: ObjectivesSpec {
+                decode_tokens_per_second: fields.get("decode").map(|rate| rate.parse().expect("a number")),
+                time_to_first_token: None,
+            },
+            overridden: fields.contains_key("overridden"),
+        },
         deleting: fields.contains_key("deleting"),
     };
     let model = match fields.get("model") {
@@ -136,6 +143,10 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
         match word.split_once('=').unwrap_or((word, "")) {
             ("@stopping", _) => desired.stopping = true,
             ("@probing", _) => observed.probing = true,
+            ("@m4pro", _) => {
+                let chip = chip::find("M4 Pro", Some(20), None).expect("in the catalogue");
+                observed.hardware = Some(Hardware::Chip(chip));
+            }
             ("@free", gib) => observed.memory.available = Bytes::gib(gib.parse().unwrap()),
             ("@allocatable", gib) => observed.memory.allocatable = Bytes::gib(gib.parse().unwrap()),
             _ => {
@@ -298,6 +309,57 @@ fn a_refusal_says_what_would_fit() {
             .ends_with("It would be admitted with spec.serving.contextTokens: 1000"),
         "{refusal:?}"
     );
+}
+
+#[test]
+fn bandwidth_is_never_promised_twice() {
+    // Four gibibytes a token: some 55 tokens/s with the chip to itself.
+    let model = "gib=4:decode=40";
+    check(
+        &format!("@m4pro a:{model} b:{model}"),
+        "",
+        "a=start(4.0 GiB) b=refuse(NotNow/InsufficientBandwidth)",
+    );
+    check(
+        &format!("@m4pro a:{model} b:{model}"),
+        "b:gib=4",
+        "a=refuse(NotNow/InsufficientBandwidth) b=keep",
+    );
+    check(
+        "@m4pro a:gib=4:decode=99",
+        "",
+        "a=refuse(Never/ObjectiveOutOfReach)",
+    );
+    check(&format!("a:{model}"), "", "a=refuse(NotNow/NotProbed)");
+    check(
+        &format!("@m4pro a:{model} b:{model}:overridden"),
+        "a:gib=4",
+        "a=keep b=start(4.0 GiB)",
+    );
+}
+
+#[test]
+fn a_promise_raised_since_the_start_is_judged_anew() {
+    let broken = |wanted: &str, seen: &str| {
+        let (desired, observed) = scene(wanted, seen);
+        let plan = SyncPlan::new(&desired, &observed, now());
+        let judged = plan.standing.into_iter().map(|(key, status)| {
+            assert!(status.admitted, "{key} runs");
+            (key.name, status.refusals.len())
+        });
+        judged.collect::<Vec<_>>()
+    };
+    let both = |a, b| vec![("a".to_owned(), a), ("b".to_owned(), b)];
+    let running = "a:gib=4 b:gib=4";
+    assert_eq!(broken("@m4pro a:gib=4:decode=40 b:gib=4", running), both(0, 0));
+    assert_eq!(
+        broken("@m4pro a:gib=4:decode=40 b:gib=4:decode=40", running),
+        both(1, 1)
+    );
+    // What other programs use now is no question for what is loaded.
+    assert_eq!(broken("@free=0 a:gib=4 b:gib=4", running), both(0, 0));
+    assert_eq!(broken("@allocatable=7 a:gib=4 b:gib=4", running), both(1, 1));
+    assert_eq!(broken("@m4pro a:gib=4", "a:gib=4:worker=none"), vec![]);
 }
 
 #[test]

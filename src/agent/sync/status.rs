@@ -6,8 +6,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::plan::{Ground, Refusal, Step, StopCause, Wait};
 use crate::agent::backoff;
 use crate::agent::workers::Progress;
-use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
-use crate::api::v1alpha1::{LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
+use crate::api::conditions::{ADMISSION_OVERRIDDEN, Truth, condition_type, is_true, set_condition};
+use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
+use crate::api::v1alpha1::{AdmissionStatus, LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
 use crate::client::EventType;
 use crate::quantity::format_bytes;
 use crate::roofline::memory::ServedModel;
@@ -18,6 +19,9 @@ use crate::wire::{WorkerPhase, WorkerStatus};
 
 /// The reason of [`crate::roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
+const FITS: &str = "Fits";
+/// It runs although the numbers speak against it.
+const OVERCOMMITTED: &str = "Overcommitted";
 
 /// What a status is made from.
 #[derive(Debug, Clone)]
@@ -30,6 +34,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) reservation: Option<Bytes>,
     /// `None` if the replica never had a worker here.
     pub(crate) progress: Option<Progress>,
+    /// The judgement on it as things are now, if it runs.
+    pub(crate) standing: Option<&'a AdmissionStatus>,
+    /// What speaks against it is told and not enforced.
+    pub(crate) overridden: bool,
     /// What the speed of this replica's requests is predicted from.
     pub(crate) prediction: Option<(Hardware, &'a ServedModel)>,
 }
@@ -84,11 +92,15 @@ pub(crate) fn replica_status(
     }
     match facts.step {
         Step::Start(start) => next.admission = Some(start.admission.as_ref().clone()),
+        Step::Refuse(refusal) if is_still_in_use(refusal, previous) => {}
         Step::Refuse(refusal) => next.admission = refusal.admission.as_deref().cloned(),
-        Step::Keep | Step::Stop(_) | Step::AwaitStop | Step::Wait(_) | Step::Release => {}
+        Step::Keep => next.admission = facts.standing.cloned().or(next.admission),
+        Step::Stop(_) | Step::AwaitStop | Step::Wait(_) | Step::Release => {}
     }
     let mut verdict = match facts.step {
-        Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => running(facts),
+        Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => {
+            running(facts, next.admission.as_ref())
+        }
         Step::Wait(wait) => waiting(wait, facts.progress.as_ref()),
         Step::Refuse(refusal) => refused(refusal),
         Step::Release => released(),
@@ -127,7 +139,7 @@ pub(crate) fn replica_status(
     next
 }
 
-fn running(facts: &Facts<'_>) -> Verdict {
+fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> Verdict {
     let progress = facts.progress.as_ref();
     let reservation = progress.and_then(|progress| progress.reservation.as_ref());
     let path = progress.and_then(|progress| progress.model_path.as_ref());
@@ -169,10 +181,10 @@ fn running(facts: &Facts<'_>) -> Verdict {
     };
     Verdict {
         phase,
-        admitted: say(
-            Truth::True,
-            "Fits",
-            reservation.map_or_else(String::new, |(_, text)| format!("reserves {text}")),
+        admitted: admitted(
+            admission,
+            facts.overridden,
+            reservation.map_or("", |(_, text)| text.as_str()),
         ),
         artifacts: say(
             Truth::True,
@@ -182,6 +194,23 @@ fn running(facts: &Facts<'_>) -> Verdict {
         loaded,
         ready,
     }
+}
+
+/// What runs was admitted; whether by the numbers is said too.
+fn admitted(admission: Option<&AdmissionStatus>, overridden: bool, reserves: &str) -> Said {
+    let against = admission.map_or_else(String::new, |admission| admission.refusals.join("; "));
+    let (reason, message) = match (against.as_str(), overridden) {
+        ("", _) => (FITS, format!("reserves {reserves}")),
+        (_, true) => (
+            ADMISSION_OVERRIDDEN,
+            format!("{ADMISSION_ANNOTATION}: {ADMISSION_WARN} overrides: {against}"),
+        ),
+        (_, false) => (
+            OVERCOMMITTED,
+            format!("it runs, and its node can no longer hold what is promised: {against}"),
+        ),
+    };
+    say(Truth::True, reason, message)
 }
 
 fn draining(cause: StopCause) -> &'static str {
@@ -211,7 +240,7 @@ fn waiting(wait: &Wait, progress: Option<&Progress>) -> Verdict {
                 phase: ReplicaPhase::Pending,
                 admitted: say(
                     Truth::True,
-                    "Fits",
+                    FITS,
                     "it was admitted before and is looked at again when it starts",
                 ),
                 artifacts: say(Truth::True, "Found", "the model's files are there"),
@@ -297,6 +326,17 @@ fn keep_volatile_message(said: &mut Said, previous: &[Condition], kind: &str) {
     }
 }
 
+/// See [`keep_volatile_message`].
+fn is_still_in_use(refusal: &Refusal, previous: &ModelReplicaStatus) -> bool {
+    refusal.reason == MEMORY_IN_USE
+        && previous.admission.is_some()
+        && previous.conditions.iter().any(|before| {
+            before.type_ == condition_type::ADMITTED
+                && before.status == Truth::False.as_str()
+                && before.reason == MEMORY_IN_USE
+        })
+}
+
 fn whole_mebibytes(Bytes(bytes): Bytes) -> Bytes {
     Bytes::mib(bytes.div_ceil(1 << 20))
 }
@@ -311,14 +351,12 @@ fn loaded_model(status: &WorkerStatus) -> Option<LoadedModel> {
     })
 }
 
-fn measured(
-    status: &WorkerStatus,
-    prediction: Option<(Hardware, &ServedModel)>,
-) -> Option<MeasuredSpeed> {
+fn measured(status: &WorkerStatus, prediction: Option<(Hardware, &ServedModel)>) -> Option<MeasuredSpeed> {
     let speed = status.measured;
     let predicted = prediction.and_then(|(hardware, model)| {
         let load = Load {
             streams: speed.streams?,
+            prompt_tokens: speed.prompt_tokens?,
             context_tokens: speed.context_tokens?,
         };
         Some(predicted_speed(hardware, model, load))
@@ -378,6 +416,9 @@ pub(crate) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
     ] {
         if let Some(condition) = changed(kind) {
             match (condition.status.as_str(), event) {
+                ("True", _) if [ADMISSION_OVERRIDDEN, OVERCOMMITTED].contains(&condition.reason.as_str()) => {
+                    tell(EventType::Warning, &condition.reason, &condition.message);
+                }
                 ("True", Some(event)) if !is_true(&previous.conditions, kind) => {
                     tell(EventType::Normal, event, &condition.message);
                 }

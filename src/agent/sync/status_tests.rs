@@ -98,6 +98,8 @@ fn refusal(ground: Ground, reason: &str) -> Step {
 /// A replica's life: status after status, with what is told on the way.
 struct Life {
     status: ModelReplicaStatus,
+    standing: Option<AdmissionStatus>,
+    overridden: bool,
     second: i64,
 }
 
@@ -105,6 +107,8 @@ impl Life {
     fn new() -> Self {
         Self {
             status: ModelReplicaStatus::default(),
+            standing: None,
+            overridden: false,
             second: 0,
         }
     }
@@ -121,6 +125,8 @@ impl Life {
             step,
             reservation: None,
             progress,
+            standing: self.standing.as_ref(),
+            overridden: self.overridden,
             prediction: None,
         };
         let next = replica_status(&facts, &self.status, at(self.second));
@@ -181,6 +187,35 @@ fn a_replica_becomes_ready_step_by_step() {
         ..worker(WorkerPhase::Ready)
     };
     life.check(&Step::AwaitStop, Some(stopping), "Draining ++++- [Draining]");
+}
+
+#[test]
+fn a_broken_or_overridden_admission_is_told() {
+    let mut life = Life::new();
+    let ready = || Some(worker(WorkerPhase::Ready));
+    let refused = |why: &str| {
+        Some(AdmissionStatus {
+            admitted: true,
+            refusals: vec![why.to_owned()],
+            ..AdmissionStatus::default()
+        })
+    };
+    life.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
+    life.standing = refused("it needs 70 %");
+    life.check(&Step::Keep, ready(), "Ready +++++ [Overcommitted]");
+    assert_eq!(life.status.admission, life.standing);
+    life.standing = refused("it needs 80 %");
+    life.check(&Step::Keep, ready(), "Ready +++++ []");
+    life.overridden = true;
+    life.check(&Step::Keep, ready(), "Ready +++++ [AdmissionOverridden]");
+    let admitted = &life.status.conditions[1];
+    assert_eq!(
+        admitted.message,
+        "rooflet.dev/admission: warn overrides: it needs 80 %"
+    );
+    life.standing = Some(AdmissionStatus::default());
+    life.check(&Step::Keep, ready(), "Ready +++++ []");
+    assert_eq!(life.status.conditions[1].reason, "Fits");
 }
 
 #[test]

@@ -282,8 +282,12 @@ pub(crate) struct MeasuredSpeed {
 pub(crate) struct PredictedSpeed {
     /// Decode tokens/s of one stream.
     pub(crate) tokens_per_second: Percentiles,
+    /// Seconds from a request's turn to its first token, nothing of its prompt cached.
+    pub(crate) time_to_first_token_seconds: Percentiles,
     /// Streams that were answered at the same time, on average.
     pub(crate) streams: f64,
+    /// Tokens in the prompt of such a request, median.
+    pub(crate) prompt_tokens: f64,
     /// Tokens in the cache of such a request, on average.
     pub(crate) context_tokens: f64,
     /// Measured, Calibrated or Nominal.

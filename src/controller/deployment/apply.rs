@@ -40,7 +40,7 @@ impl DeploymentReconciler {
                     DeleteReason::Surplus => format!("Deleted replica {name}: more than spec.replicas"),
                     DeleteReason::Outdated => format!("Deleted replica {name}: of an older revision"),
                     DeleteReason::Refused => {
-                        format!("Deleted replica {name}: its node has no memory for it")
+                        format!("Deleted replica {name}: its node refused it")
                     }
                 };
                 self.tell(deployment, EventType::Normal, "ReplicaDeleted", message);
@@ -58,6 +58,9 @@ impl DeploymentReconciler {
                     None => break,
                 }
             }
+        }
+        for (replica, patch) in &plan.amend {
+            pass.note(self.world.patch(&self.world.replicas, *replica, patch).await);
         }
         let status = self
             .world

@@ -8,9 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::admission::Admission;
+use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
 use super::rollout::Bounds;
-use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::conditions::{ADMISSION_OVERRIDDEN, Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec};
 use crate::client::EventType;
 use crate::clock::since;
@@ -39,17 +40,10 @@ pub(super) struct View<'a> {
     pub(super) created: usize,
     /// Replicas that their node refused.
     pub(super) refused: &'a [&'a ModelReplica],
-    pub(super) measured: Option<Measured>,
+    pub(super) figures: Figures,
     /// When something last came forward.
     pub(super) progressed_at: Option<Timestamp>,
     pub(super) now: Timestamp,
-}
-
-/// Means over the replicas that have measured anything.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured {
-    pub(super) tokens_per_second: f64,
-    pub(super) first_token_seconds: Option<f64>,
 }
 
 /// The conditions, and when they have to be looked at again if nothing happens.
@@ -109,6 +103,7 @@ impl View<'_> {
         self.available(&mut writer);
         self.is_ready(&mut writer);
         self.objectives_met(&mut writer);
+        self.prediction_accurate(&mut writer);
         self.degraded(&mut writer);
         Outcome {
             conditions: writer.conditions,
@@ -132,12 +127,19 @@ impl View<'_> {
                 let message = format!("{}: {}", placed(replica), refusal.message);
                 writer.set(condition_type::ADMITTED, Truth::False, &refusal.reason, message);
             }
-            Some(_) | None => writer.set(
-                condition_type::ADMITTED,
-                Truth::True,
-                "Servable",
-                "the model can be served",
-            ),
+            Some(_) | None => {
+                let overridden = self.staying().find_map(|replica| {
+                    let admitted = condition(replica, condition_type::ADMITTED)?;
+                    (admitted.reason == ADMISSION_OVERRIDDEN).then_some((replica, &admitted.message))
+                });
+                let (reason, message) = match overridden {
+                    Some((replica, message)) => {
+                        (ADMISSION_OVERRIDDEN, format!("{}: {message}", placed(replica)))
+                    }
+                    None => ("Servable", "the model can be served".to_owned()),
+                };
+                writer.set(condition_type::ADMITTED, Truth::True, reason, message);
+            }
         }
     }
 
@@ -326,7 +328,7 @@ impl View<'_> {
             writer.conditions.retain(|condition| condition.type_ != kind);
             return;
         }
-        let Some(measured) = self.measured else {
+        if self.figures.tokens_per_second.measured.is_none() {
             writer.set(
                 kind,
                 Truth::Unknown,
@@ -334,9 +336,44 @@ impl View<'_> {
                 "no replica has answered enough requests to tell",
             );
             return;
-        };
-        let (truth, reason, message) = judge(objectives, measured);
+        }
+        let (truth, reason, message) = judge(objectives, &self.figures);
         writer.set(kind, truth, reason, message);
+    }
+
+    fn prediction_accurate(&self, writer: &mut Writer) {
+        let kind = condition_type::PREDICTION_ACCURATE;
+        let compared: Vec<_> = self
+            .staying()
+            .filter_map(|replica| Some((replica, Comparison::of(replica)?)))
+            .collect();
+        let Some((replica, told)) = compared
+            .iter()
+            .find(|(_, comparison)| !comparison.is_accurate())
+            .or(compared.first())
+        else {
+            // Nothing is said where there is nothing to say, but what was said is not left standing.
+            if writer.get(kind).is_some() {
+                let message = "no replica has answered enough requests to tell";
+                writer.set(kind, Truth::Unknown, "NotMeasured", message);
+            }
+            return;
+        };
+        let message = format!(
+            "{}: {:.1} tokens/s measured, {:.1} predicted ({:.1} to {:.1})",
+            placed(replica),
+            told.measured,
+            told.predicted.p50,
+            told.predicted.p10,
+            told.predicted.p90
+        );
+        if told.is_accurate() {
+            writer.set(kind, Truth::True, "AsPredicted", message);
+        } else if told.measured < told.predicted.p10 {
+            writer.set(kind, Truth::False, "SlowerThanPredicted", message);
+        } else {
+            writer.set(kind, Truth::False, "FasterThanPredicted", message);
+        }
     }
 
     fn degraded(&self, writer: &mut Writer) {
@@ -416,16 +453,17 @@ struct Told {
     names: Vec<String>,
 }
 
-fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static str, String) {
+fn judge(objectives: &ObjectivesSpec, figures: &Figures) -> (Truth, &'static str, String) {
     let mut missed = Vec::new();
     let mut held = Vec::new();
     let mut unknown = false;
-    if let Some(wanted) = objectives.decode_tokens_per_second {
-        let text = format!(
-            "{:.1} tokens/s measured, spec.objectives.decodeTokensPerSecond asks for {wanted}",
-            measured.tokens_per_second
-        );
-        if measured.tokens_per_second < wanted {
+    if let (Some(wanted), Some(rate)) = (
+        objectives.decode_tokens_per_second,
+        figures.tokens_per_second.measured,
+    ) {
+        let text =
+            format!("{rate:.1} tokens/s measured, spec.objectives.decodeTokensPerSecond asks for {wanted}");
+        if rate < wanted {
             missed.push(text);
         } else {
             held.push(text);
@@ -433,7 +471,7 @@ fn judge(objectives: &ObjectivesSpec, measured: Measured) -> (Truth, &'static st
     }
     if let Some(objective) = &objectives.time_to_first_token {
         match (
-            measured.first_token_seconds,
+            figures.first_token_seconds.measured,
             quantity::parse_duration(&objective.max),
         ) {
             (Some(seconds), Some(longest)) => {
@@ -510,12 +548,21 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
             let was = |status: &str| before.is_some_and(|before| before.status == status);
             let kind = match (now.type_.as_str(), now.status.as_str()) {
                 _ if same => return None,
-                (condition_type::ADMITTED, "False") | (condition_type::OBJECTIVES_MET, "False") => {
+                (
+                    condition_type::ADMITTED
+                    | condition_type::OBJECTIVES_MET
+                    | condition_type::PREDICTION_ACCURATE,
+                    "False",
+                ) => EventType::Warning,
+                (condition_type::ADMITTED, "True") if now.reason == ADMISSION_OVERRIDDEN => {
                     EventType::Warning
                 }
-                (condition_type::ADMITTED | condition_type::OBJECTIVES_MET, "True") if was("False") => {
-                    EventType::Normal
-                }
+                (
+                    condition_type::ADMITTED
+                    | condition_type::OBJECTIVES_MET
+                    | condition_type::PREDICTION_ACCURATE,
+                    "True",
+                ) if was("False") => EventType::Normal,
                 (condition_type::SCHEDULED, "False")
                     if ![NOT_YET_SCHEDULED, NO_REPLICAS].contains(&now.reason.as_str()) =>
                 {

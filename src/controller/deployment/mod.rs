@@ -6,6 +6,7 @@
 mod admission;
 mod apply;
 mod conditions;
+mod figures;
 mod plan;
 mod replica;
 mod rollout;

@@ -6,14 +6,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
+use serde_json::{Value, json};
 
 use super::admission::{Admission, Template, admit};
-use super::conditions::{Measured, View, events};
+use super::conditions::{View, events};
+use super::figures::figures;
 use super::replica::{REFUSAL_STANDS, is_ending, is_of, is_ready, refusal, refused_recently};
 use super::rollout::{DeleteReason, scale};
-use crate::api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL, controller_reference};
+use crate::api::meta::{
+    ADMISSION_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL, controller_reference,
+};
 use crate::api::v1alpha1::{
     ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, ModelRevisionSpec,
+    ObjectivesSpec,
 };
 use crate::client::EventType;
 use crate::clock::since;
@@ -27,6 +32,8 @@ pub(crate) struct DeploymentPlan<'a> {
     pub(super) prune: Vec<&'a ModelRevision>,
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
     pub(super) create: Vec<ModelReplica>,
+    /// Replicas that follow what may change without a restart, each with its merge patch.
+    pub(super) amend: Vec<(&'a ModelReplica, Value)>,
     pub(super) status: ModelDeploymentStatus,
     pub(super) events: Vec<(EventType, String, String)>,
     /// When the plan may change although nothing else does.
@@ -106,6 +113,7 @@ impl<'a> DeploymentPlan<'a> {
             .filter(stays)
             .copied()
             .partition(|replica| is_updated(replica));
+        let amend = amendments(deployment, updated.iter().chain(&old).copied());
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
         let view = View {
             deployment,
@@ -118,7 +126,7 @@ impl<'a> DeploymentPlan<'a> {
             old: &old,
             created: create.len(),
             refused: &refused,
-            measured: measured(updated.iter().chain(&old)),
+            figures: figures(&[updated.as_slice(), &old].concat()),
             progressed_at: observed.progressed_at(current.as_ref().and_then(|current| current.existing)),
             now,
         };
@@ -139,6 +147,7 @@ impl<'a> DeploymentPlan<'a> {
             prune: observed.prunable(current_name),
             delete,
             create,
+            amend,
             status,
             events,
             look_again_after: asked_again.chain(outcome.look_again_after).min(),
@@ -289,6 +298,8 @@ impl Current<'_> {
             generate_name: Some(format!("{}-", self.name)),
             namespace: deployment.namespace(),
             labels: Some(labels),
+            annotations: admission_annotation(deployment)
+                .map(|value| BTreeMap::from([(ADMISSION_ANNOTATION.to_owned(), value.to_owned())])),
             owner_references: controller_reference(deployment).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         };
@@ -296,26 +307,38 @@ impl Current<'_> {
     }
 }
 
-fn measured<'a>(replicas: impl Iterator<Item = &'a &'a ModelReplica>) -> Option<Measured> {
-    let figures: Vec<_> = replicas
-        .filter(|replica| is_ready(replica))
-        .filter_map(|replica| replica.status.as_ref()?.measured.as_ref())
-        .collect();
-    let mean = |numbers: Vec<f64>| {
-        let count = u32::try_from(numbers.len()).ok().filter(|count| *count > 0)?;
-        Some(numbers.iter().sum::<f64>() / f64::from(count))
+fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
+    object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
+}
+
+/// Objectives and the override of admission are no part of the template: replicas that run follow them.
+fn amendments<'a>(
+    deployment: &ModelDeployment,
+    replicas: impl Iterator<Item = &'a ModelReplica>,
+) -> Vec<(&'a ModelReplica, Value)> {
+    let differs = |replica: &&ModelReplica| {
+        replica.spec.objectives != deployment.spec.objectives
+            || admission_annotation(*replica) != admission_annotation(deployment)
     };
-    let read = |text: &String| text.parse::<f64>().ok().filter(|number| number.is_finite());
-    let speeds = figures
-        .iter()
-        .filter_map(|figure| read(&figure.tokens_per_second));
-    let waits = figures
-        .iter()
-        .filter_map(|figure| read(&figure.time_to_first_token_seconds));
-    Some(Measured {
-        tokens_per_second: mean(speeds.collect())?,
-        first_token_seconds: mean(waits.collect()),
-    })
+    let ObjectivesSpec {
+        decode_tokens_per_second,
+        time_to_first_token,
+    } = &deployment.spec.objectives;
+    let first_token = time_to_first_token
+        .as_ref()
+        .map(|objective| json!({ "max": objective.max, "atPromptTokens": objective.at_prompt_tokens }));
+    // In a merge patch null removes.
+    let patch = json!({
+        "metadata": { "annotations": { ADMISSION_ANNOTATION: admission_annotation(deployment) } },
+        "spec": { "objectives": {
+            "decodeTokensPerSecond": decode_tokens_per_second,
+            "timeToFirstToken": first_token,
+        } },
+    });
+    replicas
+        .filter(differs)
+        .map(|replica| (replica, patch.clone()))
+        .collect()
 }
 
 fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> ModelDeploymentStatus {
@@ -328,7 +351,6 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
         .count();
     let wanted = deployment.spec.replicas.max(0);
     let before = deployment.status.clone().unwrap_or_default();
-    let figure = |figure: Option<String>| format!("-/{}", figure.as_deref().unwrap_or("-"));
     ModelDeploymentStatus {
         observed_generation: deployment.metadata.generation,
         replicas: number(updated.len() + old.len() + view.created),
@@ -346,15 +368,12 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
             .current
             .map(|(name, _)| name.to_owned())
             .or(before.current_revision),
-        tokens_per_second: Some(figure(
-            view.measured
-                .map(|measured| format!("{:.1}", measured.tokens_per_second)),
-        )),
-        time_to_first_token: Some(figure(
-            view.measured
-                .and_then(|measured| measured.first_token_seconds)
-                .map(|seconds| format!("{seconds:.2}s")),
-        )),
+        tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
+        time_to_first_token: Some(
+            view.figures
+                .first_token_seconds
+                .show(|seconds| format!("{seconds:.2}s")),
+        ),
         conditions: Vec::new(),
     }
 }

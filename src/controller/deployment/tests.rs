@@ -13,6 +13,7 @@ use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::replica::is_ready;
 use super::rollout::DeleteReason;
 use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::meta::ADMISSION_ANNOTATION;
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::Fleet;
@@ -88,7 +89,7 @@ impl Scene {
 
     /// Plans and carries it out; prints what was done.
     fn step(&mut self) -> String {
-        let (revision, prune, delete, mut create, status, told) = self.plan(|plan| {
+        let (revision, prune, delete, mut create, amend, status, told) = self.plan(|plan| {
             let told = describe(&plan);
             let delete: Vec<_> = plan
                 .delete
@@ -96,8 +97,27 @@ impl Scene {
                 .map(|(replica, _)| replica.name_any())
                 .collect();
             let prune: Vec<_> = plan.prune.iter().map(|revision| revision.name_any()).collect();
-            (plan.revision, prune, delete, plan.create, plan.status, told)
+            let amend: Vec<_> = plan
+                .amend
+                .into_iter()
+                .map(|(replica, patch)| (replica.name_any(), patch))
+                .collect();
+            (
+                plan.revision,
+                prune,
+                delete,
+                plan.create,
+                amend,
+                plan.status,
+                told,
+            )
         });
+        for (name, patch) in amend {
+            let replica = self.replica(&name);
+            let mut full = serde_json::to_value(&*replica).expect("serialises");
+            json_patch::merge(&mut full, &patch);
+            *replica = serde_json::from_value(full).expect("valid");
+        }
         match revision {
             RevisionStep::Keep => {}
             RevisionStep::Create(mut revision) => {
@@ -229,11 +249,44 @@ fn describe(plan: &DeploymentPlan<'_>) -> String {
     if !plan.create.is_empty() {
         words.push(format!("+{}", plan.create.len()));
     }
+    for (replica, _) in &plan.amend {
+        words.push(format!("~{}", replica.name_any()));
+    }
     words.join(" ")
 }
 
 fn new_template(serving: &str) -> Value {
     json!({ "serving": { "name": serving } })
+}
+
+#[test]
+fn a_promise_changes_without_a_restart() {
+    let mut scene =
+        Scene::new(json!({ "objectives": { "timeToFirstToken": { "max": "2s", "atPromptTokens": 100 } } }));
+    scene
+        .deployment
+        .annotations_mut()
+        .insert(ADMISSION_ANNOTATION.to_owned(), "warn".to_owned());
+    scene.step();
+    let replica = |scene: &Scene| scene.replicas[0].clone();
+    assert_eq!(replica(&scene).spec.objectives, scene.deployment.spec.objectives);
+    assert_eq!(replica(&scene).annotations()[ADMISSION_ANNOTATION], "warn");
+    scene.run("r1");
+    scene.step();
+    for objectives in [
+        json!({ "decodeTokensPerSecond": 20.0, "timeToFirstToken": { "atPromptTokens": null } }),
+        json!({ "timeToFirstToken": null }),
+        json!(null),
+    ] {
+        scene.change(json!({ "objectives": objectives }));
+        assert_eq!(scene.step(), "~r1");
+        assert_eq!(replica(&scene).spec.objectives, scene.deployment.spec.objectives);
+        assert_eq!(scene.step(), "");
+    }
+    scene.deployment.annotations_mut().clear();
+    assert_eq!(scene.step(), "~r1");
+    assert!(replica(&scene).annotations().is_empty());
+    assert_eq!(scene.step(), "");
 }
 
 #[test]
@@ -278,7 +331,7 @@ fn replicas_and_objectives_restart_nothing() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.change(json!({ "replicas": 3, "objectives": { "decodeTokensPerSecond": 5.0 }, "serving": { "name": "guide" } }));
-    assert_eq!(scene.step(), "+2");
+    assert_eq!(scene.step(), "+2 ~r1");
     assert_eq!(scene.revisions.len(), 1);
 }
 

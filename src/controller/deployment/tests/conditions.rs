@@ -190,36 +190,121 @@ fn what_a_node_has_no_memory_for_is_made_anew_and_kept_as_a_mark_for_a_while() {
 }
 
 #[test]
-fn measured_speed_is_shown_and_judged() {
+fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     let mut scene = Scene::new(json!({ "objectives": { "decodeTokensPerSecond": 80.0,
         "timeToFirstToken": { "max": "500ms" } } }));
+    let pairs = |scene: &Scene| {
+        let status = scene.deployment.status.clone().expect("written");
+        [status.tokens_per_second, status.time_to_first_token].map(|pair| pair.expect("written"))
+    };
+    let interval = |p50: f64| Percentiles {
+        p10: p50 * 0.9,
+        p50,
+        p90: p50 * 1.1,
+    };
     scene.step();
     scene.run("r1");
     scene.step();
-    let status = scene.deployment.status.clone().expect("written");
-    assert_eq!(status.tokens_per_second.as_deref(), Some("-/-"));
+    assert_eq!(pairs(&scene), ["-/-", "-/-"]);
     assert!(
         scene
             .condition(condition_type::OBJECTIVES_MET)
             .starts_with("Unknown NotMeasured")
     );
-    scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
-        tokens_per_second: "85.14".to_owned(),
-        time_to_first_token_seconds: "0.7".to_owned(),
-        requests: 3,
-        predicted: None,
+    scene.check_condition(condition_type::PREDICTION_ACCURATE, "absent");
+    // What was promised when it was admitted: every stream busy, every context full.
+    scene.replica("r1").status.as_mut().expect("set").admission = Some(AdmissionStatus {
+        speed: Some(SpeedWorking {
+            tokens_per_second: interval(70.0),
+            time_to_first_token_seconds: interval(1.0),
+            ..SpeedWorking::default()
+        }),
+        ..AdmissionStatus::default()
     });
     scene.step();
-    let status = scene.deployment.status.clone().expect("written");
-    assert_eq!(status.tokens_per_second.as_deref(), Some("-/85.1"));
-    assert_eq!(status.time_to_first_token.as_deref(), Some("-/0.70s"));
+    assert_eq!(pairs(&scene), ["70.0/-", "1.00s/-"]);
+    let measured = MeasuredSpeed {
+        tokens_per_second: "85.14".to_owned(),
+        time_to_first_token_seconds: "0.7".to_owned(),
+        requests: 9,
+        predicted: Some(PredictedSpeed {
+            tokens_per_second: interval(90.0),
+            time_to_first_token_seconds: interval(0.5),
+            ..PredictedSpeed::default()
+        }),
+    };
+    scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
+    scene.step();
+    assert_eq!(pairs(&scene), ["90.0/85.1", "0.50s/0.70s"]);
     scene.check_condition(
         condition_type::OBJECTIVES_MET,
         "False ObjectivesMissed: first token after 0.70 s, spec.objectives.timeToFirstToken.max is 500ms",
     );
+    scene.check_condition(condition_type::PREDICTION_ACCURATE, "absent");
+    let mut measure = |rate: &str, expected: &str, event: &[&str]| {
+        scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
+            tokens_per_second: rate.to_owned(),
+            requests: 10,
+            ..measured.clone()
+        });
+        let events = scene.events();
+        let told: Vec<_> = events
+            .iter()
+            .filter(|reason| reason.contains("Predicted"))
+            .collect();
+        assert_eq!(told, event);
+        scene.step();
+        scene.check_condition(condition_type::PREDICTION_ACCURATE, expected);
+    };
+    let said = |rate: &str| format!("r1 on mini: {rate} tokens/s measured, 90.0 predicted (81.0 to 99.0)");
+    measure("85.1", &format!("True AsPredicted: {}", said("85.1")), &[]);
+    measure(
+        "80.9",
+        &format!("False SlowerThanPredicted: {}", said("80.9")),
+        &["SlowerThanPredicted"],
+    );
+    measure(
+        "99.1",
+        &format!("False FasterThanPredicted: {}", said("99.1")),
+        &["FasterThanPredicted"],
+    );
+    measure(
+        "99.0",
+        &format!("True AsPredicted: {}", said("99.0")),
+        &["AsPredicted"],
+    );
+    scene.replica("r1").status.as_mut().expect("set").measured = None;
+    scene.step();
+    assert!(
+        scene
+            .condition(condition_type::PREDICTION_ACCURATE)
+            .starts_with("Unknown NotMeasured")
+    );
     scene.change(json!({ "objectives": null }));
     scene.step();
     scene.check_condition(condition_type::OBJECTIVES_MET, "absent");
+}
+
+#[test]
+fn an_override_is_told_on_the_deployment() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.run("r1");
+    let why = "rooflet.dev/admission: warn overrides: it needs 2 GiB";
+    scene.say(
+        "r1",
+        condition_type::ADMITTED,
+        Truth::True,
+        "AdmissionOverridden",
+        why,
+    );
+    assert!(scene.events().contains(&"AdmissionOverridden".to_owned()));
+    scene.step();
+    scene.check_condition(
+        condition_type::ADMITTED,
+        &format!("True AdmissionOverridden: r1 on mini: {why}"),
+    );
+    assert!(!scene.events().contains(&"AdmissionOverridden".to_owned()));
 }
 
 #[test]

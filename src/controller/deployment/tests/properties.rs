@@ -120,7 +120,7 @@ proptest! {
         // Pruning follows what the pass before has freed.
         scene.plan(|plan| {
             prop_assert!(
-                plan.revision == RevisionStep::Keep && plan.delete.is_empty() && plan.create.is_empty(),
+                plan.revision == RevisionStep::Keep && plan.delete.is_empty() && plan.create.is_empty() && plan.amend.is_empty(),
                 "{}", describe(&plan)
             );
             prop_assert_eq!(Some(&plan.status), status.as_ref());

@@ -1,0 +1,94 @@
+//! Predicted and measured speed of a deployment, from what the agents say of its replicas.
+
+use super::replica::is_ready;
+use crate::api::v1alpha1::{MeasuredSpeed, ModelReplica, Percentiles, PredictedSpeed, SpeedWorking};
+
+/// Requests from which a measured median is held against its prediction.
+const ENOUGH_REQUESTS: u64 = 10;
+
+/// Speed of a deployment's replicas.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Figures {
+    /// Of one stream.
+    pub(super) tokens_per_second: Pair,
+    pub(super) first_token_seconds: Pair,
+}
+
+/// What was predicted, and what came.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Pair {
+    pub(super) predicted: Option<f64>,
+    pub(super) measured: Option<f64>,
+}
+
+impl Pair {
+    /// `predicted/measured`, with `-` for what is not known.
+    pub(super) fn show(self, write: impl Fn(f64) -> String) -> String {
+        let text = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), &write);
+        format!("{}/{}", text(self.predicted), text(self.measured))
+    }
+}
+
+/// Means over `replicas`, of those that have the figure.
+pub(super) fn figures(replicas: &[&ModelReplica]) -> Figures {
+    let mean = |of: &dyn Fn(&ModelReplica) -> Option<f64>| {
+        let numbers: Vec<_> = replicas.iter().filter_map(|replica| of(replica)).collect();
+        let count = u32::try_from(numbers.len()).ok().filter(|count| *count > 0)?;
+        Some(numbers.iter().sum::<f64>() / f64::from(count))
+    };
+    let predicted = |of: fn(&PredictedSpeed) -> Percentiles, at_most: fn(&SpeedWorking) -> Percentiles| {
+        mean(&move |replica| {
+            let status = replica.status.as_ref()?;
+            // Of requests as they come, once they do. Before: with every stream busy and full.
+            let of_requests = measured_of(replica).and_then(|measured| measured.predicted.as_ref());
+            let of_admission = || status.admission.as_ref()?.speed.as_ref();
+            let figure = of_requests.map(of).or_else(|| of_admission().map(at_most))?;
+            (figure.p50 > 0.0).then_some(figure.p50)
+        })
+    };
+    Figures {
+        tokens_per_second: Pair {
+            predicted: predicted(|speed| speed.tokens_per_second, |speed| speed.tokens_per_second),
+            measured: mean(&|replica| decimal(&measured_of(replica)?.tokens_per_second)),
+        },
+        first_token_seconds: Pair {
+            predicted: predicted(
+                |speed| speed.time_to_first_token_seconds,
+                |speed| speed.time_to_first_token_seconds,
+            ),
+            measured: mean(&|replica| decimal(&measured_of(replica)?.time_to_first_token_seconds)),
+        },
+    }
+}
+
+/// Measured decode speed of one replica beside the interval that was predicted for it, in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Comparison {
+    pub(super) measured: f64,
+    pub(super) predicted: Percentiles,
+}
+
+impl Comparison {
+    /// `None` until there are enough requests to tell, and where nothing was predicted.
+    pub(super) fn of(replica: &ModelReplica) -> Option<Self> {
+        let measured = measured_of(replica).filter(|measured| measured.requests >= ENOUGH_REQUESTS)?;
+        Some(Self {
+            measured: decimal(&measured.tokens_per_second)?,
+            predicted: measured.predicted.as_ref()?.tokens_per_second,
+        })
+    }
+
+    /// Whether the interval holds what was measured. It holds eight cases of ten where the predictor is right.
+    pub(super) fn is_accurate(self) -> bool {
+        (self.predicted.p10..=self.predicted.p90).contains(&self.measured)
+    }
+}
+
+fn measured_of(replica: &ModelReplica) -> Option<&MeasuredSpeed> {
+    let status = replica.status.as_ref().filter(|_| is_ready(replica))?;
+    status.measured.as_ref()
+}
+
+fn decimal(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
