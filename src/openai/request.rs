@@ -50,6 +50,8 @@ pub(crate) struct Options {
     /// `Some(0)` = no limit.
     pub(crate) top_k: Option<u32>,
     pub(crate) seed: Option<u64>,
+    /// Among requests that wait, lower goes first; vLLM's extension.
+    pub(crate) priority: i32,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
 }
@@ -63,6 +65,7 @@ const SERVED: &[&str] = &[
     "top_p",
     "top_k",
     "seed",
+    "priority",
     "stream",
     "stream_options",
 ];
@@ -230,6 +233,7 @@ fn parse_options(fields: &Map<String, Value>) -> Result<Options, ApiError> {
         top_p: number(fields, "top_p", 0.0, 1.0)?,
         top_k: parse_top_k(fields)?,
         seed: parse_seed(fields)?,
+        priority: parse_priority(fields)?,
         stream,
         include_usage: parse_include_usage(fields, stream)?,
     })
@@ -297,6 +301,14 @@ fn parse_top_k(fields: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
         .map_err(|()| {
             ApiError::invalid_value("top_k", "'top_k' must be a positive integer, or 0 for no limit.")
         })
+}
+
+fn parse_priority(fields: &Map<String, Value>) -> Result<i32, ApiError> {
+    let Some(value) = present(fields, "priority") else {
+        return Ok(0);
+    };
+    let priority = value.as_i64().and_then(|priority| i32::try_from(priority).ok());
+    priority.ok_or_else(|| ApiError::invalid_value("priority", "'priority' must be a 32-bit integer."))
 }
 
 fn parse_seed(fields: &Map<String, Value>) -> Result<Option<u64>, ApiError> {
@@ -429,7 +441,7 @@ mod tests {
     fn a_full_request() {
         let request = chat(json!({
             "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.9,
-            "top_k": -1, "seed": -1, "stream": true, "stream_options": {"include_usage": true}, "user": "u",
+            "top_k": -1, "seed": -1, "priority": -2, "stream": true, "stream_options": {"include_usage": true}, "user": "u",
             "n": 1, "tools": [], "logprobs": false, "presence_penalty": 0.0, "response_format": {"type": "text"},
             "logit_bias": null, "tool_choice": "auto"
         }))
@@ -443,6 +455,7 @@ mod tests {
                 top_p: Some(0.9),
                 top_k: Some(0),
                 seed: Some(u64::MAX),
+                priority: -2,
                 stream: true,
                 include_usage: true,
             }
@@ -500,6 +513,11 @@ mod tests {
                 ErrorCode::InvalidValue,
             ),
             (json!({"seed": 1.5}), "seed", ErrorCode::InvalidValue),
+            (
+                json!({"priority": 1_u64 << 31}),
+                "priority",
+                ErrorCode::InvalidValue,
+            ),
             (json!({"stream": "yes"}), "stream", ErrorCode::InvalidValue),
             (
                 json!({"stream_options": {}}),

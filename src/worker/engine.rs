@@ -1,9 +1,9 @@
 //! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it jobs through a bounded
 //! queue and read each job's events from a channel of its own.
 //!
-//! The thread's loop, once per step: drop what was cancelled, admit what waits, one decode step for every sequence
-//! that decodes, then one chunk of one prompt. A failure of one request ends that request only; a panic ends the
-//! thread, and with it the process, which the agent starts afresh.
+//! The thread's loop, once per step: drop what was cancelled, plan ([`StepPlan`]), let join who may, one forward pass
+//! for all rows that decode, then one chunk of one prompt. A failure of one request ends that request only; a panic
+//! ends the thread, and with it the process, which the agent starts afresh.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use super::batch::{Batch, Landed};
 use super::metrics::{Outcome, WorkerMetrics};
 use super::models::Decoder;
 use super::prompt::{Prompter, ValidRequest};
-use super::sequence::{Done, Event, Job, Sequence, StepError, token_row};
+use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
+use super::sequence::{Done, Event, Job, Queued, Sequence, StepError, token_row};
 use super::state::{EngineState, Sample};
 use crate::clock::Clock;
 use crate::mlx::device::{self, Backend};
@@ -27,11 +29,6 @@ use crate::wire::{ModelInfo, WorkerPhase};
 
 /// Requests that may wait beyond those that run. More would wait longer than their clients do.
 pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
-
-/// Tokens of a prompt per step while others decode: what one of them waits for at most.
-const SHARED_CHUNK_TOKENS: usize = 512;
-/// Tokens of a prompt per step while nothing decodes. Cancellation is noticed between chunks.
-const PREFILL_CHUNK_TOKENS: usize = 2048;
 
 /// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
 /// several times the model's size.
@@ -82,8 +79,6 @@ pub(crate) struct EngineConfig {
 pub(crate) struct Engine {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
-    total_places: usize,
-    max_concurrency: usize,
     stop: Arc<AtomicBool>,
     state: Arc<EngineState>,
     clock: Clock,
@@ -130,8 +125,6 @@ impl Engine {
         let engine = Self {
             commands: commands_tx,
             places: Arc::new(Semaphore::new(total_places)),
-            total_places,
-            max_concurrency: config.max_concurrency,
             stop: Arc::clone(&stop),
             state: Arc::clone(&state),
             clock: config.clock.clone(),
@@ -142,8 +135,11 @@ impl Engine {
             state,
             stop,
             commands: commands_rx,
+            next_id: 0,
             waiting: VecDeque::new(),
             active: Vec::new(),
+            batch: Batch::default(),
+            pace: Pace::default(),
         };
         std::thread::Builder::new()
             .name("engine".to_owned())
@@ -182,15 +178,8 @@ impl Engine {
 
     fn full(&self) -> SubmitError {
         self.metrics.ended(Outcome::Rejected);
-        // When all that is ahead has run, a place is surely free; a rough figure is better than none.
-        let rounds = (self.total_places / self.max_concurrency).max(1) as f64;
-        let seconds = self
-            .state
-            .typical_duration()
-            .unwrap_or(Duration::from_secs(1))
-            .as_secs_f64()
-            * rounds;
-        let retry_after_seconds = (seconds.ceil() as u32).clamp(1, MAX_RETRY_AFTER_SECONDS);
+        let free = self.state.row_free().unwrap_or(Duration::from_secs(1));
+        let retry_after_seconds = (free.as_secs_f64().ceil() as u32).clamp(1, MAX_RETRY_AFTER_SECONDS);
         SubmitError::Full { retry_after_seconds }
     }
 
@@ -234,8 +223,11 @@ struct EngineThread {
     state: Arc<EngineState>,
     stop: Arc<AtomicBool>,
     commands: mpsc::Receiver<Command>,
-    waiting: VecDeque<Job>,
+    next_id: u64,
+    waiting: VecDeque<Queued>,
     active: Vec<Sequence>,
+    batch: Batch,
+    pace: Pace,
 }
 
 impl EngineThread {
@@ -252,10 +244,13 @@ impl EngineThread {
         while self.receive() {
             self.state.set_progress();
             self.drop_cancelled();
-            self.admit(&model);
-            self.state.set_load(self.active.len(), self.waiting.len());
+            let plan = self.plan();
+            self.join(&plan, &model);
+            self.tell_load();
             self.decode(&model);
-            self.prefill(&model);
+            if let Some(chunk) = plan.prefill {
+                self.prefill(chunk, &model);
+            }
             steps += 1;
             self.housekeep(steps);
         }
@@ -303,7 +298,15 @@ impl EngineThread {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Run(job) => self.waiting.push_back(job),
+            Command::Run(job) => {
+                self.waiting.push_back(Queued {
+                    id: RequestId(self.next_id),
+                    bytes: 0,
+                    overtaken: 0,
+                    job,
+                });
+                self.next_id += 1;
+            }
             Command::Wake => {}
             #[cfg(test)]
             Command::Panic => panic!("on purpose"),
@@ -318,10 +321,19 @@ impl EngineThread {
         self.state.set_idle();
     }
 
+    fn tell_load(&self) {
+        self.state.set_load(self.active.len(), self.waiting.len());
+        if !self.waiting.is_empty() {
+            let typical = self.state.typical_completion_tokens().unwrap_or(usize::MAX);
+            let running = self.active.iter().map(|sequence| sequence.remaining(typical));
+            self.state.set_row_free(until_a_row_is_free(running, self.pace));
+        }
+    }
+
     fn drop_cancelled(&mut self) {
         let metrics = &self.config.metrics;
-        self.waiting.retain(|job| {
-            let keep = !job.events.is_closed();
+        self.waiting.retain(|queued| {
+            let keep = !queued.job.events.is_closed();
             if !keep {
                 metrics.ended(Outcome::Cancelled);
             }
@@ -337,58 +349,76 @@ impl EngineThread {
         });
     }
 
-    fn admit(&mut self, model: &Decoder) {
-        while self.active.len() < self.config.max_concurrency
-            && let Some(job) = self.waiting.pop_front()
-        {
-            self.active
-                .push(Sequence::new(job, model, self.config.prompter.tokenizer()));
+    fn plan(&self) -> StepPlan {
+        // Most steps: all rows decode and nobody waits.
+        if self.waiting.is_empty() && self.active.iter().all(Sequence::is_decoding) {
+            return StepPlan::default();
         }
-    }
-
-    /// One step for every sequence that decodes. All are launched before the first is read.
-    fn decode(&mut self, model: &Decoder) {
-        let tokenizer = self.config.prompter.tokenizer();
-        let clock = &self.config.clock;
-        let launched: Vec<Result<(), StepError>> = self.active.iter_mut().map(|s| s.launch(model)).collect();
-        let streams = self
-            .active
-            .iter()
-            .filter(|sequence| !sequence.is_prefilling())
-            .count();
-        let mut launched = launched.into_iter();
-        let mut outcomes = Vec::new();
-        let ended: Vec<Sequence> = self
-            .active
-            .extract_if(.., |sequence| {
-                let launched = launched.next().expect("one outcome per sequence");
-                match launched.and_then(|()| sequence.read(tokenizer, streams, || clock.instant())) {
-                    Ok(None) => return false,
-                    Ok(Some(done)) => outcomes.push(Ok(done)),
-                    Err(err) => outcomes.push(Err(err)),
-                }
-                true
-            })
-            .collect();
-        for (sequence, outcome) in ended.into_iter().zip(outcomes) {
-            self.end(&sequence, outcome);
-        }
-    }
-
-    /// One chunk of the oldest prompt that is not in its cache yet.
-    fn prefill(&mut self, model: &Decoder) {
-        let shared = self.active.iter().any(|sequence| !sequence.is_prefilling());
-        let chunk_tokens = if shared {
-            SHARED_CHUNK_TOKENS
-        } else {
-            PREFILL_CHUNK_TOKENS
+        let waiting: Vec<_> = self.waiting.iter().map(Queued::as_waiting).collect();
+        let running: Vec<_> = self.active.iter().map(Sequence::as_running).collect();
+        let limits = Limits {
+            rows: self.config.max_concurrency,
+            bytes: u64::MAX,
         };
-        let Some(index) = self.active.iter().position(Sequence::is_prefilling) else {
+        StepPlan::new(&waiting, &running, limits, self.pace)
+    }
+
+    fn join(&mut self, plan: &StepPlan, model: &Decoder) {
+        for queued in &mut self.waiting {
+            queued.overtaken += u32::from(plan.overtaken.contains(&queued.id));
+        }
+        for sequence in &mut self.active {
+            if plan.overtaken.contains(&sequence.id()) {
+                sequence.was_overtaken();
+            }
+        }
+        for id in &plan.join {
+            let place = self.waiting.iter().position(|queued| queued.id == *id);
+            if let Some(queued) = place.and_then(|place| self.waiting.remove(place)) {
+                let tokenizer = self.config.prompter.tokenizer();
+                self.active.push(Sequence::new(queued, model, tokenizer));
+            }
+        }
+    }
+
+    /// One token for every sequence that decodes.
+    fn decode(&mut self, model: &Decoder) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let begin = self.config.clock.instant();
+        let landed = self.batch.step(model, &mut self.active);
+        self.pace.saw_step(self.config.clock.instant() - begin);
+        for Landed { id, token, rows } in landed {
+            // A row that ended or was cancelled while its token was on the way.
+            let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
+                continue;
+            };
+            let tokenizer = self.config.prompter.tokenizer();
+            let clock = &self.config.clock;
+            let taken =
+                token.and_then(|token| self.active[index].take(token, rows, tokenizer, || clock.instant()));
+            if let Some(outcome) = taken.transpose() {
+                let sequence = self.active.remove(index);
+                self.end(&sequence, outcome);
+            }
+        }
+    }
+
+    /// The next chunk of a prompt; after the last one its row decodes.
+    fn prefill(&mut self, Chunk { id, tokens }: Chunk, model: &Decoder) {
+        // It may have been the only one to fail in the step.
+        let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
             return;
         };
-        if let Err(err) = self.active[index].prefill(model, chunk_tokens) {
-            let sequence = self.active.remove(index);
-            self.end(&sequence, Err(err));
+        let begin = self.config.clock.instant();
+        match self.active[index].prefill(model, tokens) {
+            Ok(None) => self.pace.saw_chunk(tokens, self.config.clock.instant() - begin),
+            Ok(Some(token)) => self.batch.join(id, token),
+            Err(err) => {
+                let sequence = self.active.remove(index);
+                self.end(&sequence, Err(err));
+            }
         }
     }
 
@@ -431,10 +461,10 @@ impl EngineThread {
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
         self.state.add_completed(Sample {
             time_to_first_token,
-            duration,
             decode_tokens_per_second: between.and_then(rate),
             streams: sequence.streams(),
             prompt_tokens: sequence.prompt_tokens() as f64,
+            completion_tokens: done.completion_tokens,
             context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
         });
     }

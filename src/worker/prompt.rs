@@ -30,6 +30,8 @@ pub(crate) struct ValidRequest {
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: Sampling,
+    /// Lower goes first.
+    pub(crate) priority: i32,
 }
 
 /// Why the text side of a model directory cannot be used.
@@ -225,6 +227,7 @@ impl Prompter {
                 top_k: options.top_k.unwrap_or(self.defaults.top_k),
                 seed: options.seed.unwrap_or_else(rand::random),
             },
+            priority: options.priority,
         })
     }
 }

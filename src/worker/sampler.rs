@@ -1,13 +1,13 @@
-//! From logits to the next token, on the device, so that a step needs no copy of the logits.
+//! From logits to the next tokens of all rows at once, on the device, so that a step needs no copy of the logits.
 //!
 //! Temperature first, then the `top_k` most probable tokens, then the smallest set that holds `top_p` of what is left.
-//! The random numbers of a step come from the request's seed and the step alone: equal requests with equal seeds give
-//! equal text, whatever else is running.
+//! A row's random number comes from its seed and step alone, and rows are computed independently: equal requests with
+//! equal seeds give equal text, whatever else is running.
 
 use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::argmax_axis;
-use mlx_rs::ops::{argsort_axis, softmax_axis};
-use mlx_rs::{Array, Dtype, ops, random};
+use mlx_rs::ops::indexing::{argmax_axis, take_axis};
+use mlx_rs::ops::{argsort_axis, concatenate, minimum, select, softmax_axis};
+use mlx_rs::{Array, Dtype, ops};
 
 /// Below this, the most probable token is all that is left, and dividing by it would overflow.
 const MIN_TEMPERATURE: f32 = 1e-5;
@@ -24,57 +24,148 @@ pub(crate) struct Sampling {
     pub(crate) seed: u64,
 }
 
-impl Sampling {
-    pub(crate) fn is_greedy(&self) -> bool {
-        self.temperature < MIN_TEMPERATURE
+/// What a row's next token is chosen by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Draw {
+    pub(crate) sampling: Sampling,
+    /// Tokens chosen before this one.
+    pub(crate) step: u64,
+}
+
+/// The steps that a row needs. Rows that need the same are computed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    MostProbable,
+    /// Among all tokens.
+    Free,
+    /// Among those that `top_k` and `top_p` leave, which takes sorting.
+    Limited,
+}
+
+impl Draw {
+    fn method(&self, vocabulary: i32) -> Method {
+        let Sampling {
+            temperature,
+            top_p,
+            top_k,
+            ..
+        } = self.sampling;
+        if temperature < MIN_TEMPERATURE {
+            Method::MostProbable
+        } else if top_p < 1.0 || (1..vocabulary.cast_unsigned()).contains(&top_k) {
+            Method::Limited
+        } else {
+            Method::Free
+        }
     }
 
-    fn is_limited(&self, vocabulary: i32) -> bool {
-        self.top_p < 1.0 || (1..vocabulary.cast_unsigned()).contains(&self.top_k)
+    /// Uniform in `0..1`, in steps of 2^-23: any of these times a positive float is less than that float, which the
+    /// choice below rests on.
+    fn uniform(&self) -> f32 {
+        const BITS: u32 = 23;
+        (mixed(self.sampling.seed, self.step) >> (64 - BITS)) as f32 / (1_u32 << BITS) as f32
     }
 }
 
-/// Chooses the token of step `step` from `logits`, `[1, vocabulary]` in float32. Lazy.
-pub(crate) fn sample(logits: &Array, sampling: &Sampling, step: u64) -> Result<Array> {
-    if sampling.is_greedy() {
+/// Chooses each row's token from `logits`, `[rows, vocabulary]` in float32; `draws` has an entry per row. Lazy.
+pub(crate) fn sample(logits: &Array, draws: &[Draw]) -> Result<Array> {
+    let vocabulary = logits.dim(-1);
+    let methods: Vec<Method> = draws.iter().map(|draw| draw.method(vocabulary)).collect();
+    if let Some(first) = methods.first()
+        && methods.iter().all(|method| method == first)
+    {
+        return choose(*first, logits, draws);
+    }
+    let (mut order, mut chosen) = (Vec::new(), Vec::new());
+    for method in [Method::MostProbable, Method::Free, Method::Limited] {
+        let rows: Vec<usize> = (0..draws.len()).filter(|row| methods[*row] == method).collect();
+        if !rows.is_empty() {
+            let draws: Vec<Draw> = rows.iter().map(|row| draws[*row]).collect();
+            let logits = take_axis(logits, indices(&rows), 0)?;
+            chosen.push(choose(method, &logits, &draws)?);
+            order.extend(rows);
+        }
+    }
+    let mut places = vec![0; order.len()];
+    for (place, row) in order.into_iter().enumerate() {
+        places[row] = place;
+    }
+    take_axis(concatenate(&chosen, 0)?, indices(&places), 0)
+}
+
+/// Rows by their places, `[n]`.
+pub(crate) fn indices(rows: &[usize]) -> Array {
+    let place = |row: &usize| u32::try_from(*row).expect("rows are few");
+    let places: Vec<u32> = rows.iter().map(place).collect();
+    Array::from_slice(&places, &[length(&places)])
+}
+
+/// A value for each row, `[n, 1]`.
+fn column(values: &[f32]) -> Array {
+    Array::from_slice(values, &[length(values), 1])
+}
+
+fn length<T>(values: &[T]) -> i32 {
+    i32::try_from(values.len()).expect("rows are few")
+}
+
+fn choose(method: Method, logits: &Array, draws: &[Draw]) -> Result<Array> {
+    if method == Method::MostProbable {
         return argmax_axis(logits, -1, false);
     }
-    let key = random::key(step_seed(sampling.seed, step))?;
-    let scaled = logits.divide(Array::from_f32(sampling.temperature))?;
-    if !sampling.is_limited(logits.dim(-1)) {
-        return random::categorical(&scaled, -1, None, Some(&key));
+    let each = |value: fn(&Draw) -> f32| column(&draws.iter().map(value).collect::<Vec<f32>>());
+    let scaled = logits.divide(each(|draw| draw.sampling.temperature))?;
+    let uniform = each(Draw::uniform);
+    if method == Method::Free {
+        let probabilities = softmax_axis(&scaled, -1, true)?;
+        return first_beyond(&probabilities, &uniform);
     }
     let order = argsort_axis(scaled.negative()?, -1)?;
     let sorted = scaled.take_along_axis(&order, -1)?;
-    let limited = limit(&sorted, sampling)?;
-    let choice = random::categorical(&limited, -1, None, Some(&key))?;
+    let probabilities = limited(&sorted, draws)?;
+    let place = first_beyond(&probabilities, &uniform)?;
     order
-        .take_along_axis(choice.expand_dims(-1)?, -1)?
+        .take_along_axis(place.expand_dims(-1)?, -1)?
         .squeeze_axes(&[-1])
 }
 
-/// Puts what `top_k` and `top_p` leave out of reach. `sorted` is descending; its first entry always stays.
-fn limit(sorted: &Array, sampling: &Sampling) -> Result<Array> {
+/// Probabilities, zero where `top_k` and `top_p` leave a token out. `sorted` is descending; its first entry stays.
+fn limited(sorted: &Array, draws: &[Draw]) -> Result<Array> {
     let vocabulary = sorted.dim(-1);
+    // No vocabulary is too large for single precision to count.
+    let count = |draw: &Draw| match draw.sampling.top_k {
+        0 => f32::INFINITY,
+        top_k => top_k as f32,
+    };
+    let counts = column(&draws.iter().map(count).collect::<Vec<f32>>());
+    let rank = ops::arange::<_, f32>(0, vocabulary, None)?;
     let out = Array::from_f32(f32::NEG_INFINITY);
-    let mut limited = sorted.clone();
-    if (1..vocabulary.cast_unsigned()).contains(&sampling.top_k) {
-        let rank = ops::arange::<_, i32>(0, vocabulary, None)?;
-        let within = rank.lt(Array::from_int(sampling.top_k.cast_signed()))?;
-        limited = ops::select(within, &limited, &out)?;
-    }
-    if sampling.top_p < 1.0 {
-        let probabilities = softmax_axis(&limited, -1, true)?;
-        let before = probabilities.cumsum(-1, false, false)?;
-        // Nothing is before the first entry, so it stays even for top_p = 0.
-        let within = before.lt(Array::from_f32(sampling.top_p.max(f32::MIN_POSITIVE)))?;
-        limited = ops::select(within, &limited, &out)?;
-    }
-    limited.as_dtype(Dtype::Float32)
+    let probabilities = softmax_axis(select(rank.lt(counts)?, sorted, out)?, -1, true)?;
+    let share = |draw: &Draw| match draw.sampling.top_p {
+        // Adding up in single precision may come to a little more than 1.
+        top_p if top_p >= 1.0 => f32::INFINITY,
+        // Nothing is before the first entry, so it stays even for 0.
+        top_p => top_p.max(f32::MIN_POSITIVE),
+    };
+    let shares = column(&draws.iter().map(share).collect::<Vec<f32>>());
+    let before = probabilities.cumsum(-1, false, false)?;
+    select(before.lt(shares)?, probabilities, Array::from_f32(0.0))
+}
+
+/// Inverts the distribution function: the first place where the probabilities add up to more than `uniform` of
+/// their sum. It has a probability above zero, since the sum rises there.
+fn first_beyond(probabilities: &Array, uniform: &Array) -> Result<Array> {
+    let last = probabilities.dim(-1) - 1;
+    let sums = probabilities.cumsum(-1, false, true)?;
+    let total = take_axis(&sums, Array::from_slice(&[last], &[1]), -1)?;
+    let below = sums.le(uniform.multiply(total)?)?;
+    let place = below.as_dtype(Dtype::Int32)?.sum_axis(-1, false)?;
+    // Logits that are no numbers must not become a token that does not exist.
+    minimum(place, Array::from_int(last))?.as_dtype(Dtype::Uint32)
 }
 
 /// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds share nothing.
-fn step_seed(seed: u64, step: u64) -> u64 {
+fn mixed(seed: u64, step: u64) -> u64 {
     let mut mixed = seed.wrapping_add((step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -91,10 +182,21 @@ mod tests {
     use crate::mlx;
 
     fn draw(logits: &[f32], sampling: &Sampling, step: u64) -> u32 {
-        let size = i32::try_from(logits.len()).unwrap();
-        sample(&Array::from_slice(logits, &[1, size]), sampling, step)
+        draw_rows(
+            &[logits],
+            &[Draw {
+                sampling: *sampling,
+                step,
+            }],
+        )[0]
+    }
+
+    fn draw_rows(logits: &[&[f32]], draws: &[Draw]) -> Vec<u32> {
+        let shape = [logits.len(), logits[0].len()].map(|size| i32::try_from(size).unwrap());
+        sample(&Array::from_slice(&logits.concat(), &shape), draws)
             .unwrap()
-            .item_exact()
+            .to_vec_exact()
+            .unwrap()
     }
 
     fn sampling(temperature: f32, top_p: f32, top_k: u32, seed: u64) -> Sampling {
@@ -153,6 +255,75 @@ mod tests {
             for step in 0..12 {
                 prop_assert!(allowed.contains(&(draw(&logits, &sampling(1.0, top_p, 0, seed), step) as usize)));
             }
+        }
+    }
+
+    /// Greedy, free and limited rows in one call, each as when it is alone.
+    #[test]
+    fn rows_are_drawn_as_if_alone() {
+        let _mlx = mlx::exclusive();
+        let logits: Vec<Vec<f32>> = (0..9_u8)
+            .map(|row| {
+                (0..50_u8)
+                    .map(|at| f32::from(at.wrapping_mul(37 + row) % 41) / 10.0)
+                    .collect()
+            })
+            .collect();
+        let mut several = BTreeSet::new();
+        for step in 0..20 {
+            let draws: Vec<Draw> = (0..9_u8)
+                .map(|row| {
+                    let (top_p, top_k) = [(1.0, 0), (0.9, 0), (1.0, 7)][usize::from(row % 3)];
+                    let temperature = if row > 6 { 0.0 } else { 0.6 + f32::from(row) / 10.0 };
+                    Draw {
+                        sampling: sampling(temperature, top_p, top_k, u64::from(row)),
+                        step,
+                    }
+                })
+                .collect();
+            let rows: Vec<&[f32]> = logits.iter().map(Vec::as_slice).collect();
+            let together = draw_rows(&rows, &draws);
+            for row in 0..9 {
+                assert_eq!(
+                    together[row],
+                    draw_rows(&rows[row..=row], &draws[row..=row])[0],
+                    "row {row}"
+                );
+            }
+            several.extend(together);
+        }
+        assert!(several.len() > 9, "{several:?}");
+    }
+
+    /// Four tokens with 1/2, 1/4, 1/8 and 1/8, 4000 draws, each way; 4 standard deviations are at most 127.
+    #[test]
+    fn tokens_come_as_often_as_they_are_probable() {
+        let _mlx = mlx::exclusive();
+        let logits = [2.0_f32.ln(), 4.0_f32.ln(), 1.0_f32.ln(), 1.0_f32.ln()];
+        for top_p in [1.0, 0.999_99] {
+            let mut counts = [0_u32; 4];
+            for from in (0..4000).step_by(500) {
+                let draws: Vec<Draw> = (from..from + 500)
+                    .map(|step| Draw {
+                        sampling: sampling(1.0, top_p, 0, 3),
+                        step,
+                    })
+                    .collect();
+                for token in draw_rows(&vec![&logits[..]; 500], &draws) {
+                    counts[token as usize] += 1;
+                }
+            }
+            for (count, expected) in counts.iter().zip([1000, 2000, 500, 500_u32]) {
+                assert!(count.abs_diff(expected) < 127, "{counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_gives_a_token_that_exists() {
+        let _mlx = mlx::exclusive();
+        for top_k in [0, 2] {
+            assert!(draw(&[f32::NAN; 5], &sampling(1.0, 1.0, top_k, 1), 0) < 5);
         }
     }
 

@@ -7,7 +7,8 @@ use tokio::sync::mpsc;
 
 use super::models::{Decoder, KvCache};
 use super::prompt::ValidRequest;
-use super::sampler::sample;
+use super::sampler::{Draw, sample};
+use super::schedule::{Remaining, RequestId, Running, Waiting};
 use crate::openai::response::FinishReason;
 use crate::text::detokenizer::Detokenizer;
 use crate::text::stop::StopMatcher;
@@ -52,7 +53,7 @@ pub(crate) enum StepError {
     #[error("the engine failed on this request: {0}")]
     Engine(mlx_rs::error::Exception),
     #[error("the engine's token cannot be read: {0}")]
-    Read(mlx_rs::error::ConversionError),
+    Read(String),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
 }
@@ -76,135 +77,195 @@ pub(crate) struct Timing {
     pub(crate) first_token: Option<Instant>,
 }
 
-#[derive(Debug)]
-enum Stage {
-    /// This many tokens of the prompt are in the cache.
-    Prefill { done: usize },
-    /// Tokens chosen on the device and not read yet, the older first.
-    Decode { pending: Array, next: Option<Array> },
-}
-
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    request: ValidRequest,
-    events: mpsc::Sender<Event>,
+    queued: Queued,
     timing: Timing,
     cache: KvCache,
-    stage: Stage,
+    /// Tokens of the prompt that are in the cache.
+    prefilled: usize,
     detokenizer: Detokenizer,
     stops: StopMatcher,
     /// Tokens chosen, read or not.
-    launched: usize,
+    chosen: usize,
     /// Tokens read.
     produced: usize,
-    /// Sequences that were decoded in the steps that read them, added up.
+    /// Rows of the passes that chose all but the first of these, added up.
     shared: usize,
 }
 
+/// A job in the queue, and what the schedule knows of it.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) id: RequestId,
+    pub(crate) job: Job,
+    /// The most its cache can take.
+    pub(crate) bytes: u64,
+    /// Plans that named it overtaken.
+    pub(crate) overtaken: u32,
+}
+
+impl Queued {
+    pub(crate) fn as_waiting(&self) -> Waiting {
+        Waiting {
+            id: self.id,
+            priority: self.job.request.priority,
+            overtaken: self.overtaken,
+            bytes: self.bytes,
+            prompt_tokens: self.job.request.prompt.len(),
+        }
+    }
+}
+
 impl Sequence {
-    pub(crate) fn new(job: Job, model: &Decoder, tokenizer: &Tokenizer) -> Self {
+    pub(crate) fn new(queued: Queued, model: &Decoder, tokenizer: &Tokenizer) -> Self {
         Self {
-            events: job.events,
             timing: Timing {
-                submitted: job.submitted,
+                submitted: queued.job.submitted,
                 first_token: None,
             },
             cache: model.new_cache(),
-            stage: Stage::Prefill { done: 0 },
+            prefilled: 0,
             detokenizer: Detokenizer::new(tokenizer),
-            stops: StopMatcher::new(job.request.stop.clone()),
-            launched: 0,
+            stops: StopMatcher::new(queued.job.request.stop.clone()),
+            chosen: 0,
             produced: 0,
             shared: 0,
-            request: job.request,
+            queued: Queued {
+                overtaken: 0,
+                ..queued
+            },
         }
+    }
+
+    pub(crate) fn id(&self) -> RequestId {
+        self.queued.id
     }
 
     /// Nobody listens any more.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.events.is_closed()
+        self.queued.job.events.is_closed()
+    }
+
+    pub(crate) fn as_running(&self) -> Running {
+        let Queued {
+            id, bytes, overtaken, ..
+        } = self.queued;
+        Running {
+            id,
+            priority: self.request().priority,
+            overtaken,
+            bytes,
+            prompt_left: self.prompt_left(),
+        }
+    }
+
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.prompt_left() == 0
+    }
+
+    /// Until the first token has been chosen there is something to do for the prompt, even for an empty one, which
+    /// fails then.
+    fn prompt_left(&self) -> usize {
+        match self.chosen {
+            0 => (self.prompt_tokens() - self.prefilled).max(1),
+            _ => 0,
+        }
+    }
+
+    /// Where a typical answer has `typical` tokens.
+    pub(crate) fn remaining(&self, typical: usize) -> Remaining {
+        let max_tokens = self.request().max_tokens;
+        Remaining::new(self.prompt_left(), self.produced, max_tokens, typical)
+    }
+
+    pub(crate) fn was_overtaken(&mut self) {
+        self.queued.overtaken += 1;
     }
 
     /// How many sequences were decoded together with this one, itself included, on average.
     pub(crate) fn streams(&self) -> f64 {
-        self.shared as f64 / self.produced.max(1) as f64
-    }
-
-    pub(crate) fn is_prefilling(&self) -> bool {
-        matches!(self.stage, Stage::Prefill { .. })
+        match self.produced {
+            0 | 1 => 1.0,
+            more => self.shared as f64 / (more - 1) as f64,
+        }
     }
 
     pub(crate) fn timing(&self) -> Timing {
         self.timing
     }
 
+    fn request(&self) -> &ValidRequest {
+        &self.queued.job.request
+    }
+
     pub(crate) fn prompt_tokens(&self) -> usize {
-        self.request.prompt.len()
+        self.request().prompt.len()
     }
 
     pub(crate) fn completion_tokens(&self) -> usize {
         self.produced
     }
 
-    /// Puts the next part of the prompt into the cache; with the last part, chooses the first token.
-    pub(crate) fn prefill(&mut self, model: &Decoder, chunk_tokens: usize) -> Result<(), StepError> {
-        let Stage::Prefill { done } = self.stage else {
-            return Ok(());
-        };
-        let prompt = &self.request.prompt;
-        let end = prompt.len().min(done + chunk_tokens);
-        let tokens = token_row(&prompt[done..end]);
-        if end < prompt.len() {
+    pub(crate) fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    pub(crate) fn cache_mut(&mut self) -> &mut KvCache {
+        &mut self.cache
+    }
+
+    /// Whether another token is to be chosen after those that are.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.chosen < self.request().max_tokens
+    }
+
+    /// How the next token is chosen.
+    pub(crate) fn draw(&self) -> Draw {
+        Draw {
+            sampling: self.request().sampling,
+            step: self.chosen as u64,
+        }
+    }
+
+    /// A token has been chosen.
+    pub(crate) fn chose(&mut self) {
+        self.chosen += 1;
+    }
+
+    /// Puts the next part of the prompt into the cache; with the last part, chooses the first token, `[1]`.
+    pub(crate) fn prefill(&mut self, model: &Decoder, tokens: usize) -> Result<Option<Array>, StepError> {
+        self.queued.overtaken = 0;
+        let prompt = &self.queued.job.request.prompt;
+        let end = prompt.len().min(self.prefilled + tokens);
+        let tokens = token_row(&prompt[self.prefilled..end]);
+        let last = end == prompt.len();
+        self.prefilled = end;
+        if !last {
             model.prefill(&tokens, &mut self.cache)?;
-            self.stage = Stage::Prefill { done: end };
-        } else {
-            let pending = self.choose(model, &tokens)?;
-            self.stage = Stage::Decode { pending, next: None };
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    /// Starts computing the token after the pending one, so that the device works while that one is read.
-    pub(crate) fn launch(&mut self, model: &Decoder) -> Result<(), StepError> {
-        if self.launched == self.request.max_tokens {
-            return Ok(());
-        }
-        let Stage::Decode { pending, next: None } = &self.stage else {
-            return Ok(());
-        };
-        let row = pending.reshape(&[1, 1])?;
-        let chosen = self.choose(model, &row)?;
-        if let Stage::Decode { next, .. } = &mut self.stage {
-            *next = Some(chosen);
-        }
-        Ok(())
-    }
-
-    fn choose(&mut self, model: &Decoder, tokens: &Array) -> Result<Array, StepError> {
-        let logits = model.forward(tokens, &mut self.cache)?;
-        let chosen = sample(&logits, &self.request.sampling, self.launched as u64)?;
+        let logits = model.forward(&tokens, &mut self.cache)?;
+        let chosen = sample(&logits, &[self.draw()])?;
         transforms::async_eval([&chosen])?;
-        self.launched += 1;
-        Ok(chosen)
+        self.chose();
+        Ok(Some(chosen))
     }
 
-    /// Reads the pending token, one of `streams` in this step, and sends its text. `Some` when the request is done; saying so is the caller's.
-    pub(crate) fn read(
+    /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` when the request is done; saying so
+    /// is the caller's.
+    pub(crate) fn take(
         &mut self,
+        token: u32,
+        rows: usize,
         tokenizer: &Tokenizer,
-        streams: usize,
         now: impl Fn() -> Instant,
     ) -> Result<Option<Done>, StepError> {
-        let Stage::Decode { pending, next } = &mut self.stage else {
-            return Ok(None);
-        };
-        let token: u32 = pending.try_item_exact().map_err(StepError::Read)?;
-        if let Some(next) = next.take() {
-            *pending = next;
+        if self.produced > 0 {
+            self.shared += rows;
         }
         self.produced += 1;
-        self.shared += streams;
         self.timing.first_token.get_or_insert_with(now);
         if tokenizer.is_eos(token) {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
@@ -215,7 +276,7 @@ impl Sequence {
         if self.stops.stopped() {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
-        if self.produced == self.request.max_tokens {
+        if self.produced == self.request().max_tokens {
             return self.finish(tokenizer, FinishReason::Length).map(Some);
         }
         Ok(None)
@@ -246,7 +307,7 @@ impl Sequence {
 
     pub(crate) fn send(&self, event: Event) {
         // The channel has room for all events, so this fails only when nobody listens: `is_cancelled` tells.
-        drop(self.events.try_send(event));
+        drop(self.queued.job.events.try_send(event));
     }
 }
 

@@ -20,6 +20,9 @@ const STALL: Duration = Duration::from_secs(180);
 /// Of `progress_millis`: nothing to do.
 const IDLE: u64 = u64::MAX;
 
+/// Of `row_free_millis`.
+const UNKNOWN: u64 = u64::MAX;
+
 #[derive(Debug)]
 pub(crate) struct EngineState {
     clock: Clock,
@@ -32,6 +35,8 @@ pub(crate) struct EngineState {
     queued: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
+    /// When a row will be free, in milliseconds; [`UNKNOWN`] where that cannot be told.
+    row_free_millis: AtomicU64,
     memory: Mutex<EngineMemory>,
     recent: Mutex<VecDeque<Sample>>,
 }
@@ -40,12 +45,12 @@ pub(crate) struct EngineState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) time_to_first_token: Duration,
-    pub(crate) duration: Duration,
     /// `None` for a request of one token.
     pub(crate) decode_tokens_per_second: Option<f64>,
     /// Sequences decoded together, on average.
     pub(crate) streams: f64,
     pub(crate) prompt_tokens: f64,
+    pub(crate) completion_tokens: usize,
     /// In the cache, on average while it was decoded.
     pub(crate) context_tokens: f64,
 }
@@ -67,6 +72,7 @@ impl EngineState {
             queued: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            row_free_millis: AtomicU64::new(UNKNOWN),
             memory: Mutex::default(),
             recent: Mutex::default(),
         }
@@ -127,6 +133,18 @@ impl EngineState {
         self.queued.store(queued as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn set_row_free(&self, after: Option<Duration>) {
+        let millis = after.and_then(|after| u64::try_from(after.as_millis()).ok());
+        self.row_free_millis
+            .store(millis.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// When a row will be free, as of the last step.
+    pub(crate) fn row_free(&self) -> Option<Duration> {
+        let millis = self.row_free_millis.load(Ordering::Relaxed);
+        (millis != UNKNOWN).then(|| Duration::from_millis(millis))
+    }
+
     pub(crate) fn set_memory(&self, memory: EngineMemory) {
         *lock(&self.memory) = memory;
     }
@@ -174,9 +192,10 @@ impl EngineState {
         lock(&self.recent).back()?.decode_tokens_per_second
     }
 
-    /// Median duration of recent requests.
-    pub(crate) fn typical_duration(&self) -> Option<Duration> {
-        median(lock(&self.recent).iter().map(|s| s.duration.as_secs_f64())).map(Duration::from_secs_f64)
+    /// Median length of recent answers.
+    pub(crate) fn typical_completion_tokens(&self) -> Option<usize> {
+        let tokens = median(lock(&self.recent).iter().map(|s| s.completion_tokens as f64));
+        tokens.map(|tokens| tokens.ceil() as usize)
     }
 }
 
@@ -216,10 +235,10 @@ mod tests {
         for index in 1..=100_u32 {
             state.add_completed(Sample {
                 time_to_first_token: Duration::from_secs(u64::from(index)),
-                duration: Duration::from_secs(7),
                 decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
                 streams: 2.0,
                 prompt_tokens: f64::from(index),
+                completion_tokens: 7,
                 context_tokens: f64::from(index),
             });
         }
@@ -232,7 +251,7 @@ mod tests {
             (measured.streams, measured.context_tokens),
             (Some(2.0), Some(68.5))
         );
-        assert_eq!(state.typical_duration(), Some(Duration::from_secs(7)));
+        assert_eq!(state.typical_completion_tokens(), Some(7));
         assert_eq!(state.requests().completed, 100);
     }
 }

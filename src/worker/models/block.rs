@@ -3,9 +3,9 @@
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::fast::{ScaledDotProductAttentionMask, rms_norm, scaled_dot_product_attention};
-use mlx_rs::ops::{add, multiply, sigmoid};
+use mlx_rs::ops::{add, concatenate, multiply, sigmoid, split_equal};
 
-use super::cache::LayerCache;
+use super::cache::LayerRows;
 use super::linear::Linear;
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights};
@@ -79,7 +79,7 @@ impl Attention {
         })
     }
 
-    fn apply(&self, x: &Array, rope: &RotaryEmbedding, cache: &mut LayerCache, offset: i32) -> Result<Array> {
+    fn apply(&self, x: &Array, rope: &RotaryEmbedding, rows: LayerRows<'_>) -> Result<Array> {
         let (batch, tokens) = (x.dim(0), x.dim(1));
         let split = |projected: Array, heads: i32| projected.reshape(&[batch, tokens, heads, -1]);
         let mut queries = split(self.query.apply(x)?, self.heads)?;
@@ -90,13 +90,36 @@ impl Attention {
             keys = key_norm.apply(&keys)?;
         }
         let by_head = |array: &Array| array.transpose_axes(&[0, 2, 1, 3]);
-        let queries = rope.apply(&by_head(&queries)?, offset)?;
-        let keys = rope.apply(&by_head(&keys)?, offset)?;
-        let (keys, values) = cache.update(offset, &keys, &by_head(&values)?)?;
-
-        // A single token may attend to everything before it: no mask.
-        let mask = (tokens > 1).then_some(ScaledDotProductAttentionMask::Causal);
-        let attended = scaled_dot_product_attention(queries, keys, values, self.scale, mask, None)?;
+        let (queries, keys, values) = (by_head(&queries)?, by_head(&keys)?, by_head(&values)?);
+        let attended = match rows {
+            LayerRows::One { cache, offset } => {
+                let (queries, keys) = (rope.apply(&queries, offset)?, rope.apply(&keys, offset)?);
+                let (keys, values) = cache.update(offset, &keys, &values)?;
+                // A single token may attend to everything before it: no mask.
+                let mask = (tokens > 1).then_some(ScaledDotProductAttentionMask::Causal);
+                scaled_dot_product_attention(queries, keys, values, self.scale, mask, None)?
+            }
+            LayerRows::Many {
+                caches,
+                offsets,
+                positions,
+            } => {
+                let each = |array: &Array| split_equal(array, batch, 0);
+                let queries = each(&rope.apply_at(&queries, positions)?)?;
+                let keys = each(&rope.apply_at(&keys, positions)?)?;
+                let values = each(&values)?;
+                // Row by row, over contiguous keys of its own: the same kernels on the same values as alone, hence the
+                // same bits, whatever else is in the batch; and a row that joins or leaves moves nobody's cache.
+                let projected = queries.into_iter().zip(keys.iter().zip(&values));
+                let attended = caches.into_iter().zip(offsets).zip(projected).map(
+                    |((cache, offset), (query, (key, value)))| {
+                        let (keys, values) = cache.update(*offset, key, value)?;
+                        scaled_dot_product_attention(query, keys, values, self.scale, None, None)
+                    },
+                );
+                concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
+            }
+        };
         let merged = by_head(&attended)?.reshape(&[batch, tokens, -1])?;
         self.output.apply(&merged)
     }
@@ -172,16 +195,8 @@ impl Block {
         })
     }
 
-    pub(crate) fn apply(
-        &self,
-        x: &Array,
-        rope: &RotaryEmbedding,
-        cache: &mut LayerCache,
-        offset: i32,
-    ) -> Result<Array> {
-        let attended = self
-            .attention
-            .apply(&self.attention_norm.apply(x)?, rope, cache, offset)?;
+    pub(crate) fn apply(&self, x: &Array, rope: &RotaryEmbedding, rows: LayerRows<'_>) -> Result<Array> {
+        let attended = self.attention.apply(&self.attention_norm.apply(x)?, rope, rows)?;
         let x = add(x, attended)?;
         let transformed = self.mlp.apply(&self.mlp_norm.apply(&x)?)?;
         add(x, transformed)

@@ -14,6 +14,20 @@ pub(crate) struct LayerCache {
     buffers: Option<(Array, Array)>,
 }
 
+/// What one pass through a layer reads and extends.
+#[derive(Debug)]
+pub(crate) enum LayerRows<'a> {
+    /// Some tokens of one sequence, the first at position `offset`.
+    One { cache: &'a mut LayerCache, offset: i32 },
+    /// One token for each of several sequences.
+    Many {
+        caches: Vec<&'a mut LayerCache>,
+        offsets: &'a [i32],
+        /// `offsets` on the device.
+        positions: &'a Array,
+    },
+}
+
 /// All layers' caches of one sequence.
 #[derive(Debug)]
 pub(crate) struct KvCache {
@@ -35,13 +49,18 @@ impl KvCache {
         self.offset
     }
 
-    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut LayerCache> {
-        self.layers.iter_mut()
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut LayerCache {
+        &mut self.layers[layer]
     }
 
     /// All layers have taken `tokens` more.
     pub(crate) fn advance(&mut self, tokens: i32) {
         self.offset += tokens;
+    }
+
+    /// Forgets what came after the first `tokens`.
+    pub(crate) fn truncate(&mut self, tokens: i32) {
+        self.offset = self.offset.min(tokens);
     }
 
     /// Everything that must be evaluated for the cache to be final.

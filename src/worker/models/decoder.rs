@@ -5,7 +5,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use super::block::{Block, RmsNorm};
-use super::cache::KvCache;
+use super::cache::{KvCache, LayerRows};
 use super::linear::{Embedding, Linear};
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights};
@@ -63,13 +63,31 @@ impl Decoder {
     /// in float32. Lazy: nothing is computed before the result is evaluated.
     pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let x = self.hidden(tokens, cache)?;
-        let last = x.try_index((.., -1.., ..))?;
-        let last = self.norm.apply(&last)?;
-        let logits = match &self.head {
-            Some(head) => head.apply(&last)?,
-            None => self.embedding.as_head(&last)?,
-        };
-        logits.try_index((.., -1, ..))?.as_dtype(Dtype::Float32)
+        self.logits(&x.try_index((.., -1.., ..))?)
+    }
+
+    /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns `[rows, vocabulary]` in
+    /// float32. Lazy. After an error, a cache cut to the length it had can be used again.
+    pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
+        if let [cache] = rows {
+            return self.forward(&tokens.reshape(&[1, 1])?, cache);
+        }
+        let offsets: Vec<i32> = rows.iter().map(|cache| cache.offset()).collect();
+        let positions = Array::from_slice(&offsets, &[tokens.dim(0)]);
+        let mut x = self.embedding.lookup(&tokens.expand_dims(-1)?)?;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let step = LayerRows::Many {
+                caches: rows.iter_mut().map(|cache| cache.layer_mut(layer)).collect(),
+                offsets: &offsets,
+                positions: &positions,
+            };
+            x = block.apply(&x, &self.rope, step)?;
+        }
+        let logits = self.logits(&x)?;
+        for cache in rows {
+            cache.advance(1);
+        }
+        Ok(logits)
     }
 
     /// Runs `tokens` for the cache's sake only.
@@ -81,11 +99,25 @@ impl Decoder {
     fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let offset = cache.offset();
         let mut x = self.embedding.lookup(tokens)?;
-        for (block, layer) in self.blocks.iter().zip(cache.layers_mut()) {
-            x = block.apply(&x, &self.rope, layer, offset)?;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let step = LayerRows::One {
+                cache: cache.layer_mut(layer),
+                offset,
+            };
+            x = block.apply(&x, &self.rope, step)?;
         }
         cache.advance(tokens.dim(1));
         Ok(x)
+    }
+
+    /// Of `[rows, 1, hidden]`.
+    fn logits(&self, last: &Array) -> Result<Array> {
+        let last = self.norm.apply(last)?;
+        let logits = match &self.head {
+            Some(head) => head.apply(&last)?,
+            None => self.embedding.as_head(&last)?,
+        };
+        logits.try_index((.., -1, ..))?.as_dtype(Dtype::Float32)
     }
 }
 

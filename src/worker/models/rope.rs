@@ -74,6 +74,17 @@ impl RotaryEmbedding {
             }
         }
     }
+
+    /// `x` is `[batch, heads, 1, head_dim]`; `positions` holds one position for each of the batch.
+    pub(crate) fn apply_at(&self, x: &Array, positions: &Array) -> Result<Array> {
+        let (dim, traditional) = (self.head_dim, self.traditional);
+        match &self.frequencies {
+            Frequencies::Base { theta, scale } => {
+                fast::rope_dynamic(x, dim, traditional, *theta, *scale, positions, None::<&Array>)
+            }
+            Frequencies::Table(table) => fast::rope_dynamic(x, dim, traditional, None, 1.0, positions, table),
+        }
+    }
 }
 
 /// Long wavelengths divided by `factor`, short ones kept, the middle blended. The steps are those of the reference,

@@ -85,6 +85,7 @@ fn a_failed_request_harms_no_other() {
                     top_k: 0,
                     seed: 0,
                 },
+                priority: 0,
             };
             let mut completion = worker.app.engine.submit(broken).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
@@ -107,6 +108,7 @@ fn endless_request(cue: u32) -> prompt::ValidRequest {
             top_k: 0,
             seed: 0,
         },
+        priority: 0,
     }
 }
 

@@ -140,3 +140,61 @@ fn a_cache_that_grows_many_times_loses_nothing() {
     assert_eq!(grown.offset(), 500);
     assert!(bits(&logits.unwrap()) == bits(&expected));
 }
+
+/// One row of a batch, beside the same sequence alone.
+struct Row {
+    token: u32,
+    batched: KvCache,
+    alone: KvCache,
+}
+
+impl Row {
+    fn new(model: &Decoder, prompt: &[u32]) -> Self {
+        let (last, first) = prompt.split_last().unwrap();
+        let cache = || {
+            let mut cache = model.new_cache();
+            model.prefill(&tokens(first), &mut cache).unwrap();
+            cache
+        };
+        Self {
+            token: *last,
+            batched: cache(),
+            alone: cache(),
+        }
+    }
+}
+
+/// Rows of different lengths, one of which grows its cache on the way; one leaves and one joins.
+#[test]
+fn a_batch_gives_each_row_the_bits_it_has_alone() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    let mut models: Vec<String> = cases().into_iter().map(|case| case.model).collect();
+    models.dedup();
+    for name in models {
+        let model = load(&name);
+        let prompt = |tokens: u32| (0..tokens).map(|at| 3 + at * 7 % 250).collect::<Vec<u32>>();
+        let mut rows: Vec<Row> = [5, 253, 40, 1 + 8]
+            .map(|length| Row::new(&model, &prompt(length)))
+            .into();
+        for step in 0..8 {
+            match step {
+                3 => drop(rows.remove(0)),
+                5 => rows.push(Row::new(&model, &prompt(17))),
+                _ => {}
+            }
+            let inputs: Vec<u32> = rows.iter().map(|row| row.token).collect();
+            let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| &mut row.batched).collect();
+            let inputs = Array::from_slice(&inputs, &[i32::try_from(inputs.len()).unwrap()]);
+            let together = model.decode(&inputs, &mut caches).unwrap();
+            for (index, row) in rows.iter_mut().enumerate() {
+                let alone = model.forward(&tokens(&[row.token]), &mut row.alone).unwrap();
+                let own = together.try_index(i32::try_from(index).unwrap()).unwrap();
+                assert!(bits(&own) == bits(&alone), "{name}: row {index} in step {step}");
+                row.token = argmax_axis(&alone, -1, false).unwrap().item_exact();
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The rows that decode together: one forward pass gives each its next token. A pass is submitted before the tokens of
+//! the one before are read, so that the device computes while this program handles them.
+
+use mlx_rs::error::Result;
+use mlx_rs::ops::concatenate;
+use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::{Array, transforms};
+
+use super::models::{Decoder, KvCache};
+use super::sampler::{Draw, sample};
+use super::schedule::RequestId;
+use super::sequence::{Sequence, StepError};
+
+/// Tokens chosen by one forward pass and not read yet.
+#[derive(Debug)]
+struct Flight {
+    /// One for each row.
+    tokens: Array,
+    rows: Vec<RequestId>,
+}
+
+/// A token that was read.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    pub(crate) id: RequestId,
+    pub(crate) token: std::result::Result<u32, StepError>,
+    /// Rows of the pass that chose it.
+    pub(crate) rows: usize,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    flights: Vec<Flight>,
+}
+
+impl Batch {
+    /// No token is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// A sequence joins with the token that its prompt led to, `[1]`; its cache stays where it is.
+    pub(crate) fn join(&mut self, id: RequestId, token: Array) {
+        self.flights.push(Flight {
+            tokens: token,
+            rows: vec![id],
+        });
+    }
+
+    /// Submits a pass over every row that goes on, then reads the tokens that led to it. Rows that are gone or have
+    /// their last token are left out of the pass.
+    pub(crate) fn step(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
+        let flights = std::mem::take(&mut self.flights);
+        let mut landed = self.launch(model, &flights, sequences);
+        for flight in flights {
+            landed.extend(read(flight));
+        }
+        landed
+    }
+
+    /// Returns the rows that failed.
+    fn launch(&mut self, model: &Decoder, flights: &[Flight], sequences: &mut [Sequence]) -> Vec<Landed> {
+        let place = |id| {
+            let mut places = flights.iter().flat_map(|flight| &flight.rows);
+            places.position(|row| *row == id)
+        };
+        let mut going: Vec<(usize, &mut Sequence)> = sequences
+            .iter_mut()
+            .filter(|sequence| sequence.goes_on())
+            .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
+            .collect();
+        if going.is_empty() {
+            return Vec::new();
+        }
+        going.sort_unstable_by_key(|(place, _)| *place);
+        let (places, mut rows): (Vec<usize>, Vec<&mut Sequence>) = going.into_iter().unzip();
+        match tokens_at(flights, &places).and_then(|tokens| pass(model, &tokens, &mut rows)) {
+            Ok(flight) => {
+                self.flights.push(flight);
+                Vec::new()
+            }
+            Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err)],
+            // One row's failure must not be the others': each by itself, once.
+            Err(_) => {
+                let mut failures = Vec::new();
+                for (place, row) in places.iter().zip(rows) {
+                    let alone = tokens_at(flights, &[*place]);
+                    let id = row.id();
+                    match alone.and_then(|token| pass(model, &token, &mut [row])) {
+                        Ok(flight) => self.flights.push(flight),
+                        Err(err) => failures.push(failed(id, err)),
+                    }
+                }
+                failures
+            }
+        }
+    }
+}
+
+fn failed(id: RequestId, err: mlx_rs::error::Exception) -> Landed {
+    Landed {
+        id,
+        token: Err(StepError::Engine(err)),
+        rows: 1,
+    }
+}
+
+/// The tokens at these places of all flights, on the device.
+fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
+    let all: Vec<&Array> = flights.iter().map(|flight| &flight.tokens).collect();
+    let tokens = match all[..] {
+        [one] => one.clone(),
+        _ => concatenate(&all, 0)?,
+    };
+    let count = flights.iter().map(|flight| flight.rows.len()).sum();
+    if places.iter().copied().eq(0..count) {
+        return Ok(tokens);
+    }
+    take_axis(tokens, super::sampler::indices(places), 0)
+}
+
+/// Submits one token of each row. After an error the rows are as before.
+fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Flight> {
+    let before: Vec<i32> = rows.iter().map(|row| row.cache().offset()).collect();
+    let draws: Vec<Draw> = rows.iter().map(|row| row.draw()).collect();
+    let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
+    let submit = |caches: &mut [&mut KvCache]| {
+        let chosen = sample(&model.decode(tokens, caches)?, &draws)?;
+        transforms::async_eval([&chosen])?;
+        Ok(chosen)
+    };
+    match submit(&mut caches) {
+        Ok(tokens) => {
+            for row in rows.iter_mut() {
+                row.chose();
+            }
+            Ok(Flight {
+                tokens,
+                rows: rows.iter().map(|row| row.id()).collect(),
+            })
+        }
+        Err(err) => {
+            for (cache, tokens) in caches.into_iter().zip(before) {
+                cache.truncate(tokens);
+            }
+            Err(err)
+        }
+    }
+}
+
+fn read(flight: Flight) -> Vec<Landed> {
+    let count = flight.rows.len();
+    let landed = |id, token| Landed {
+        id,
+        token,
+        rows: count,
+    };
+    match flight.tokens.to_vec_exact::<u32>() {
+        Ok(tokens) => flight
+            .rows
+            .into_iter()
+            .zip(tokens)
+            .map(|(id, token)| landed(id, Ok(token)))
+            .collect(),
+        Err(err) => {
+            let error = |id| landed(id, Err(StepError::Read(err.to_string())));
+            flight.rows.into_iter().map(error).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

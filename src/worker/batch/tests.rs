@@ -1,0 +1,170 @@
+use std::time::Instant;
+
+use camino::Utf8PathBuf;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::mlx;
+use crate::mlx::load::Weights;
+use crate::model_dir::ModelDir;
+use crate::roofline::model::FloatType;
+use crate::worker::prompt::{Prompter, ValidRequest};
+use crate::worker::sampler::Sampling;
+use crate::worker::sequence::{Event, Job, Queued};
+
+/// A model with what turns its tokens into text.
+struct Subject {
+    model: Decoder,
+    prompter: Prompter,
+}
+
+impl Subject {
+    fn load(model: &str) -> Self {
+        let path = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(model);
+        let dir = ModelDir::inspect(&path).unwrap();
+        let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
+        Self {
+            model: Decoder::load(&dir.shape, &mut weights).unwrap(),
+            prompter: Prompter::load(&path, &dir.shape.config, 200).unwrap(),
+        }
+    }
+
+    /// A sequence whose prompt is read, and its first token.
+    fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Array) {
+        let request = ValidRequest {
+            prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
+            max_tokens: 20 + id as usize,
+            stop: Vec::new(),
+            sampling,
+            priority: 0,
+        };
+        let (events, _) = mpsc::channel::<Event>(1);
+        let queued = Queued {
+            id: RequestId(id),
+            job: Job {
+                request,
+                events,
+                submitted: Instant::now(),
+            },
+            bytes: 0,
+            overtaken: 0,
+        };
+        let mut sequence = Sequence::new(queued, &self.model, self.prompter.tokenizer());
+        assert!(sequence.prefill(&self.model, 4).unwrap().is_none());
+        let token = sequence
+            .prefill(&self.model, 1000)
+            .unwrap()
+            .expect("the last chunk");
+        (sequence, token)
+    }
+}
+
+fn sampling(id: u64) -> Sampling {
+    Sampling {
+        temperature: [0.0, 0.8, 1.3][id as usize % 3],
+        top_p: [1.0, 0.9][id as usize % 2],
+        top_k: [0, 0, 0, 12][id as usize % 4],
+        seed: id,
+    }
+}
+
+/// Steps until no token is on its way; the tokens of each row, and the most rows of a pass.
+fn run(
+    subject: &Subject,
+    batch: &mut Batch,
+    sequences: &mut Vec<Sequence>,
+    tokens: &mut Vec<Vec<u32>>,
+    steps: usize,
+) -> usize {
+    let mut most = 0;
+    for _ in 0..steps {
+        for landed in batch.step(&subject.model, sequences) {
+            most = most.max(landed.rows);
+            tokens[landed.id.0 as usize].push(landed.token.unwrap());
+        }
+    }
+    most
+}
+
+#[test]
+fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
+    let _mlx = mlx::exclusive();
+    for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
+        let subject = Subject::load(model);
+        let alone: Vec<Vec<u32>> = (0..7)
+            .map(|id| {
+                let (sequence, token) = subject.start(id, sampling(id));
+                let mut batch = Batch::default();
+                batch.join(RequestId(id), token);
+                let mut tokens = vec![Vec::new(); 7];
+                run(&subject, &mut batch, &mut vec![sequence], &mut tokens, 40);
+                assert!(batch.is_empty(), "every token was read");
+                assert_eq!(tokens[id as usize].len(), 20 + id as usize, "exactly max_tokens");
+                tokens.swap_remove(id as usize)
+            })
+            .collect();
+
+        let mut batch = Batch::default();
+        let (mut sequences, mut tokens) = (Vec::new(), vec![Vec::new(); 7]);
+        let mut most = 0;
+        // Not in the order of their ids.
+        for id in [3, 0, 6, 1, 5, 2, 4] {
+            let (sequence, token) = subject.start(id, sampling(id));
+            batch.join(RequestId(id), token);
+            sequences.push(sequence);
+            most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 2));
+        }
+        // One leaves with a token on its way.
+        sequences.retain(|sequence| sequence.id() != RequestId(4));
+        most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 40));
+        assert!(batch.is_empty());
+        assert_eq!(most, 7, "all in one pass");
+        for id in 0..7 {
+            let got = &tokens[id];
+            assert!(
+                alone[id].starts_with(got),
+                "{model}: {got:?}, alone {:?}",
+                alone[id]
+            );
+            assert!(id == 4 || got.len() == alone[id].len());
+        }
+    }
+}
+
+/// A cache of another model's shape cannot be extended.
+#[test]
+fn a_row_that_fails_takes_no_other_along() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let (other, _) = Subject::load("e2e/fixtures/models/qwen3").start(0, sampling(0));
+    let mut other = Some(other);
+    let mut batch = Batch::default();
+    let (mut sequences, mut first) = (Vec::new(), Vec::new());
+    for id in 0..3 {
+        let (sequence, token) = subject.start(id, sampling(id));
+        first.push(token.item_exact::<u32>());
+        batch.join(RequestId(id), token);
+        sequences.push(sequence);
+    }
+    std::mem::swap(sequences[1].cache_mut(), other.take().expect("one").cache_mut());
+    let (mut failed, mut read) = (Vec::new(), vec![Vec::new(); 3]);
+    for _ in 0..40 {
+        for landed in batch.step(&subject.model, &mut sequences) {
+            match landed.token {
+                Ok(token) => read[landed.id.0 as usize].push(token),
+                Err(err) => failed.push((landed.id, err.to_string())),
+            }
+        }
+        sequences.retain(|sequence| !failed.iter().any(|(id, _)| *id == sequence.id()));
+    }
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(failed[0].0, RequestId(1));
+    for id in [0, 2] {
+        let (sequence, token) = subject.start(id, sampling(id));
+        let mut batch = Batch::default();
+        batch.join(RequestId(id), token);
+        let mut alone = vec![Vec::new(); 3];
+        run(&subject, &mut batch, &mut vec![sequence], &mut alone, 40);
+        assert_eq!(read[id as usize], alone[id as usize]);
+    }
+}

@@ -1,0 +1,355 @@
+//! The policy against an engine made of counters.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: Limits = Limits { rows: 4, bytes: 1000 };
+
+/// A request as a test describes it.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    /// Step in which it arrives.
+    arrives: u64,
+    priority: i32,
+    bytes: u64,
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    /// Steps after which its client goes.
+    patience: u64,
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    (
+        0..60_u64,
+        -1..2_i32,
+        1..1000_u64,
+        1..5000_usize,
+        1..40_usize,
+        1..400_u64,
+    )
+        .prop_map(
+            |(arrives, priority, bytes, prompt_tokens, completion_tokens, patience)| Request {
+                arrives,
+                priority,
+                bytes,
+                prompt_tokens,
+                completion_tokens,
+                // Most stay.
+                patience: if patience < 60 { patience } else { u64::MAX },
+            },
+        )
+}
+
+/// Does what plans say, and checks each.
+#[derive(Debug, Default)]
+struct Simulation {
+    waiting: Vec<Waiting>,
+    running: Vec<(Running, usize)>,
+    /// Step in which each joined, and in which each ended.
+    joined: BTreeMap<RequestId, u64>,
+    ended: BTreeMap<RequestId, u64>,
+}
+
+impl Simulation {
+    fn arrive(&mut self, id: u64, request: Request) {
+        self.waiting.push(Waiting {
+            id: RequestId(id),
+            priority: request.priority,
+            overtaken: 0,
+            bytes: request.bytes,
+            prompt_tokens: request.prompt_tokens,
+        });
+    }
+
+    fn step(&mut self, now: u64, pace: Pace, completion_tokens: impl Fn(RequestId) -> usize) -> StepPlan {
+        let running: Vec<Running> = self.running.iter().map(|(row, _)| *row).collect();
+        let plan = StepPlan::new(&self.waiting, &running, LIMITS, pace);
+        assert_eq!(
+            plan,
+            StepPlan::new(&self.waiting, &running, LIMITS, pace),
+            "deterministic"
+        );
+        for id in &plan.join {
+            let place = self.waiting.iter().position(|waiting| waiting.id == *id).unwrap();
+            let joined = joined(&self.waiting.remove(place));
+            self.running.push((joined, completion_tokens(*id)));
+            self.joined.insert(*id, now);
+        }
+        for id in &plan.overtaken {
+            for waiting in self.waiting.iter_mut().filter(|waiting| waiting.id == *id) {
+                waiting.overtaken += 1;
+            }
+            for (row, _) in self.running.iter_mut().filter(|(row, _)| row.id == *id) {
+                row.overtaken += 1;
+            }
+        }
+        // Decoding comes before the chunk, as in the engine.
+        let mut ended = Vec::new();
+        for (row, left) in self.running.iter_mut().filter(|(row, _)| row.prompt_left == 0) {
+            *left -= 1;
+            if *left == 0 {
+                ended.push(row.id);
+            }
+        }
+        if let Some(chunk) = plan.prefill {
+            let (row, _) = self
+                .running
+                .iter_mut()
+                .find(|(row, _)| row.id == chunk.id)
+                .unwrap();
+            assert!((1..=row.prompt_left).contains(&chunk.tokens));
+            row.prompt_left -= chunk.tokens;
+            row.overtaken = 0;
+        }
+        for id in ended {
+            self.end(id, now);
+        }
+        plan
+    }
+
+    fn end(&mut self, id: RequestId, now: u64) {
+        self.waiting.retain(|waiting| waiting.id != id);
+        self.running.retain(|(row, _)| row.id != id);
+        self.ended.insert(id, now);
+    }
+
+    fn check_limits(&self) {
+        assert!(self.running.len() <= LIMITS.rows);
+        assert!(self.running.iter().map(|(row, _)| row.bytes).sum::<u64>() <= LIMITS.bytes);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_request_ends_within_limits_and_in_order(
+        mut requests in proptest::collection::vec(request(), 1..40),
+        rate in proptest::option::of(10.0..5000.0_f64),
+    ) {
+        requests.sort_by_key(|request| request.arrives);
+        let pace = Pace { prefill_tokens_per_second: rate, step: None };
+        let mut simulation = Simulation::default();
+        // All work done one after another in the smallest chunks, plus the time until the last arrives.
+        let work: usize = requests
+            .iter()
+            .map(|request| request.prompt_tokens / MIN_CHUNK_TOKENS + request.completion_tokens + 3)
+            .sum();
+        let deadline = 60 + work as u64;
+        let mut now = 0;
+        while simulation.ended.len() < requests.len() {
+            prop_assert!(now < deadline, "no end: {simulation:?}");
+            for (id, request) in requests.iter().enumerate() {
+                if request.arrives == now {
+                    simulation.arrive(id as u64, *request);
+                }
+                let known = simulation.ended.contains_key(&RequestId(id as u64));
+                if !known && now == request.arrives.saturating_add(request.patience) {
+                    simulation.end(RequestId(id as u64), now);
+                }
+            }
+            let idle = simulation.running.is_empty() && simulation.waiting.is_empty();
+            let plan = simulation.step(now, pace, |id| requests[id.0 as usize].completion_tokens);
+            simulation.check_limits();
+            // Progress: some row decodes, or some prompt gets on.
+            prop_assert!(idle || plan.prefill.is_some() || simulation.running.iter().any(|(row, _)| row.prompt_left == 0)
+                || simulation.ended.values().any(|ended| *ended == now));
+            now += 1;
+        }
+        // First come, first served, among those of one priority that did not go away.
+        for (earlier, one) in requests.iter().enumerate() {
+            for (later, other) in requests.iter().enumerate().skip(earlier + 1) {
+                let joined = |id: usize| simulation.joined.get(&RequestId(id as u64));
+                if one.priority == other.priority
+                    && let (Some(first), Some(second)) = (joined(earlier), joined(later))
+                {
+                    prop_assert!(first <= second, "{later} joined before {earlier}");
+                }
+            }
+        }
+    }
+}
+
+fn waiting(id: u64, priority: i32, bytes: u64) -> Waiting {
+    Waiting {
+        id: RequestId(id),
+        priority,
+        overtaken: 0,
+        bytes,
+        prompt_tokens: 10,
+    }
+}
+
+fn running(id: u64, bytes: u64, prompt_left: usize) -> Running {
+    Running {
+        id: RequestId(id),
+        priority: 0,
+        overtaken: 0,
+        bytes,
+        prompt_left,
+    }
+}
+
+fn plan(waiting: &[Waiting], running: &[Running]) -> StepPlan {
+    StepPlan::new(waiting, running, LIMITS, Pace::default())
+}
+
+#[test]
+fn lower_priority_values_join_first_then_the_oldest() {
+    let queue = [
+        waiting(1, 5, 10),
+        waiting(2, -1, 10),
+        waiting(3, 0, 10),
+        waiting(4, -1, 10),
+    ];
+    let plan = plan(&queue, &[running(0, 10, 0)]);
+    assert_eq!(plan.join, [2, 4, 3].map(RequestId));
+    assert_eq!(plan.overtaken, [RequestId(1)]);
+}
+
+#[test]
+fn nothing_overtakes_a_request_that_waits_for_memory() {
+    let queue = [waiting(1, 0, 600), waiting(2, 0, 10)];
+    assert_eq!(plan(&queue, &[running(0, 500, 0)]).join, []);
+    assert_eq!(plan(&queue, &[running(0, 400, 0)]).join, [RequestId(1)]);
+}
+
+/// One of low priority, and two new ones of high priority whenever a row is free.
+#[test]
+fn who_is_overtaken_for_long_joins_before_higher_priorities() {
+    let mut simulation = Simulation::default();
+    let request = Request {
+        arrives: 0,
+        priority: 9,
+        bytes: 900,
+        prompt_tokens: 1,
+        completion_tokens: 1,
+        patience: 0,
+    };
+    simulation.arrive(0, request);
+    let mut now = 0;
+    while !simulation.joined.contains_key(&RequestId(0)) {
+        now += 1;
+        assert!(now < 200, "starved: {simulation:?}");
+        for id in [2 * now, 2 * now + 1] {
+            let urgent = Request {
+                priority: 0,
+                bytes: 200,
+                ..request
+            };
+            simulation.arrive(id, urgent);
+        }
+        simulation.step(now, Pace::default(), |_| 1);
+    }
+    assert!(simulation.joined.len() > MAX_OVERTAKEN_JOINS as usize);
+}
+
+#[test]
+fn alone_a_prompt_is_read_in_large_chunks() {
+    let chunk = |rows: &[Running]| plan(&[], rows).prefill.unwrap();
+    let big = RequestId(0);
+    assert_eq!(
+        chunk(&[running(0, 1, 9000)]),
+        Chunk {
+            id: big,
+            tokens: 2048
+        }
+    );
+    let beside = [running(0, 1, 9000), running(1, 1, 0)];
+    assert_eq!(chunk(&beside), Chunk { id: big, tokens: 512 });
+    assert_eq!(chunk(&[running(0, 1, 7)]), Chunk { id: big, tokens: 7 });
+}
+
+/// 250 ms of them.
+#[test]
+fn beside_others_a_chunk_takes_as_long_as_they_may_wait() {
+    let rows = [running(0, 1, 9000), running(1, 1, 0)];
+    let at = |rate| {
+        let pace = Pace {
+            prefill_tokens_per_second: Some(rate),
+            step: None,
+        };
+        StepPlan::new(&[], &rows, LIMITS, pace).prefill.unwrap().tokens
+    };
+    assert_eq!([at(1.0), at(400.0), at(1000.0), at(1e6)], [32, 96, 224, 512]);
+}
+
+#[test]
+fn what_one_chunk_finishes_comes_first_but_not_for_ever() {
+    let rows = [
+        running(0, 1, 9000),
+        running(1, 1, 300),
+        running(2, 1, 200),
+        running(3, 1, 0),
+    ];
+    assert_eq!(
+        plan(&[], &rows).prefill,
+        Some(Chunk {
+            id: RequestId(2),
+            tokens: 200
+        })
+    );
+    assert_eq!(plan(&[], &rows).overtaken, [0, 1].map(RequestId));
+    let overtaken = Running {
+        overtaken: MAX_OVERTAKEN_CHUNKS,
+        ..rows[0]
+    };
+    let rows = [overtaken, rows[1], rows[2], rows[3]];
+    assert_eq!(
+        plan(&[], &rows).prefill,
+        Some(Chunk {
+            id: RequestId(0),
+            tokens: 512
+        })
+    );
+}
+
+#[test]
+fn a_row_is_free_when_the_first_one_ends() {
+    let pace = Pace {
+        prefill_tokens_per_second: Some(100.0),
+        step: Some(Duration::from_millis(50)),
+    };
+    let rows =
+        [(0, 100), (300, 0), (0, 160)].map(|(prompt, produced)| Remaining::new(prompt, produced, 500, 200));
+    assert_eq!(until_a_row_is_free(rows, pace), Some(Duration::from_secs(2)));
+    assert_eq!(until_a_row_is_free([], pace), None);
+    assert_eq!(until_a_row_is_free(rows, Pace::default()), None);
+}
+
+#[test]
+fn a_text_is_expected_to_be_as_long_as_others_but_not_longer_than_it_may_be() {
+    let tokens = |produced, max| Remaining::new(0, produced, max, 200).completion_tokens;
+    assert_eq!(
+        [
+            tokens(0, 500),
+            tokens(150, 500),
+            tokens(150, 160),
+            tokens(450, 500)
+        ],
+        [200, 50, 10, 50]
+    );
+    // One that is longer than most says nothing about its end.
+    assert_eq!(tokens(250, 500), 200);
+}
+
+#[test]
+fn a_pace_follows_what_is_seen() {
+    let mut pace = Pace::default();
+    pace.saw_chunk(100, Duration::from_secs(1));
+    pace.saw_step(Duration::from_millis(10));
+    assert_eq!(pace.prefill_tokens_per_second, Some(100.0));
+    for _ in 0..30 {
+        pace.saw_chunk(400, Duration::from_secs(1));
+        pace.saw_step(Duration::from_millis(40));
+    }
+    assert!(
+        pace.prefill_tokens_per_second
+            .is_some_and(|rate| (399.0..=400.0).contains(&rate))
+    );
+    assert!(
+        pace.step
+            .is_some_and(|step| step.as_micros().abs_diff(40_000) < 100)
+    );
+}
