@@ -1,9 +1,8 @@
-use std::time::Instant;
-
 use camino::Utf8PathBuf;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::clock::Clock;
 use crate::mlx;
 use crate::mlx::load::Weights;
 use crate::model_dir::ModelDir;
@@ -44,7 +43,7 @@ impl Subject {
             job: Job {
                 request,
                 events,
-                submitted: Instant::now(),
+                submitted: Clock::System.instant(),
             },
             bytes: 0,
             overtaken: 0,
@@ -72,8 +71,8 @@ fn sampling(id: u64) -> Sampling {
 fn run(
     subject: &Subject,
     batch: &mut Batch,
-    sequences: &mut Vec<Sequence>,
-    tokens: &mut Vec<Vec<u32>>,
+    sequences: &mut [Sequence],
+    tokens: &mut [Vec<u32>],
     steps: usize,
 ) -> usize {
     let mut most = 0;
@@ -97,7 +96,7 @@ fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
                 let mut batch = Batch::default();
                 batch.join(RequestId(id), token);
                 let mut tokens = vec![Vec::new(); 7];
-                run(&subject, &mut batch, &mut vec![sequence], &mut tokens, 40);
+                run(&subject, &mut batch, &mut [sequence], &mut tokens, 40);
                 assert!(batch.is_empty(), "every token was read");
                 assert_eq!(tokens[id as usize].len(), 20 + id as usize, "exactly max_tokens");
                 tokens.swap_remove(id as usize)
@@ -164,7 +163,7 @@ fn a_row_that_fails_takes_no_other_along() {
         let mut batch = Batch::default();
         batch.join(RequestId(id), token);
         let mut alone = vec![Vec::new(); 3];
-        run(&subject, &mut batch, &mut vec![sequence], &mut alone, 40);
+        run(&subject, &mut batch, &mut [sequence], &mut alone, 40);
         assert_eq!(read[id as usize], alone[id as usize]);
     }
 }
