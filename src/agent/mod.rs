@@ -6,6 +6,7 @@
 //! control plane down the agent keeps running what it was last told, its own restarts included.
 
 mod backoff;
+mod calibrator;
 mod manifests;
 mod metrics;
 pub(crate) mod models;
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::calibrator::Calibrator;
 use self::manifests::{OpenManifestsError, Parser};
 use self::metrics::AgentMetrics;
 use self::models::{ComputeType, Models};
@@ -228,6 +230,7 @@ impl Agent {
                 ModelDirectory::new(config.model_dir.clone()),
                 ComputeType::of_device(device.as_deref()),
             ),
+            calibrator: Calibrator::new(state),
             recorder: api.as_ref().map(|api| api.recorder.clone()),
             metrics,
             changes: changes.clone(),

@@ -107,6 +107,7 @@ pub(crate) fn node_status(
             memory_bandwidth: bandwidth_quantity,
         },
         probe: published_probe(facts.probe),
+        calibrations: reports.calibrations.clone(),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
             bandwidth: measured_of_spec(bandwidth, sheet.map(|chip| chip.bandwidth)),
@@ -233,7 +234,7 @@ fn is_low(free: Bytes, total: Bytes) -> bool {
     free.0 < total.0 / 100 * LOW_PERCENT
 }
 
-fn show_engine(engine: &EngineInfo) -> String {
+pub(crate) fn show_engine(engine: &EngineInfo) -> String {
     format!("{} {} ({})", engine.name, engine.version, engine.device)
 }
 

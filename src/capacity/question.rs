@@ -104,6 +104,7 @@ impl NodeClass {
                 resident: Bytes::ZERO,
             }],
             hardware: self.hardware,
+            calibrations: &[],
             commitments: &[Commitment {
                 replica: "what runs there".to_owned(),
                 share: self.committed,

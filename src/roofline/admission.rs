@@ -9,8 +9,10 @@
 use std::fmt;
 
 use super::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation, ServedModel, admit, last_that};
+use super::predict::calibration::Calibration;
 use super::predict::{
-    Basis, Constraint, DecodePrediction, Engine, Hardware, Interval, Parameters, PrefillPrediction, Workload,
+    Basis, Constraint, DecodePrediction, Engine, Hardware, Interval, ModelCost, Parameters,
+    PrefillPrediction, Workload,
 };
 use crate::units::Bytes;
 
@@ -70,6 +72,8 @@ pub(crate) struct Supply<'a> {
     pub(crate) held: &'a [Held],
     /// `None`: nobody can tell how fast it is.
     pub(crate) hardware: Option<Hardware>,
+    /// What runs on it have taught.
+    pub(crate) calibrations: &'a [Calibration],
     /// Time of the replicas it has.
     pub(crate) commitments: &'a [Commitment],
 }
@@ -91,6 +95,7 @@ pub(crate) struct Speed {
     pub(crate) first_token: Interval,
     pub(crate) prompt_tokens: u32,
     pub(crate) basis: Basis,
+    pub(crate) first_token_basis: Basis,
     pub(crate) binding: Constraint,
 }
 
@@ -120,8 +125,24 @@ impl Speed {
             bytes_per_token: decode.bytes_per_token,
             first_token: prefill.first_token_seconds,
             prompt_tokens,
-            basis: decode.basis.max(prefill.basis),
+            basis: decode.basis,
+            first_token_basis: prefill.basis,
             binding: decode.binding,
+        }
+    }
+
+    /// With what runs on the node have taught about models stored like this one.
+    pub(crate) fn calibrated(self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
+        let Some(calibration) = Calibration::of(calibrations, model) else {
+            return self;
+        };
+        Self {
+            decode: calibration.apply(self.decode),
+            basis: match self.basis {
+                Basis::Nominal | Basis::Calibrated => Basis::Calibrated,
+                Basis::Measured => Basis::Measured,
+            },
+            ..self
         }
     }
 
@@ -295,9 +316,9 @@ impl Verdict {
         let memory = admit(supply.memory, supply.held.iter().copied(), reservation.total());
         refusals.extend(memory.err().map(Refusal::Memory));
 
-        let speed = supply
-            .hardware
-            .map(|hardware| Speed::new(ask, hardware, parameters));
+        let speed = supply.hardware.map(|hardware| {
+            Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, supply.calibrations)
+        });
         let has_objectives = ask.objectives != Objectives::default();
         let share = match &speed {
             Some(speed) => speed.share(ask.objectives),
@@ -383,7 +404,7 @@ fn out_of_reach(objectives: Objectives, speed: &Speed) -> Refusal {
                 .map_or(0.0, |objective| objective.max_seconds),
             predicted: speed.first_token,
             prompt_tokens: speed.prompt_tokens,
-            basis: speed.basis,
+            basis: speed.first_token_basis,
         },
     }
 }

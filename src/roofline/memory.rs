@@ -45,11 +45,6 @@ impl ServedModel {
     fn kv_bytes(&self, demand: Demand) -> Bytes {
         self.cost.dimensions.kv_bytes(demand.context_tokens, self.kv_bits) * u64::from(demand.max_concurrency)
     }
-
-    /// What a replica takes besides its caches.
-    fn fixed_bytes(&self) -> Bytes {
-        self.cost.weights.resident() + activation_bytes(self.cost.dimensions.hidden) + RUNTIME_OVERHEAD
-    }
 }
 
 /// How a model is to be served, as far as memory depends on it.
@@ -149,25 +144,6 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// The longest context, up to `longest`, with which the model fits into `budget` at this concurrency; `None` if not
-/// even one token does.
-pub(crate) fn longest_context(
-    model: &ServedModel,
-    max_concurrency: u32,
-    budget: Bytes,
-    longest: u32,
-) -> Option<u32> {
-    let room = budget.0.checked_sub(model.fixed_bytes().0)?;
-    let fits = |context_tokens| {
-        let demand = Demand {
-            context_tokens,
-            max_concurrency: max_concurrency.max(1),
-        };
-        model.kv_bytes(demand).0 <= room
-    };
-    last_that(1, longest, fits)
-}
-
 /// The largest number of `first..=last` for which `holds`, which must not hold again once it has failed.
 pub(super) fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     if first > last || !holds(first) {
@@ -239,14 +215,6 @@ impl MemoryRefusal {
             Self::NeverFits { .. } => "ExceedsNodeMemory",
             Self::Reserved { .. } => "InsufficientMemory",
             Self::NotFreeNow { .. } => "MemoryInUse",
-        }
-    }
-
-    /// What the replica would have to fit into.
-    pub(crate) fn budget(&self) -> Bytes {
-        match self {
-            Self::NeverFits { allocatable, .. } => *allocatable,
-            Self::Reserved { free, .. } | Self::NotFreeNow { free, .. } => *free,
         }
     }
 }
@@ -395,7 +363,7 @@ mod tests {
             let total = |context_tokens| {
                 Reservation::new(&model, Demand { context_tokens, max_concurrency: concurrency }).total()
             };
-            match longest_context(&model, concurrency, budget, longest) {
+            match last_that(1, longest, |tokens| total(tokens) <= budget) {
                 Some(tokens) => {
                     prop_assert!(total(tokens) <= budget);
                     prop_assert!(tokens == longest || total(tokens + 1) > budget);

@@ -1,8 +1,6 @@
 //! The arithmetic of models on machines, pure: shapes from files, bytes and costs from shapes. Reads no file
 //! and no clock.
 
-#![allow(dead_code)] // LEAD: goes when every caller has landed
-
 pub(crate) mod admission;
 pub(crate) mod cases;
 pub(crate) mod checkpoint;

@@ -5,6 +5,7 @@ use super::admission::{Ask, FirstTokenObjective, Objectives, Speed, Suggestion, 
 use super::chip;
 use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
 use super::memory::{Demand, ServedModel, activation_bytes};
+use super::predict::calibration::Calibration;
 use super::predict::{Engine, Hardware, Interval, MeasuredMachine, ModelCost, Parameters};
 use super::weights::Weights;
 use crate::api::v1alpha1::{
@@ -301,6 +302,7 @@ fn speed_working(speed: &Speed) -> api::SpeedWorking {
         time_to_first_token_seconds: percentiles(speed.first_token),
         prompt_tokens: speed.prompt_tokens,
         basis: speed.basis.as_str().to_owned(),
+        time_to_first_token_basis: speed.first_token_basis.as_str().to_owned(),
     }
 }
 
@@ -315,8 +317,8 @@ pub(crate) struct Load {
     pub(crate) context_tokens: f64,
 }
 
-/// What measured requests are held against, for `ModelReplica.status.measured`.
-pub(crate) fn predicted_speed(hardware: Hardware, model: &ServedModel, load: Load) -> api::PredictedSpeed {
+/// Speed of requests that use a replica so, with the chip to themselves, before any calibration.
+pub(crate) fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -> Speed {
     let ask = Ask {
         model,
         engine: Engine::Mlx,
@@ -334,9 +336,17 @@ pub(crate) fn predicted_speed(hardware: Hardware, model: &ServedModel, load: Loa
         },
     };
     let speed = Speed::new(&ask, hardware, Parameters::built_in());
-    api::PredictedSpeed {
+    Speed {
         // Streams are decoded in turn.
-        tokens_per_second: percentiles(speed.decode.scale(load.streams.max(1.0).recip())),
+        decode: speed.decode.scale(load.streams.max(1.0).recip()),
+        ..speed
+    }
+}
+
+/// What measured requests are held against, for `ModelReplica.status.measured`.
+pub(crate) fn predicted_speed(load: Load, speed: &Speed) -> api::PredictedSpeed {
+    api::PredictedSpeed {
+        tokens_per_second: percentiles(speed.decode),
         time_to_first_token_seconds: percentiles(speed.first_token),
         streams: three_digits(load.streams),
         prompt_tokens: three_digits(load.prompt_tokens),
@@ -345,12 +355,30 @@ pub(crate) fn predicted_speed(hardware: Hardware, model: &ServedModel, load: Loa
     }
 }
 
+/// For `FleetNode.status.calibrations`.
+pub(crate) fn publish_calibration(calibration: &Calibration) -> api::Calibration {
+    api::Calibration {
+        weight_bits: calibration.weight_bits,
+        log_time_ratios: calibration.errors().iter().copied().map(four_places).collect(),
+    }
+}
+
+/// What a node publishes of its runs.
+pub(crate) fn calibrations(status: &FleetNodeStatus) -> Vec<Calibration> {
+    let of = |one: &api::Calibration| Calibration::published(one.weight_bits, &one.log_time_ratios);
+    status.calibrations.iter().map(of).collect()
+}
+
 fn percentiles(interval: Interval) -> api::Percentiles {
     api::Percentiles {
         p10: three_digits(interval.p10),
         p50: three_digits(interval.p50),
         p90: three_digits(interval.p90),
     }
+}
+
+fn four_places(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
 }
 
 /// More digits would pretend, and change with every probe.

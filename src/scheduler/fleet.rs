@@ -14,6 +14,7 @@ use crate::api::v1alpha1::{
 use crate::quantity;
 use crate::roofline::admission::{Ask, BEST_EFFORT_SHARE, Commitment, Objectives, Supply, Verdict};
 use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
+use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Engine, Hardware, Parameters};
 use crate::roofline::published;
 use crate::units::Bytes;
@@ -125,6 +126,8 @@ pub(crate) struct NodeState {
     pub(crate) models: Vec<NodeModel>,
     /// What its speed can be predicted from, if anything can.
     pub(crate) hardware: Option<Hardware>,
+    /// What runs on it have taught about its speed.
+    pub(crate) calibrations: Vec<Calibration>,
     /// Memory promised to replicas bound to it, those that are ending included.
     pub(crate) reserved: Bytes,
     /// Time of the chip promised to them.
@@ -156,6 +159,7 @@ impl NodeState {
             // A figure that cannot be read is no memory at all: never more than the node has.
             allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
             hardware: published::hardware(&status),
+            calibrations: published::calibrations(&status),
             models: status.models,
             reserved: Bytes::ZERO,
             commitments: Vec::new(),
@@ -192,6 +196,7 @@ impl NodeState {
             },
             held: &held,
             hardware: self.hardware,
+            calibrations: &self.calibrations,
             commitments: &self.commitments,
         })
     }

@@ -18,6 +18,7 @@ use tracing::info;
 
 use self::plan::{Desired, Ground, Observed, Refusal, Step, SyncPlan, Wanted, WorkerState, demand};
 use self::status::{Facts, happenings, replica_status};
+use super::calibrator::Calibrator;
 use super::manifests::ManifestSet;
 use super::metrics::AgentMetrics;
 use super::models::{ComputeType, ModelProblem, Models};
@@ -26,11 +27,12 @@ use super::probe::ProbeState;
 use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, Terms, is_mirror};
 use super::workers::Workers;
 use crate::api::conditions::condition_type;
-use crate::api::v1alpha1::{Chip, ModelReplica, ModelReplicaStatus, NodeModel};
+use crate::api::v1alpha1::{Calibration, Chip, ModelReplica, ModelReplicaStatus, NodeModel};
 use crate::client::{Cache, Changes, EventType, Recorder};
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::roofline::memory::{NodeMemory, Reservation, allocatable};
+use crate::roofline::published::publish_calibration;
 use crate::units::Bytes;
 use crate::wire::EngineInfo;
 
@@ -52,6 +54,8 @@ pub(crate) struct Reports {
     pub(crate) models: Vec<NodeModel>,
     /// Why the model directory cannot be listed.
     pub(crate) models_problem: Option<ModelProblem>,
+    /// What its requests have taught about its speed.
+    pub(crate) calibrations: Vec<Calibration>,
     /// Promised to replicas.
     pub(crate) reserved: Bytes,
     /// What a worker says of its engine.
@@ -102,6 +106,7 @@ pub(crate) struct SyncLoop {
     pub(crate) sources: Sources,
     pub(crate) workers: Workers,
     pub(crate) models: Models,
+    pub(crate) calibrator: Calibrator,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) metrics: AgentMetrics,
     pub(crate) changes: Changes,
@@ -160,13 +165,26 @@ impl SyncLoop {
                 .set_compute(ComputeType::of_device(Some(&engine.device)));
         }
         let memory = self.host.memory();
+        let hardware = node_hardware(&self.chip, memory.total, &self.sources.probe.borrow());
+        let probed = self
+            .sources
+            .probe
+            .borrow()
+            .report()
+            .map(|(report, _)| report.engine.clone());
+        let engine = self.workers.engine().or(probed);
+        let calibrations = match engine.as_ref().zip(hardware) {
+            Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),
+            None => Vec::new(),
+        };
         Observed {
             replicas: self.workers.observe(),
             memory: NodeMemory {
                 allocatable: allocatable(memory.total, memory.working_set),
                 available: memory.available,
             },
-            hardware: node_hardware(&self.chip, memory.total, &self.sources.probe.borrow()),
+            hardware,
+            calibrations,
             probing: *self.sources.probing.borrow(),
         }
     }
@@ -274,14 +292,14 @@ impl SyncLoop {
         observed: &Observed,
         now: Timestamp,
     ) {
-        let Observed {
-            hardware, probing, ..
-        } = *observed;
         let mut reports = BTreeMap::new();
         for (key, Wanted { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
             let object = self.object(key, replica);
             let previous = self.previous(key, replica, object.as_deref());
+            let prediction = observed
+                .hardware
+                .zip(model.as_ref().ok().map(|facts| facts.served.as_ref()));
             let facts = Facts {
                 node: &self.node,
                 serving_name: &replica.spec.serving_name,
@@ -294,8 +312,18 @@ impl SyncLoop {
                 progress: self.workers.progress(key),
                 standing: plan.standing.get(key),
                 overridden: replica.terms.overridden,
-                prediction: hardware.zip(model.as_ref().ok().map(|facts| facts.served.as_ref())),
+                prediction,
+                calibrations: &observed.calibrations,
             };
+            if let (Some((hardware, model)), Some(status)) = (
+                prediction,
+                facts
+                    .progress
+                    .as_ref()
+                    .and_then(|progress| progress.status.as_ref()),
+            ) {
+                self.calibrator.observe(key, status, model, hardware);
+            }
             let mut next = replica_status(&facts, &previous.status, now);
             let instant = self.clock.instant();
             let mut measured_at = previous.measured_at;
@@ -349,6 +377,7 @@ impl SyncLoop {
             );
         }
         self.said.retain(|key, _| desired.replicas.contains_key(key));
+        self.calibrator.retain(|key| desired.replicas.contains_key(key));
         let (models, models_problem) = self.list_models();
         let seen = self.workers.observe();
         let next = Reports {
@@ -357,6 +386,7 @@ impl SyncLoop {
             displaced,
             models,
             models_problem,
+            calibrations: observed.calibrations.iter().map(publish_calibration).collect(),
             reserved: seen
                 .values()
                 .filter(|seen| seen.worker != WorkerState::None)
@@ -364,7 +394,7 @@ impl SyncLoop {
                 .sum(),
             engine: self.workers.engine(),
             idle: self.workers.is_idle(),
-            probing,
+            probing: observed.probing,
         };
         self.metrics.observe(&next);
         self.reports_tx.send_if_modified(|reports| {
@@ -399,6 +429,7 @@ impl SyncLoop {
                 standing: None,
                 overridden: false,
                 prediction: None,
+                calibrations: &[],
             };
             let status = replica_status(&facts, &previous, now);
             if let (Some(recorder), Some(object)) = (&self.recorder, &object) {

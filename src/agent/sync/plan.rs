@@ -12,6 +12,7 @@ use crate::api::v1alpha1::AdmissionStatus;
 use crate::clock::since;
 use crate::roofline::admission::{self, Ask, Commitment, Objectives, Supply, Verdict, suggestions};
 use crate::roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation};
+use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Engine, Hardware, Parameters};
 use crate::roofline::published::admission_status;
 use crate::units::Bytes;
@@ -42,6 +43,8 @@ pub(crate) struct Observed {
     pub(crate) memory: NodeMemory,
     /// What the speed of models can be predicted from, if anything can.
     pub(crate) hardware: Option<Hardware>,
+    /// What runs here have taught about it.
+    pub(crate) calibrations: Vec<Calibration>,
     /// The bandwidth probe is running and wants the machine for itself.
     pub(crate) probing: bool,
 }
@@ -300,6 +303,7 @@ impl Pass<'_> {
             memory: self.observed.memory,
             held: &self.held,
             hardware: self.observed.hardware,
+            calibrations: &self.observed.calibrations,
             commitments: &self.commitments,
         };
         let parameters = Parameters::built_in();
@@ -352,6 +356,7 @@ impl Pass<'_> {
                 memory,
                 held,
                 hardware: self.observed.hardware,
+                calibrations: &self.observed.calibrations,
                 commitments,
             };
             Verdict::new(ask, &supply, Parameters::built_in())

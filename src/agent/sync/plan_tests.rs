@@ -132,6 +132,7 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
     let mut desired = Desired::default();
     let mut observed = Observed {
         hardware: None,
+        calibrations: Vec::new(),
         replicas: BTreeMap::new(),
         memory: NodeMemory {
             allocatable: Bytes::gib(10),

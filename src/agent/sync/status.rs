@@ -13,7 +13,8 @@ use crate::client::EventType;
 use crate::quantity::format_bytes;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::Hardware;
-use crate::roofline::published::{Load, predicted_speed};
+use crate::roofline::predict::calibration::Calibration;
+use crate::roofline::published::{Load, predicted_speed, speed_under};
 use crate::units::Bytes;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
@@ -40,6 +41,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) overridden: bool,
     /// What the speed of this replica's requests is predicted from.
     pub(crate) prediction: Option<(Hardware, &'a ServedModel)>,
+    pub(crate) calibrations: &'a [Calibration],
 }
 
 /// One condition: truth, reason and message.
@@ -81,7 +83,7 @@ pub(crate) fn replica_status(
         .filter(|progress| progress.reservation.is_some());
     let status = worker.and_then(|progress| progress.status.as_ref());
     next.model = status.and_then(loaded_model);
-    next.measured = status.and_then(|status| measured(status, facts.prediction));
+    next.measured = status.and_then(|status| measured(status, facts));
     let reserved = worker.and_then(|progress| progress.reservation.as_ref().map(|(bytes, _)| *bytes));
     next.reserved_memory = reserved
         .or(facts.reservation)
@@ -351,15 +353,16 @@ fn loaded_model(status: &WorkerStatus) -> Option<LoadedModel> {
     })
 }
 
-fn measured(status: &WorkerStatus, prediction: Option<(Hardware, &ServedModel)>) -> Option<MeasuredSpeed> {
+fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
     let speed = status.measured;
-    let predicted = prediction.and_then(|(hardware, model)| {
+    let predicted = facts.prediction.and_then(|(hardware, model)| {
         let load = Load {
             streams: speed.streams?,
             prompt_tokens: speed.prompt_tokens?,
             context_tokens: speed.context_tokens?,
         };
-        Some(predicted_speed(hardware, model, load))
+        let speed = speed_under(load, hardware, model).calibrated(&model.cost, facts.calibrations);
+        Some(predicted_speed(load, &speed))
     });
     (speed.samples > 0).then(|| MeasuredSpeed {
         tokens_per_second: speed

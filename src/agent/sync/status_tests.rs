@@ -128,6 +128,7 @@ impl Life {
             standing: self.standing.as_ref(),
             overridden: self.overridden,
             prediction: None,
+            calibrations: &[],
         };
         let next = replica_status(&facts, &self.status, at(self.second));
         let conditions: String = next

@@ -68,7 +68,7 @@ impl Scene {
         };
         let state = Arc::new(StateDir::open(&state_path).unwrap());
         let workers = Workers::adopt(
-            state,
+            state.clone(),
             command,
             tasks.clone(),
             clock.clone(),
@@ -93,6 +93,7 @@ impl Scene {
             },
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
+            calibrator: Calibrator::new(state),
             recorder: None,
             metrics: AgentMetrics::register(&Registry::new()).unwrap(),
             changes,

@@ -152,6 +152,9 @@ pub(crate) struct FleetNodeStatus {
     /// What was measured through the engine. Absent until the first probe has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) probe: Option<Probe>,
+    /// What real requests on this node have taught about its speed, with its present engine. Corrects predictions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) calibrations: Vec<Calibration>,
     /// The figures above as short texts, for the columns of `kubectl get`.
     pub(crate) summary: NodeSummary,
     /// Base URL where the agent takes requests for its replicas.
@@ -185,6 +188,17 @@ pub(crate) struct Chip {
     /// True where the machine is not a bare-metal Apple Silicon Mac: it may serve, for development, and never
     /// counts as the chip it may claim to be.
     pub(crate) development: bool,
+}
+
+/// Measured against predicted decode speed of models stored alike.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Calibration {
+    /// Whole bits of a weight: 4 for weights in 4 bits with their scales.
+    pub(crate) weight_bits: u32,
+    /// Natural logarithm of measured over predicted time per token of the last runs, the oldest first. A run is the median over requests that
+    /// no other run counts.
+    pub(crate) log_time_ratios: Vec<f64>,
 }
 
 /// What a chip's maker says of it. Nothing of it was measured.

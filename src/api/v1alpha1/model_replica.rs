@@ -179,7 +179,7 @@ pub(crate) struct ModelReplicaStatus {
 pub(crate) struct AdmissionStatus {
     /// Whether it was taken.
     pub(crate) admitted: bool,
-    /// What rules, the first reason against it or the bound of its speed: Memory, WorkingSet, Bandwidth, Compute, Overhead, Context, Disk or Policy.
+    /// What rules, the first reason against it or the bound of its speed: Memory, WorkingSet, Bandwidth, Compute, Overhead or Policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<String>,
     /// Memory that it reserves, in bytes.
@@ -229,8 +229,10 @@ pub(crate) struct SpeedWorking {
     pub(crate) time_to_first_token_seconds: Percentiles,
     /// The length of the prompt for which that holds, in tokens.
     pub(crate) prompt_tokens: u32,
-    /// Measured, Calibrated or Nominal.
+    /// Of tokens per second: Measured, Calibrated or Nominal.
     pub(crate) basis: String,
+    /// Of the time to the first token: Measured or Nominal.
+    pub(crate) time_to_first_token_basis: String,
 }
 
 /// A figure with its spread.

@@ -375,11 +375,9 @@ fn bound_words(decode: &DecodePrediction, machine: &Machine) -> String {
         Constraint::Compute => {
             format!("Bound by arithmetic, more than by the {moved} that every token moves.")
         }
-        Constraint::Memory
-        | Constraint::WorkingSet
-        | Constraint::Context
-        | Constraint::Disk
-        | Constraint::Policy => format!("Every token moves {moved}."),
+        Constraint::Memory | Constraint::WorkingSet | Constraint::Policy => {
+            format!("Every token moves {moved}.")
+        }
         Constraint::Overhead => {
             format!("Bound by launching kernels: the {moved} that every token moves are less work.")
         }

@@ -53,6 +53,7 @@ fn verdict(ask: &Ask<'_>, gib: u64, commitments: &[Commitment]) -> Verdict {
         memory,
         held: &[],
         hardware,
+        calibrations: &[],
         commitments,
     };
     Verdict::new(ask, &supply, Parameters::built_in())
@@ -105,6 +106,7 @@ fn objectives_need_a_node_whose_speed_is_known() {
         hardware: None,
         memory: node(16).0,
         held: &[],
+        calibrations: &[],
         commitments: &[],
     };
     let refused = Verdict::new(&ask(&model, 512, 1, Some(1.0)), &supply, Parameters::built_in());
@@ -147,7 +149,7 @@ proptest! {
             let mut ask = ask(&model, context, streams, decode);
             ask.objectives.first_token = max_seconds
                 .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
-            let supply = Supply { memory, held: &held, hardware, commitments: &commitments };
+            let supply = Supply { memory, held: &held, hardware, calibrations: &[], commitments: &commitments };
             let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
             prop_assert_eq!(verdict.admitted(), verdict.refusals.is_empty());
             if verdict.admitted() {
@@ -181,7 +183,7 @@ proptest! {
             .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
         let (memory, hardware) = node(gib);
         let commitments = [Commitment { replica: "other".to_owned(), share: taken, decode: None }];
-        let supply = Supply { memory, held: &[], hardware, commitments: &commitments };
+        let supply = Supply { memory, held: &[], hardware, calibrations: &[], commitments: &commitments };
         let parameters = Parameters::built_in();
         let admits = |ask: &Ask<'_>| Verdict::new(ask, &supply, parameters).admitted();
         for suggestion in suggestions(&ask, &supply, parameters) {

@@ -1,14 +1,14 @@
-//! What runs on a node teach about it: one factor per chip, engine release and format of weights, between what was
-//! predicted and what was measured.
+//! What runs on a node teach about it: one factor per format of weights, between what was predicted and what was
+//! measured. A node has one chip; with another release of its engine it starts anew.
 //!
 //! The logarithm of measured/predicted time has the prediction's own spread as its prior, so a few runs move it a
 //! little and many decide. Errors of runs follow Student's t: a run beside which something else used the machine has next
 //! to no say.
 
-use super::Interval;
+use super::{Interval, ModelCost};
 
 /// Runs that are remembered; older ones were of another driver, season or fan.
-const REMEMBERED_RUNS: usize = 64;
+const REMEMBERED_RUNS: usize = 32;
 /// Scale of one run's error, as a logarithm, and how heavy its tails are.
 const RUN_DEVIATION: f64 = 0.03;
 const DEGREES_OF_FREEDOM: f64 = 3.0;
@@ -31,8 +31,6 @@ pub(crate) struct Run {
     pub(crate) predicted: f64,
     /// Tokens that the measured rate rests on.
     pub(crate) tokens: u64,
-    /// A draft model or extra heads guessed tokens: one pass over the weights then makes several.
-    pub(crate) speculative: bool,
     /// The rate that the data sheet's bandwidth would allow with nothing else to do; `None` where there is none.
     pub(crate) ceiling: Option<f64>,
 }
@@ -40,8 +38,6 @@ pub(crate) struct Run {
 /// Why a run teaches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub(crate) enum UnusableRun {
-    #[error("it used speculative decoding, which makes several tokens per pass")]
-    Speculative,
     #[error("it made {tokens} tokens, fewer than {MIN_TOKENS}")]
     TooShort { tokens: u64 },
     #[error("{measured:.1} tokens/s is more than the memory's bandwidth allows, {ceiling:.1}")]
@@ -53,7 +49,6 @@ pub(crate) enum UnusableRun {
 impl UnusableRun {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::Speculative => "SpeculativeDecoding",
             Self::TooShort { .. } => "TooFewTokens",
             Self::AboveRoofline { .. } => "AboveRoofline",
             Self::Implausible { .. } => "Implausible",
@@ -61,22 +56,53 @@ impl UnusableRun {
     }
 }
 
-/// What is known of one chip with one engine release and one format of weights.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What is known of one node with one format of weights.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Calibration {
+    /// The format: see [`weight_bits`].
+    pub(crate) weight_bits: u32,
     /// ln(measured / predicted time) of the last runs, the oldest first.
     errors: Vec<f64>,
 }
 
+/// The format of a model's weights as far as calibration tells formats apart: whole bits of a weight that every step
+/// reads, 4 for what is stored in 4 bits with its scales.
+pub(crate) fn weight_bits(model: &ModelCost) -> u32 {
+    let parameters = model.dimensions.core_parameters() as f64;
+    (model.weights.every_step.0 as f64 * 8.0 / parameters).floor() as u32
+}
+
 impl Calibration {
+    pub(crate) fn new(weight_bits: u32) -> Self {
+        Self {
+            weight_bits,
+            errors: Vec::new(),
+        }
+    }
+
+    /// As it was published; figures that no run can have left are dropped.
+    pub(crate) fn published(weight_bits: u32, errors: &[f64]) -> Self {
+        let possible = |error: &&f64| error.abs() <= MAX_FACTOR.ln();
+        let kept: Vec<_> = errors.iter().filter(possible).copied().collect();
+        Self {
+            weight_bits,
+            errors: kept[kept.len().saturating_sub(REMEMBERED_RUNS)..].to_vec(),
+        }
+    }
+
+    /// The one of `calibrations` that is about models like `model`.
+    pub(crate) fn of<'a>(calibrations: &'a [Self], model: &ModelCost) -> Option<&'a Self> {
+        let bits = weight_bits(model);
+        calibrations
+            .iter()
+            .find(|one| one.weight_bits == bits && one.runs() > 0)
+    }
+
     /// Takes a run in, or says why not; then nothing changes.
     pub(crate) fn observe(&mut self, run: &Run) -> Result<(), UnusableRun> {
         let Run {
             measured, predicted, ..
         } = *run;
-        if run.speculative {
-            return Err(UnusableRun::Speculative);
-        }
         if run.tokens < MIN_TOKENS {
             return Err(UnusableRun::TooShort { tokens: run.tokens });
         }
@@ -96,6 +122,10 @@ impl Calibration {
 
     pub(crate) fn runs(&self) -> usize {
         self.errors.len()
+    }
+
+    pub(crate) fn errors(&self) -> &[f64] {
+        &self.errors
     }
 
     /// A predicted rate with what the runs say; as it is where there were none.
@@ -149,13 +179,12 @@ mod tests {
             measured,
             predicted: 50.0,
             tokens: 200,
-            speculative: false,
             ceiling: Some(80.0),
         }
     }
 
     fn after(measured: impl IntoIterator<Item = f64>) -> Interval {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::new(4);
         for rate in measured {
             calibration.observe(&run(rate)).unwrap();
         }
@@ -170,20 +199,13 @@ mod tests {
         assert!((many.p50 / 46.0 - 1.0).abs() < 0.005, "{many:?}");
         let width = |interval: Interval| interval.p90 / interval.p10;
         assert!(width(many) < width(few) && width(few) < width(PREDICTED));
-        assert_eq!(Calibration::default().apply(PREDICTED), PREDICTED);
+        assert_eq!(Calibration::new(4).apply(PREDICTED), PREDICTED);
     }
 
     #[test]
     fn what_is_no_measurement_of_the_machine_is_refused() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::new(4);
         let mut reason = |run: Run| calibration.observe(&run).unwrap_err().reason();
-        assert_eq!(
-            reason(Run {
-                speculative: true,
-                ..run(70.0)
-            }),
-            "SpeculativeDecoding"
-        );
         assert_eq!(
             reason(Run {
                 tokens: 5,

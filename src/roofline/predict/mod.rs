@@ -115,9 +115,6 @@ pub(crate) enum Constraint {
     Memory,
     /// What the GPU may ever use of the memory.
     WorkingSet,
-    /// The longest context the model was made for.
-    Context,
-    Disk,
     /// A rule, not a quantity.
     Policy,
 }
@@ -130,8 +127,6 @@ impl Constraint {
             Self::Overhead => "Overhead",
             Self::Memory => "Memory",
             Self::WorkingSet => "WorkingSet",
-            Self::Context => "Context",
-            Self::Disk => "Disk",
             Self::Policy => "Policy",
         }
     }

@@ -19,7 +19,6 @@ const BATCH_FACTOR: f64 = 1.5;
 /// A row, understood, with its figures.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
-    pub(crate) id: String,
     pub(crate) model: String,
     pub(crate) program: String,
     pub(crate) case: Case,
@@ -55,7 +54,6 @@ impl Measurement {
             1.0
         };
         Ok(Self {
-            id: optional(row, "id").unwrap_or_default().to_owned(),
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
             program: optional(row, "engine").unwrap_or_default().to_owned(),
             step: StepWork::new(&case.model, case.workload),

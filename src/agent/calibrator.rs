@@ -1,0 +1,277 @@
+//! What this node's own requests teach about its speed: kept in the state directory, published in `FleetNode.status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
+
+use super::node_status::show_engine;
+use super::replica::ReplicaKey;
+use super::state::StateDir;
+use crate::api::v1alpha1 as api;
+use crate::error::Chain;
+use crate::roofline::memory::ServedModel;
+use crate::roofline::predict::calibration::{Calibration, Run, UnusableRun, weight_bits};
+use crate::roofline::predict::{Basis, Hardware};
+use crate::roofline::published::{Load, publish_calibration, speed_under};
+use crate::wire::{EngineInfo, WorkerStatus};
+
+const FILE: &str = "calibration.json";
+
+/// Requests whose median makes a run, at least.
+const RUN_REQUESTS: u64 = 10;
+
+/// What is kept between the agent's lives.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Kept {
+    /// What predictions rested on. With another engine or another kind of figures, errors of old say nothing.
+    subject: String,
+    calibrations: Vec<api::Calibration>,
+}
+
+/// See the module.
+pub(crate) struct Calibrator {
+    state: Arc<StateDir>,
+    subject: String,
+    calibrations: Vec<Calibration>,
+    /// Completed requests of each replica's worker that runs have counted.
+    counted: BTreeMap<ReplicaKey, u64>,
+}
+
+impl Calibrator {
+    /// With what earlier lives have learned.
+    pub(crate) fn new(state: Arc<StateDir>) -> Self {
+        let kept: Kept = match state.read(FILE) {
+            Ok(kept) => kept.unwrap_or_default(),
+            Err(err) => {
+                warn!(error = %Chain(&err), "{FILE} cannot be read: what runs have taught is learned anew");
+                Kept::default()
+            }
+        };
+        let of = |one: &api::Calibration| Calibration::published(one.weight_bits, &one.log_time_ratios);
+        Self {
+            state,
+            subject: kept.subject,
+            calibrations: kept.calibrations.iter().map(of).collect(),
+            counted: BTreeMap::new(),
+        }
+    }
+
+    /// What corrects predictions from `hardware` with this engine.
+    pub(crate) fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
+        if self.subject == subject(engine, hardware) {
+            &self.calibrations
+        } else {
+            &[]
+        }
+    }
+
+    /// Learns from a worker's requests, each of which counts once.
+    pub(crate) fn observe(
+        &mut self,
+        key: &ReplicaKey,
+        status: &WorkerStatus,
+        model: &ServedModel,
+        hardware: Hardware,
+    ) {
+        let (completed, measured) = (status.requests.completed, &status.measured);
+        let counted = self.counted.entry(key.clone()).or_default();
+        if completed < *counted {
+            // Another worker.
+            *counted = 0;
+        }
+        // The median is over as many of the last requests as there are samples: none of them may have counted before.
+        if completed - *counted < measured.samples.max(RUN_REQUESTS) {
+            return;
+        }
+        *counted = completed;
+        let Some(run) = run(status, model, hardware) else {
+            return;
+        };
+        let subject = subject(&status.engine, hardware);
+        if self.subject != subject {
+            self.calibrations.clear();
+            self.subject = subject;
+        }
+        match self.learn(weight_bits(&model.cost), &run) {
+            Ok(()) => self.keep(),
+            Err(err) => debug!(replica = %key, reason = err.reason(), "a run teaches nothing: {err}"),
+        }
+    }
+
+    /// Replicas that are gone need not be remembered.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
+        self.counted.retain(|key, _| is_wanted(key));
+    }
+
+    fn learn(&mut self, weight_bits: u32, run: &Run) -> Result<(), UnusableRun> {
+        let known = self
+            .calibrations
+            .iter()
+            .position(|one| one.weight_bits == weight_bits);
+        let index = known.unwrap_or_else(|| {
+            self.calibrations.push(Calibration::new(weight_bits));
+            self.calibrations.len() - 1
+        });
+        self.calibrations[index].observe(run)
+    }
+
+    fn keep(&self) {
+        let kept = Kept {
+            subject: self.subject.clone(),
+            calibrations: self.calibrations.iter().map(publish_calibration).collect(),
+        };
+        if let Err(err) = self.state.write(FILE, &kept) {
+            warn!(error = %Chain(&err), "{FILE} cannot be written: what runs have taught is lost with this agent");
+        }
+    }
+}
+
+fn subject(engine: &EngineInfo, hardware: Hardware) -> String {
+    let basis = match hardware {
+        Hardware::Chip(_) => Basis::Nominal,
+        Hardware::Measured(_) => Basis::Measured,
+    };
+    format!("{}, {}", show_engine(engine), basis.as_str())
+}
+
+/// `None` while the worker has no figures.
+fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<Run> {
+    let measured = &status.measured;
+    let load = Load {
+        streams: measured.streams?,
+        prompt_tokens: measured.prompt_tokens?,
+        context_tokens: measured.context_tokens?,
+    };
+    let speed = speed_under(load, hardware, model);
+    // The context grows from the prompt to its end; its mean is half way.
+    let tokens = 2.0 * (load.context_tokens - load.prompt_tokens).max(0.0) * measured.samples as f64;
+    Some(Run {
+        measured: measured.decode_tokens_per_second?,
+        predicted: speed.decode.p50,
+        tokens: tokens as u64,
+        ceiling: hardware
+            .chip()
+            .map(|chip| chip.bandwidth.0 / speed.bytes_per_token),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::Utf8Path;
+
+    use super::*;
+    use crate::roofline::chip;
+    use crate::units::Bytes;
+    use crate::wire::{EngineMemory, MeasuredSpeed, RequestCounts, WorkerPhase};
+
+    fn key() -> ReplicaKey {
+        ReplicaKey::new("default", "a")
+    }
+
+    fn m4_pro() -> Hardware {
+        Hardware::Chip(chip::find("M4 Pro", Some(20), None).unwrap())
+    }
+
+    fn model() -> ServedModel {
+        ServedModel::of_size(Bytes::gib(4), 1 << 10)
+    }
+
+    /// A worker that has answered so many requests, `factor` times as fast as predicted.
+    fn worker(completed: u64, factor: f64, version: &str) -> WorkerStatus {
+        let load = Load {
+            streams: 1.0,
+            prompt_tokens: 100.0,
+            context_tokens: 200.0,
+        };
+        let predicted = speed_under(load, m4_pro(), &model()).decode.p50;
+        WorkerStatus {
+            phase: WorkerPhase::Ready,
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: version.to_owned(),
+                device: "metal".to_owned(),
+            },
+            model: None,
+            memory: EngineMemory::default(),
+            requests: RequestCounts {
+                completed,
+                ..RequestCounts::default()
+            },
+            measured: MeasuredSpeed {
+                decode_tokens_per_second: Some(predicted * factor),
+                time_to_first_token_seconds: Some(1.0),
+                streams: Some(load.streams),
+                prompt_tokens: Some(load.prompt_tokens),
+                context_tokens: Some(load.context_tokens),
+                samples: completed.min(64),
+            },
+        }
+    }
+
+    fn open(directory: &tempfile::TempDir) -> Calibrator {
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        Calibrator::new(Arc::new(StateDir::open(path).unwrap()))
+    }
+
+    fn runs(calibrator: &Calibrator, version: &str) -> usize {
+        let current = calibrator.current(&worker(0, 1.0, version).engine, m4_pro());
+        current.iter().map(Calibration::runs).sum()
+    }
+
+    #[test]
+    fn every_request_counts_once_and_what_was_learned_survives_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut calibrator = open(&directory);
+        let mut see = |completed, expect| {
+            calibrator.observe(&key(), &worker(completed, 0.9, "1"), &model(), m4_pro());
+            assert_eq!(runs(&calibrator, "1"), expect, "{completed} requests");
+        };
+        see(9, 0);
+        see(10, 1);
+        see(11, 1);
+        see(73, 1);
+        see(74, 2);
+        // The worker was started again.
+        see(3, 2);
+        see(12, 3);
+        drop(calibrator);
+        let calibrator = open(&directory);
+        assert_eq!(runs(&calibrator, "1"), 3);
+        assert_eq!(runs(&calibrator, "2"), 0, "another release of the engine");
+        let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
+        let plain = speed_under(
+            Load {
+                streams: 1.0,
+                prompt_tokens: 100.0,
+                context_tokens: 200.0,
+            },
+            m4_pro(),
+            &model(),
+        );
+        let corrected = plain.calibrated(&model().cost, learned);
+        let ratio = corrected.decode.p50 / plain.decode.p50;
+        assert!((0.9..0.95).contains(&ratio), "{ratio}");
+        assert_eq!(
+            (plain.basis, corrected.basis),
+            (Basis::Nominal, Basis::Calibrated)
+        );
+    }
+
+    #[test]
+    fn another_release_starts_anew_and_an_impossible_run_teaches_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut calibrator = open(&directory);
+        calibrator.observe(&key(), &worker(10, 0.9, "1"), &model(), m4_pro());
+        calibrator.observe(&key(), &worker(100, 3.0, "1"), &model(), m4_pro());
+        assert_eq!(
+            runs(&calibrator, "1"),
+            1,
+            "three times as fast is above the roofline"
+        );
+        calibrator.observe(&key(), &worker(200, 0.9, "2"), &model(), m4_pro());
+        assert_eq!((runs(&calibrator, "1"), runs(&calibrator, "2")), (0, 1));
+    }
+}
