@@ -101,16 +101,14 @@ pub(crate) struct Speed {
 
 impl Speed {
     pub(crate) fn new(ask: &Ask<'_>, hardware: Hardware, parameters: &Parameters) -> Self {
-        let streams = ask.demand.max_concurrency.max(1);
         let prompt_tokens = ask
             .objectives
             .first_token
             .and_then(|objective| objective.prompt_tokens)
             .unwrap_or(DEFAULT_PROMPT_TOKENS)
             .clamp(1, ask.demand.context_tokens.max(1));
-        // The worker decodes its streams in turn, one step each.
         let workload = Workload {
-            batch: 1,
+            batch: ask.demand.max_concurrency.max(1),
             context_tokens: ask.demand.context_tokens,
             prompt_tokens,
             cached_tokens: 0,
@@ -121,7 +119,7 @@ impl Speed {
         let decode = DecodePrediction::new(parameters, hardware, &build, cost, workload);
         let prefill = PrefillPrediction::new(parameters, hardware, &build, cost, workload);
         Self {
-            decode: decode.tokens_per_second.scale(f64::from(streams).recip()),
+            decode: decode.tokens_per_second,
             bytes_per_token: decode.bytes_per_token,
             first_token: prefill.first_token_seconds,
             prompt_tokens,

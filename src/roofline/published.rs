@@ -317,6 +317,12 @@ pub(crate) struct Load {
     pub(crate) context_tokens: f64,
 }
 
+impl Load {
+    pub(crate) fn batch(self) -> u32 {
+        self.streams.round().max(1.0) as u32
+    }
+}
+
 /// Speed of requests that use a replica so, with the chip to themselves, before any calibration.
 pub(crate) fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -> Speed {
     let ask = Ask {
@@ -324,7 +330,7 @@ pub(crate) fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -
         engine: Engine::Mlx,
         demand: Demand {
             context_tokens: load.context_tokens.round().max(1.0) as u32,
-            max_concurrency: 1,
+            max_concurrency: load.batch(),
         },
         objectives: Objectives {
             decode: None,
@@ -335,12 +341,7 @@ pub(crate) fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -
             }),
         },
     };
-    let speed = Speed::new(&ask, hardware, Parameters::built_in());
-    Speed {
-        // Streams are decoded in turn.
-        decode: speed.decode.scale(load.streams.max(1.0).recip()),
-        ..speed
-    }
+    Speed::new(&ask, hardware, Parameters::built_in())
 }
 
 /// What measured requests are held against, for `ModelReplica.status.measured`.
