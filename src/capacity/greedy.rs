@@ -6,10 +6,31 @@ use std::cmp::Ordering;
 use super::instance::{Group, Instance, MAX_FACTOR, Placement, Share, TOLERANCE, waiting_share};
 use crate::units::Bytes;
 
-/// Orders that are tried for one demand.
-const ROUNDS: usize = 3;
-/// How far the search for the largest factor goes: until this share is left between what works and what does not.
-const CLOSE: f64 = 0.01;
+/// How hard is searched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Effort {
+    rules: &'static [Rule],
+    /// Orders that are tried for one demand.
+    rounds: usize,
+    /// How far the search for the largest factor goes: until this share is left between what works and what does not.
+    close: f64,
+}
+
+impl Effort {
+    /// For the answer itself.
+    pub(super) const FULL: Self = Self {
+        rules: &RULES,
+        rounds: 3,
+        close: 0.01,
+    };
+    /// For what is only compared with the answer.
+    pub(super) const QUICK: Self = Self {
+        rules: &[Rule::Cheapest],
+        rounds: 2,
+        close: 0.03,
+    };
+}
+
 /// Node choices that are weighed before the best answer so far has to do.
 const MAX_WORK: usize = 12_000_000;
 
@@ -116,7 +137,7 @@ struct Attempt {
 pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<usize>> {
     let mut fewest: Option<Vec<usize>> = None;
     for rule in RULES {
-        match rounds(instance, factor, rule, &mut 0) {
+        match rounds(instance, factor, rule, Effort::FULL.rounds, &mut 0) {
             Ok(placement) => return Ok(placement),
             Err(unplaced) => {
                 if fewest.as_ref().is_none_or(|known| unplaced.len() < known.len()) {
@@ -129,14 +150,14 @@ pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<u
 }
 
 /// The largest factor that is found between what no placement can exceed and nothing. `None`: not even the replicas fit.
-pub(super) fn most_demand(instance: &Instance, bound: f64) -> Option<Placement> {
+pub(super) fn most_demand(instance: &Instance, bound: f64, effort: Effort) -> Option<Placement> {
     let mut work = 0;
-    let mut rule = RULES[0];
+    let mut rule = Rule::Cheapest;
     let mut attempt = |factor: f64, work: &mut usize| {
         let first = rule;
-        let others = RULES.into_iter().filter(|other| *other != first);
+        let others = effort.rules.iter().copied().filter(|other| *other != first);
         for next in std::iter::once(first).chain(others) {
-            if let Ok(placement) = rounds(instance, factor, next, work) {
+            if let Ok(placement) = rounds(instance, factor, next, effort.rounds, work) {
                 rule = next;
                 return Some(placement);
             }
@@ -150,7 +171,7 @@ pub(super) fn most_demand(instance: &Instance, bound: f64) -> Option<Placement> 
     let mut best = attempt(low, &mut work)?;
     // The demand itself comes first: whether it is carried matters more than how often.
     let mut next = if high > 1.0 { 1.0 } else { 0.9 * high };
-    while high - low > CLOSE * high.max(1e-9) && work <= MAX_WORK {
+    while high - low > effort.close * high.max(1e-9) && work <= MAX_WORK {
         match attempt(next, &mut work) {
             Some(placement) => {
                 low = placement.factor(instance).max(next);
@@ -170,10 +191,16 @@ pub(super) fn most_demand(instance: &Instance, bound: f64) -> Option<Placement> 
     Some(best)
 }
 
-fn rounds(instance: &Instance, factor: f64, rule: Rule, work: &mut usize) -> Result<Placement, Vec<usize>> {
+fn rounds(
+    instance: &Instance,
+    factor: f64,
+    rule: Rule,
+    rounds: usize,
+    work: &mut usize,
+) -> Result<Placement, Vec<usize>> {
     let mut order = by_difficulty(instance);
     let mut unplaced = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let attempt = fill(instance, factor, &order, rule);
         *work += attempt.work;
         if attempt.unplaced.is_empty() {

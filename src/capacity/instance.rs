@@ -92,6 +92,18 @@ impl Instance {
         self.classes.iter().map(|class| class.nodes).sum()
     }
 
+    /// Without any demand for `models`.
+    pub(super) fn without(&self, models: &[usize]) -> Self {
+        let mut rest = self.clone();
+        for model in models {
+            rest.models[*model] = ModelLoad {
+                rate: 0.0,
+                min_replicas: 0,
+            };
+        }
+        rest
+    }
+
     /// The limits of a node of `class` that has `models`; `None` where it cannot have them together.
     pub(super) fn node_rows(&self, class: usize, models: &[usize]) -> Option<Vec<NodeRow>> {
         let supply = &self.classes[class];

@@ -247,6 +247,8 @@ impl Dictionary {
         let level = self.b[leaving] * inverse;
         // Most entries are zero: touch the others only.
         let filled: Vec<usize> = (0..row.len()).filter(|j| row[*j] != 0.0).collect();
+        // Plain slices: this loop is where the time goes, and a build without optimisation indexes vectors by two calls.
+        let (terms, filled): (&[f64], &[usize]) = (&row, &filled);
         for i in 0..self.a.len() {
             if i == leaving {
                 continue;
@@ -255,18 +257,18 @@ impl Dictionary {
             if factor == 0.0 {
                 continue;
             }
-            let other = &mut self.a[i];
+            let other: &mut [f64] = &mut self.a[i];
             other[entering] = 0.0;
-            for j in &filled {
-                other[*j] -= factor * row[*j];
+            for j in filled {
+                other[*j] -= factor * terms[*j];
             }
             self.b[i] -= factor * level;
         }
         let factor = self.c[entering];
         if factor != 0.0 {
             self.c[entering] = 0.0;
-            for j in &filled {
-                self.c[*j] -= factor * row[*j];
+            for j in filled {
+                self.c[*j] -= factor * terms[*j];
             }
             self.value += factor * level;
         }

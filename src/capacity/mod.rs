@@ -3,10 +3,12 @@
 //! [`spec`] reads the question, [`mod@question`] judges every model on every class of node by admission's own rules, the
 //! search below places replicas, and [`verdict`] explains. Formulas and bounds: docs/planning.md.
 
+mod binding;
 mod exact;
 mod greedy;
 mod instance;
 mod linear;
+mod loss;
 mod purchase;
 mod question;
 mod relaxation;
@@ -15,6 +17,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod working;
 
 pub(crate) use question::Question;
 pub(crate) use spec::{PlanError, current_fleet, question};

@@ -2,65 +2,172 @@
 
 use super::exact::{self, Goal, Search};
 use super::greedy;
-use super::instance::{Instance, Placement};
-use super::question::{Judged, Question};
+use super::instance::{Instance, MAX_FACTOR, Placement};
+use super::question::{Judged, NodeClass, Question};
 use super::relaxation;
-use super::search;
-use crate::api::v1alpha1::{PlanPurchase, PlanPurchaseItem};
+use super::search::{self, Remaining};
+use crate::api::v1alpha1::{PlanBasket, PlanPurchase, PlanPurchaseItem};
 
 /// How much more than the demand the relaxation is asked to carry, step by step, until what it buys is enough.
 const SURPLUS: f64 = 1.03;
 const MAX_STEPS: i32 = 40;
+/// Macs that are added so that one may be lost, before that is given up.
+const MAX_SPARE: u32 = 8;
+/// Offers that are tried by themselves, in the order of the catalogue.
+const MAX_ALONE: usize = 6;
 
 /// What to buy besides the fleet. Where an offer has no price, the fewest Macs.
 pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let judged = Judged::new(question, true);
-    let instance = &judged.instance;
-    let owned = question.classes.len();
-    let priced = question.offers.iter().all(|offer| offer.price.is_some());
-    let bound = relaxation::least_price(instance).map(|(price, _)| price);
-    let found = bound.and_then(|bound| cheapest(instance, bound));
+    let shop = Shop {
+        instance: &judged.instance,
+        offers: &question.offers,
+        owned: question.classes.len(),
+        priced: question.offers.iter().all(|offer| offer.price.is_some()),
+    };
+    let bound = relaxation::least_price(shop.instance).map(|(price, _)| price);
     let mut purchase = PlanPurchase {
-        minimises: if priced { "Price" } else { "Nodes" }.to_owned(),
+        minimises: if shop.priced { "Price" } else { "Nodes" }.to_owned(),
         proven: bound.is_none(),
         ..PlanPurchase::default()
     };
+    let found = bound.and_then(|bound| cheapest(shop.instance, bound));
     let Some((counts, lower_bound)) = found else {
         return purchase;
     };
-    let mut bought = instance.clone();
-    for (class, count) in bought.classes.iter_mut().zip(&counts) {
-        class.nodes = *count;
-    }
-    let price = cost(instance, &counts);
-    let items = question
-        .offers
-        .iter()
-        .zip(&counts[owned..])
-        .filter(|(_, count)| **count > 0);
-    purchase.items = items
-        .map(|(offer, count)| PlanPurchaseItem {
-            name: offer.name.clone(),
-            count: *count,
-            price: offer.price,
-        })
-        .collect();
-    purchase.found = true;
-    purchase.nodes = counts[owned..].iter().sum();
-    purchase.price = priced.then_some(price);
+    let price = cost(shop.instance, &counts);
+    let best = shop.basket(&counts);
     // Of Macs there are whole numbers only.
     let lower_bound = lower_bound.min(price);
-    purchase.lower_bound = if priced {
+    purchase.lower_bound = if shop.priced {
         lower_bound
     } else {
-        (lower_bound - 1e-3 * f64::from(purchase.nodes)).ceil().max(0.0)
+        (lower_bound - 1e-3 * f64::from(best.nodes)).ceil().max(0.0)
     };
     purchase.proven = lower_bound >= price * (1.0 - 1e-6) - 1e-6;
-    purchase.demand_factor = search::capacity(&bought).factor;
-    purchase.survives_node_loss = (0..bought.classes.len())
-        .filter(|class| bought.classes[*class].nodes > 0)
-        .all(|class| search::without_one(&bought, class).is_ok());
+    if !best.items.is_empty() {
+        purchase.alternatives = shop.alternatives(&counts, &best);
+    }
+    purchase.best = Some(best);
     purchase
+}
+
+/// A fleet, and what can be bought beside it.
+struct Shop<'a> {
+    /// Of the fleet's classes, then of the offers.
+    instance: &'a Instance,
+    offers: &'a [NodeClass],
+    owned: usize,
+    priced: bool,
+}
+
+impl Shop<'_> {
+    /// The fleet with these counts of nodes.
+    fn with(&self, counts: &[u32]) -> Instance {
+        let mut bought = self.instance.clone();
+        for (class, count) in bought.classes.iter_mut().zip(counts) {
+            class.nodes = *count;
+        }
+        bought
+    }
+
+    fn survives(&self, counts: &[u32]) -> bool {
+        let bought = self.with(counts);
+        (0..counts.len())
+            .filter(|class| counts[*class] > 0)
+            .all(|class| search::without_one(&bought, class, MAX_FACTOR) == Remaining::All)
+    }
+
+    fn basket(&self, counts: &[u32]) -> PlanBasket {
+        let bought = || {
+            self.offers
+                .iter()
+                .zip(&counts[self.owned..])
+                .filter(|(_, count)| **count > 0)
+        };
+        let sum = |value: fn(&NodeClass) -> Option<f64>| -> Option<f64> {
+            bought()
+                .map(|(offer, count)| Some(value(offer)? * f64::from(*count)))
+                .sum()
+        };
+        PlanBasket {
+            items: bought()
+                .map(|(offer, count)| PlanPurchaseItem {
+                    name: offer.name.clone(),
+                    count: *count,
+                    price: offer.price,
+                    watts: offer.watts,
+                })
+                .collect(),
+            nodes: counts[self.owned..].iter().sum(),
+            price: sum(|offer| offer.price),
+            watts: sum(|offer| offer.watts),
+            demand_factor: search::reachable(&self.with(counts), MAX_FACTOR),
+            survives_node_loss: self.survives(counts),
+        }
+    }
+
+    /// The least that was found to survive the loss of a node, and each offer by itself; the cheapest first.
+    fn alternatives(&self, best: &[u32], basket: &PlanBasket) -> Vec<PlanBasket> {
+        let offers = self.owned..self.instance.classes.len();
+        let mut alone: Vec<Vec<u32>> = offers
+            .clone()
+            .take(MAX_ALONE)
+            .filter_map(|offer| self.alone(offer))
+            .collect();
+        let starts: Vec<&Vec<u32>> = alone.iter().collect();
+        let spare = (!basket.survives_node_loss)
+            .then(|| self.with_spare(best, &starts))
+            .flatten();
+        alone.extend(spare);
+        alone.retain(|counts| counts != best);
+        alone.sort_by(|a, b| {
+            cost(self.instance, a)
+                .total_cmp(&cost(self.instance, b))
+                .then_with(|| a.cmp(b))
+        });
+        alone.dedup();
+        alone.iter().map(|counts| self.basket(counts)).collect()
+    }
+
+    /// The least of one offer that is enough.
+    fn alone(&self, offer: usize) -> Option<Vec<u32>> {
+        let counts: Vec<u32> = (0..self.instance.classes.len())
+            .map(|class| {
+                if class < self.owned || class == offer {
+                    self.instance.classes[class].nodes
+                } else {
+                    0
+                }
+            })
+            .collect();
+        let part = self.with(&counts);
+        let (bound, _) = relaxation::least_price(&part)?;
+        cheapest(&part, bound).map(|(counts, _)| counts)
+    }
+
+    /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a node.
+    fn with_spare(&self, best: &[u32], others: &[&Vec<u32>]) -> Option<Vec<u32>> {
+        let mut found: Option<(f64, Vec<u32>)> = None;
+        for start in std::iter::once(best).chain(others.iter().map(|counts| counts.as_slice())) {
+            for offer in self.owned..self.instance.classes.len() {
+                for spare in 1..=MAX_SPARE {
+                    let mut counts = start.to_vec();
+                    counts[offer] += spare;
+                    let price = cost(self.instance, &counts);
+                    let dear = found.as_ref().is_some_and(|(known, _)| price >= *known);
+                    if dear || counts[offer] > self.instance.classes[offer].nodes {
+                        break;
+                    }
+                    if self.survives(&counts) {
+                        found = Some((price, counts));
+                        break;
+                    }
+                }
+            }
+        }
+        found.map(|(_, counts)| counts)
+    }
 }
 
 fn cost(instance: &Instance, counts: &[u32]) -> f64 {

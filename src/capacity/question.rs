@@ -6,10 +6,11 @@
 
 use super::instance::{ClassSupply, Instance, ModelLoad, Need};
 use crate::roofline::admission::{
-    Ask, Commitment, FirstTokenObjective, Objectives, Speed, Suggestion, Supply, Verdict, suggestions,
+    Ask, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, Objectives, Refusal, Speed, Suggestion, Supply,
+    Verdict, suggestions,
 };
 use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
-use crate::roofline::predict::{Constraint, Engine, Hardware, Parameters};
+use crate::roofline::predict::{Constraint, Engine, Hardware, Interval, Parameters};
 use crate::units::{Bytes, BytesPerSecond};
 
 /// Nodes that are alike, there or offered.
@@ -61,7 +62,7 @@ pub(crate) struct Question {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Fit {
     pub(crate) verdict: Verdict,
-    /// `None`: it cannot be there, or nobody knows how fast it would be.
+    /// `None`: nobody knows how fast it would be.
     pub(crate) load: Option<Load>,
 }
 
@@ -72,6 +73,8 @@ pub(crate) struct Load {
     pub(crate) service: f64,
     /// Of that, the prefill.
     pub(crate) prefill: f64,
+    /// Seconds to the first token of the average prompt on an idle node.
+    pub(crate) first_token: Interval,
     /// What the decode steps are bound by.
     pub(crate) decode_bound: Constraint,
 }
@@ -118,32 +121,49 @@ impl Fit {
     pub(crate) fn new(model: &PlannedModel, class: &NodeClass) -> Self {
         let parameters = Parameters::built_in();
         let verdict = class.with_supply(|supply| Verdict::new(&model.ask(), supply, parameters));
-        let load = class
-            .hardware
-            .filter(|_| verdict.admitted())
-            .map(|hardware| load(model, hardware, parameters));
+        let load = class.hardware.map(|hardware| load(model, hardware, parameters));
         Self { verdict, load }
     }
 
-    /// In bare numbers; `None` where it cannot be placed.
-    fn need(&self, model: &PlannedModel) -> Option<Need> {
+    /// A replica can be there, and what it answers is known.
+    pub(super) fn servable(&self) -> bool {
+        self.verdict.admitted() && self.load.is_some()
+    }
+
+    /// In bare numbers, on a chip `speed` times as fast; `None` where it cannot be placed.
+    fn need(&self, model: &PlannedModel, speed: f64) -> Option<Need> {
         let load = self.load?;
-        let speed = self.verdict.speed?;
-        let promised = model
-            .objectives
+        let predicted = self.verdict.speed?;
+        let objectives = model.objectives;
+        let decode = objectives
             .decode
-            .map_or(0.0, |rate| rate / speed.decode.p10);
-        let wait = model
-            .objectives
-            .first_token
-            .map(|objective| (objective.max_seconds - speed.first_token.p90).max(0.0));
+            .map(|rate| rate / (predicted.decode.p10 * speed));
+        let first_token = predicted.first_token.p90 / speed;
+        let reserved = if speed == 1.0 {
+            if !self.verdict.admitted() {
+                return None;
+            }
+            self.verdict.share
+        } else {
+            // Admission's own sum, for the faster chip.
+            let refused = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_));
+            if self.verdict.refusals.iter().any(refused) {
+                return None;
+            }
+            let first = objectives
+                .first_token
+                .map_or(0.0, |one| first_token / one.max_seconds);
+            decode.unwrap_or(0.0).max(first).max(BEST_EFFORT_SHARE)
+        };
         Some(Need {
             memory: self.verdict.reservation.total(),
-            reserved: self.verdict.share,
-            promised,
-            service: load.service,
-            prefill: load.prefill,
-            wait,
+            reserved,
+            promised: decode.unwrap_or(0.0),
+            service: load.service / speed,
+            prefill: load.prefill / speed,
+            wait: objectives
+                .first_token
+                .map(|objective| (objective.max_seconds - first_token).max(0.0)),
         })
     }
 }
@@ -172,7 +192,19 @@ fn load(model: &PlannedModel, hardware: Hardware, parameters: &Parameters) -> Lo
     Load {
         service: prefill + f64::from(model.answer_tokens) / together,
         prefill,
+        first_token: speed.first_token,
         decode_bound: speed.binding,
+    }
+}
+
+impl Question {
+    /// The same on machines with so many times the memory.
+    pub(super) fn with_memory(&self, times: u64) -> Self {
+        let mut question = self.clone();
+        for class in &mut question.classes {
+            class.allocatable = class.allocatable * times;
+        }
+        question
     }
 }
 
@@ -193,7 +225,8 @@ impl<'a> Judged<'a> {
         let priced = question.offers.iter().all(|offer| offer.price.is_some());
         let most_bandwidth = question.offers.iter().map(bandwidth).fold(1.0, f64::max);
         let price = |offer: &NodeClass| match offer.price {
-            Some(price) if priced => price,
+            // What exists costs nothing, and that alone tells it from what is a gift.
+            Some(price) if priced => price.max(1e-6),
             // The fewest Macs; of equally many, those with less bandwidth.
             Some(_) | None => 1.0 + 1e-3 * bandwidth(offer) / most_bandwidth,
         };
@@ -217,7 +250,7 @@ impl<'a> Judged<'a> {
             .models
             .iter()
             .zip(&fits)
-            .map(|(model, fits)| fits.iter().map(|fit| fit.need(model)).collect())
+            .map(|(model, fits)| fits.iter().map(|fit| fit.need(model, 1.0)).collect())
             .collect();
         let supply = |(class, price): &(&NodeClass, f64)| ClassSupply {
             nodes: class.nodes,
@@ -244,6 +277,28 @@ impl<'a> Judged<'a> {
             fits,
             instance,
         }
+    }
+
+    /// In bare numbers on chips so many times as fast.
+    pub(super) fn with_speed(&self, times: f64) -> Instance {
+        let needs = self.models.iter().zip(&self.fits);
+        Instance {
+            needs: needs
+                .map(|(model, fits)| fits.iter().map(|fit| fit.need(model, times)).collect())
+                .collect(),
+            ..self.instance.clone()
+        }
+    }
+
+    /// Models that no node can have, where there are nodes.
+    pub(super) fn unservable(&self) -> Vec<usize> {
+        let classes = &self.instance.classes;
+        let somewhere = |model: &usize| {
+            let fits = self.fits[*model].iter().zip(classes);
+            fits.clone().any(|(fit, class)| class.nodes > 0 && fit.servable())
+                || classes.iter().all(|class| class.nodes == 0)
+        };
+        (0..self.models.len()).filter(|model| !somewhere(model)).collect()
     }
 }
 

@@ -2,8 +2,8 @@
 //! greedily, with the relaxation's bound beside it.
 
 use super::exact::{self, Goal, Search};
-use super::greedy;
-use super::instance::{Instance, Placement, TOLERANCE};
+use super::greedy::{self, Effort};
+use super::instance::{Instance, MAX_FACTOR, Placement, TOLERANCE};
 use super::relaxation;
 
 /// The best that was found, and what cannot be exceeded.
@@ -31,8 +31,8 @@ impl Capacity {
 /// How much of the demand, or how many times as much, `instance` can carry.
 pub(super) fn capacity(instance: &Instance) -> Capacity {
     // A program that was given up proves nothing.
-    let bound = relaxation::most_demand(instance).unwrap_or(super::instance::MAX_FACTOR);
-    let found = greedy::most_demand(instance, bound);
+    let bound = relaxation::most_demand(instance).unwrap_or(MAX_FACTOR);
+    let found = greedy::most_demand(instance, bound, Effort::FULL);
     let known = found.map(|placement| (placement.factor(instance), placement));
     let exact = exact::solve(
         instance,
@@ -79,16 +79,59 @@ pub(super) fn frugal(instance: &Instance, best: &Placement) -> Placement {
     }
 }
 
-/// Whether the demand is carried once one node of `class` is gone; if not, the models that stay out.
-pub(super) fn without_one(instance: &Instance, class: usize) -> Result<(), Vec<usize>> {
+/// What is left of the demand once a node is gone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Remaining {
+    /// All of it.
+    All,
+    /// So many times of it, and whether that is proven to be the most.
+    Part { factor: f64, proven: bool },
+}
+
+/// What the others carry once one node of `class` is gone; `bound` is what all carry at most.
+pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Remaining {
     let mut rest = instance.clone();
     rest.classes[class].nodes -= 1;
-    let unplaced = match greedy::place(&rest, 1.0) {
-        Ok(_) => return Ok(()),
-        Err(unplaced) => unplaced,
-    };
-    match exact::solve(&rest, Goal::MostDemand, None) {
-        Search::Found(answer) if answer.placement.factor(&rest) >= 1.0 - TOLERANCE => Ok(()),
-        Search::Found(_) | Search::Impossible | Search::TooLarge => Err(unplaced),
+    if greedy::place(&rest, 1.0).is_ok() {
+        return Remaining::All;
+    }
+    let best = found(&rest, bound, Effort::FULL);
+    if best.factor >= 1.0 - TOLERANCE {
+        return Remaining::All;
+    }
+    Remaining::Part {
+        factor: best.factor,
+        proven: best.bound.is_some_and(|bound| bound < 1.0 - TOLERANCE),
+    }
+}
+
+/// A factor of the demand that `instance` carries, sought up to `ceiling`.
+pub(super) fn reachable(instance: &Instance, ceiling: f64) -> f64 {
+    found(instance, ceiling.min(MAX_FACTOR), Effort::QUICK).factor
+}
+
+struct Best {
+    /// 0 where not even the replicas were placed.
+    factor: f64,
+    /// What no placement exceeds, where the question is small enough to tell.
+    bound: Option<f64>,
+}
+
+fn found(instance: &Instance, bound: f64, effort: Effort) -> Best {
+    let known = greedy::most_demand(instance, bound, effort).map(|placement| {
+        let factor = placement.factor(instance);
+        (placement, factor)
+    });
+    let factor = known.as_ref().map_or(0.0, |(_, factor)| *factor);
+    match exact::solve(instance, Goal::MostDemand, known) {
+        Search::Found(answer) => Best {
+            factor: answer.placement.factor(instance),
+            bound: Some(answer.bound),
+        },
+        Search::Impossible => Best {
+            factor: 0.0,
+            bound: Some(0.0),
+        },
+        Search::TooLarge => Best { factor, bound: None },
     }
 }

@@ -1,28 +1,23 @@
 //! From the words of a CapacityPlan to a [`Question`], or to the field that is wrong and how to put it right.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use kube::ResourceExt;
 
 use super::question::{NodeClass, PlannedModel, Question};
-use crate::api::v1alpha1::{CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, ModelSource};
+use crate::api::v1alpha1::{
+    CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, ModelSource, OfferSpec,
+};
 use crate::quantity;
 use crate::roofline::admission::Objectives;
 use crate::roofline::chip::{self, ChipVariant};
 use crate::roofline::dimensions::KvBits;
+use crate::roofline::library::{self, LibraryError};
 use crate::roofline::memory::{Demand, ServedModel, allocatable};
 use crate::roofline::predict::{Hardware, ModelCost};
-use crate::roofline::shapes::ShapeFile;
 use crate::roofline::weights::{WeightFormat, Weights};
 use crate::scheduler::Fleet;
 use crate::units::{Bytes, BytesPerSecond};
-
-/// Models that are known by name.
-static MODELS: LazyLock<ShapeFile> = LazyLock::new(|| {
-    ShapeFile::parse(include_str!("../roofline/models.json"))
-        .expect("models.json is part of this program and a test reads it")
-});
 
 /// Why a plan cannot be answered: the field, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +34,11 @@ impl PlanError {
     }
 }
 
+/// The largest that the schema of CapacityPlan allows.
+const MAX_TOKENS: u32 = 16_777_216;
+const MAX_REQUESTS_PER_SECOND: f64 = 1_000_000.0;
+const MAX_COUNT: u32 = 10_000;
+
 fn wrong(field: String, message: impl ToString) -> PlanError {
     PlanError {
         field,
@@ -54,42 +54,66 @@ pub(crate) fn question(
     nodes: &[FleetNode],
     load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
 ) -> Result<Question, PlanError> {
-    let listed = |index: usize, mac: &MacSpec| node_class(mac, &format!("spec.fleet.macs[{index}]"));
-    let classes = if spec.fleet.macs.is_empty() {
-        current
-    } else {
-        let macs = spec.fleet.macs.iter().enumerate();
-        macs.map(|(index, mac)| listed(index, mac))
-            .collect::<Result<_, _>>()?
-    };
-    let offers = spec.catalogue.iter().enumerate().map(|(index, offer)| {
-        let mac = MacSpec {
-            name: offer.name.clone(),
-            chip: offer.chip.clone(),
-            gpu_cores: offer.gpu_cores,
-            memory: offer.memory.clone(),
-            count: offer.available,
-            price: offer.price,
-            watts: offer.watts,
-        };
-        node_class(&mac, &format!("spec.catalogue[{index}]"))
-    });
+    if spec.demand.is_empty() {
+        return Err(wrong(
+            "spec.demand".to_owned(),
+            "it is empty: list a model at least",
+        ));
+    }
+    let percent = spec.max_utilization_percent;
+    if !(1..=100).contains(&percent) {
+        let message = format!("{percent} must be from 1 to 100");
+        return Err(wrong("spec.maxUtilizationPercent".to_owned(), message));
+    }
+    let mut classes = current;
+    if !spec.fleet.macs.is_empty() {
+        classes = node_classes(&spec.fleet.macs, "spec.fleet.macs")?;
+        if classes.iter().all(|class| class.nodes == 0) && spec.catalogue.is_empty() {
+            let message = "every count is 0: there is no Mac to plan with";
+            return Err(wrong("spec.fleet.macs".to_owned(), message));
+        }
+    }
+    let offers: Vec<MacSpec> = spec.catalogue.iter().map(mac_of_offer).collect();
     let mut models: Vec<PlannedModel> = Vec::new();
     for (index, demand) in spec.demand.iter().enumerate() {
         let field = format!("spec.demand[{index}]");
         let model = planned(demand, &field, nodes, load)?;
         if models.iter().any(|known| known.name == model.name) {
-            let message = format!("`{}` is there twice; give one of them another name", model.name);
+            let message = format!(
+                "`{}` is there twice; give each a name of its own, or add their requests together",
+                model.name
+            );
             return Err(wrong(format!("{field}.name"), message));
         }
         models.push(model);
     }
     Ok(Question {
         classes,
-        offers: offers.collect::<Result<_, _>>()?,
+        offers: node_classes(&offers, "spec.catalogue")?,
         models,
-        utilization: f64::from(spec.max_utilization_percent) / 100.0,
+        utilization: f64::from(percent) / 100.0,
     })
+}
+
+fn mac_of_offer(offer: &OfferSpec) -> MacSpec {
+    MacSpec {
+        name: offer.name.clone(),
+        chip: offer.chip.clone(),
+        gpu_cores: offer.gpu_cores,
+        memory: offer.memory.clone(),
+        count: offer.available,
+        price: offer.price,
+        watts: offer.watts,
+    }
+}
+
+/// A number that the schema would have let through; flags do not pass it.
+fn checked(value: f64, field: String, holds: impl FnOnce(f64) -> bool, must: &str) -> Result<(), PlanError> {
+    if value.is_finite() && holds(value) {
+        Ok(())
+    } else {
+        Err(wrong(field, format!("{value} must be {must}")))
+    }
 }
 
 fn planned(
@@ -98,20 +122,53 @@ fn planned(
     nodes: &[FleetNode],
     load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
 ) -> Result<PlannedModel, PlanError> {
+    let at = |name: &str| format!("{field}.{name}");
+    for (name, tokens) in [
+        ("promptTokens", demand.prompt_tokens),
+        ("answerTokens", demand.answer_tokens),
+        ("contextTokens", demand.context_tokens.unwrap_or(1)),
+    ] {
+        if !(1..=MAX_TOKENS).contains(&tokens) {
+            return Err(wrong(
+                at(name),
+                format!("{tokens} must be from 1 to {MAX_TOKENS}"),
+            ));
+        }
+    }
     let average = demand.prompt_tokens.saturating_add(demand.answer_tokens);
     let context_tokens = demand.context_tokens.unwrap_or(average);
     if context_tokens < average {
         let message = format!(
             "{context_tokens} is less than promptTokens + answerTokens = {average}: the average request would be refused"
         );
-        return Err(wrong(format!("{field}.contextTokens"), message));
+        return Err(wrong(at("contextTokens"), message));
     }
-    if !demand.requests_per_second.is_finite() || demand.requests_per_second < 0.0 {
-        let message = format!("{} must be 0 or more", demand.requests_per_second);
-        return Err(wrong(format!("{field}.requestsPerSecond"), message));
+    checked(
+        demand.requests_per_second,
+        at("requestsPerSecond"),
+        |rate| (0.0..=MAX_REQUESTS_PER_SECOND).contains(&rate),
+        "from 0 to 1000000 requests per second",
+    )?;
+    if let Some(decode) = demand.objectives.decode_tokens_per_second {
+        checked(
+            decode,
+            at("objectives.decodeTokensPerSecond"),
+            |rate| rate > 0.0,
+            "more than 0 tokens per second; leave it out for none",
+        )?;
+    }
+    if let Some(first) = &demand.objectives.time_to_first_token {
+        let longest = quantity::parse_duration(&first.max);
+        if longest.is_none_or(|longest| longest.is_zero()) {
+            let message = format!(
+                "`{}` must be a duration above zero, such as 3s or 1m30s",
+                first.max
+            );
+            return Err(wrong(at("objectives.timeToFirstToken.max"), message));
+        }
     }
     let mut served = match load(demand) {
-        Some(loaded) => loaded.map_err(|err| wrong(format!("{field}.model"), err))?,
+        Some(loaded) => loaded.map_err(|err| wrong(at("model"), err))?,
         None => known(demand, field, nodes)?,
     };
     if let Some(bits) = demand.kv_bits {
@@ -152,25 +209,47 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Served
                        quantization, or local://NAME; `rooflet plan` on the command line reads hf:// and files";
         return Err(wrong(format!("{field}.model"), message));
     }
-    let dimensions = MODELS
-        .dimensions(&demand.model)
-        .map_err(|err| wrong(format!("{field}.model"), err))?;
-    let format = demand.quantization.as_deref().ok_or_else(|| {
-        wrong(
-            format!("{field}.quantization"),
-            "say in which format the weights are, such as mlx4",
-        )
+    let format = demand.quantization.as_deref().map(|format| {
+        let parsed: Result<WeightFormat, _> = format.parse();
+        parsed.map_err(|err| wrong(format!("{field}.quantization"), err))
+    });
+    let found = library::find(&demand.model, format.transpose()?).map_err(|err| {
+        let name = match &err {
+            LibraryError::UnknownModel { .. } => "model",
+            LibraryError::UnknownFormat { .. } => "quantization",
+        };
+        wrong(format!("{field}.{name}"), err)
     })?;
-    let format: WeightFormat = format
-        .parse()
-        .map_err(|err| wrong(format!("{field}.quantization"), err))?;
     Ok(ServedModel {
         cost: ModelCost {
-            weights: Weights::estimate(&dimensions, format),
-            dimensions,
+            weights: Weights::estimate(&found.dimensions, found.format),
+            dimensions: found.dimensions,
         },
         kv_bits: KvBits::HALF,
     })
+}
+
+/// The classes that a list of Macs names, each by a name of its own.
+fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanError> {
+    let mut classes: Vec<NodeClass> = Vec::new();
+    for (index, mac) in macs.iter().enumerate() {
+        let field = format!("{list}[{index}]");
+        let mut class = node_class(mac, &field)?;
+        let taken = |name: &str| classes.iter().any(|known| known.name == name);
+        if mac.name.is_none() && taken(&class.name) {
+            // Bins of one chip.
+            class.name = format!("{} {}", class.chip, class.name);
+        }
+        if taken(&class.name) {
+            let message = format!(
+                "`{}` is there twice; add the counts together, or give each a name of its own",
+                class.name
+            );
+            return Err(wrong(format!("{field}.name"), message));
+        }
+        classes.push(class);
+    }
+    Ok(classes)
 }
 
 fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
@@ -185,6 +264,16 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
             sizes.join(", ")
         );
         return Err(wrong(format!("{field}.memory"), message));
+    }
+    if mac.count > MAX_COUNT {
+        let message = format!("{} must be from 0 to {MAX_COUNT}", mac.count);
+        return Err(wrong(format!("{field}.count"), message));
+    }
+    for (name, value) in [("price", mac.price), ("watts", mac.watts)] {
+        if let Some(value) = value {
+            let must = "0 or more; leave it out where it is not known";
+            checked(value, format!("{field}.{name}"), |value| value >= 0.0, must)?;
+        }
     }
     Ok(NodeClass {
         name: mac.name.clone().unwrap_or_else(|| default_name(chip, memory)),
@@ -318,6 +407,6 @@ mod tests {
             "{memory}"
         );
         let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
-        assert!(message(model).starts_with("spec.demand[0].model: there is no shape `qwen9`"));
+        assert!(message(model).starts_with("spec.demand[0].model: no model is known by the name `qwen9`"));
     }
 }

@@ -1,6 +1,6 @@
 //! Answers CapacityPlans. It writes their status and events, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -9,7 +9,9 @@ use super::runtime::{PassStatus, Reconciler};
 use super::world::World;
 use crate::api::conditions::condition_type::{FEASIBLE, READY};
 use crate::api::conditions::{Truth, set_condition};
-use crate::api::v1alpha1::{CapacityPlan, CapacityPlanStatus, FleetNode, ModelReplica, PlanVerdict};
+use crate::api::v1alpha1::{
+    CapacityPlan, CapacityPlanStatus, FleetNode, ModelReplica, PlanReplica, PlanVerdict,
+};
 use crate::capacity::{self, PlanError, Question};
 use crate::client::{ApiError, EventType};
 
@@ -17,8 +19,11 @@ use crate::client::{ApiError, EventType};
 pub(super) struct CapacityPlans {
     world: World,
     /// By uid: the last question and its answer. Large questions take a second; the same one is not asked twice.
-    answered: HashMap<String, (Question, PlanVerdict)>,
+    answered: HashMap<String, (Question, Result<PlanVerdict, Unanswered>)>,
 }
+
+/// Models on classes of node that a status holds at most, about 500 bytes each.
+const MAX_FITS: usize = 600;
 
 impl CapacityPlans {
     pub(super) fn new(world: World) -> Self {
@@ -35,18 +40,10 @@ impl CapacityPlans {
         replicas: &[ModelReplica],
     ) -> Result<(), ApiError> {
         let current = capacity::current_fleet(nodes, replicas, plan.spec.fleet.beside_running);
-        let asked = capacity::question(&plan.spec, current, nodes, &|_| None);
-        let verdict = asked.map(|question| {
-            let uid = plan.uid().unwrap_or_default();
-            match self.answered.get(&uid) {
-                Some((known, verdict)) if *known == question => verdict.clone(),
-                Some(_) | None => {
-                    let verdict = capacity::answer(&question);
-                    self.answered.insert(uid, (question, verdict.clone()));
-                    verdict
-                }
-            }
-        });
+        let verdict = match capacity::question(&plan.spec, current, nodes, &|_| None) {
+            Ok(question) => self.verdict(plan.uid().unwrap_or_default(), question).await,
+            Err(err) => Err(Unanswered::Invalid(err)),
+        };
         let (status, reason, message) = status(plan, verdict, self.world.clock.now());
         let feasible = |status: Option<&CapacityPlanStatus>| {
             status.and_then(|status| {
@@ -67,6 +64,71 @@ impl CapacityPlans {
     }
 }
 
+impl CapacityPlans {
+    /// Computes on a thread of its own: the runtime's are for waiting.
+    async fn verdict(&mut self, uid: String, question: Question) -> Result<PlanVerdict, Unanswered> {
+        if let Some((known, verdict)) = self.answered.get(&uid)
+            && *known == question
+        {
+            return verdict.clone();
+        }
+        let asked = question.clone();
+        let computed = tokio::task::spawn_blocking(move || shortened(capacity::answer(&asked))).await;
+        // It fails only by a panic. That is this plan's trouble and must not take the other controllers along.
+        let verdict = computed.map_err(|_| Unanswered::Broken);
+        self.answered.insert(uid, (question, verdict.clone()));
+        verdict
+    }
+}
+
+/// Why a plan has no verdict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unanswered {
+    #[error(transparent)]
+    Invalid(PlanError),
+    #[error(
+        "the planner failed over this question; its log says where, and any change of the plan tries again"
+    )]
+    Broken,
+}
+
+impl Unanswered {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(err) => err.reason(),
+            Self::Broken => "PlannerFailed",
+        }
+    }
+}
+
+/// An object may not be larger than 1.5 MB on a usual cluster: of a large question the status keeps only how each model is
+/// on the classes of node that run it, or else on the first.
+fn shortened(mut verdict: PlanVerdict) -> PlanVerdict {
+    let fits: usize = verdict.models.iter().map(|model| model.fits.len()).sum();
+    if fits <= MAX_FITS {
+        return verdict;
+    }
+    let runs: HashSet<(String, String)> = verdict
+        .placements
+        .iter()
+        .flat_map(|placement| {
+            let pair = |one: &PlanReplica| (placement.class.clone(), one.model.clone());
+            placement.replicas.iter().map(pair)
+        })
+        .collect();
+    for model in &mut verdict.models {
+        let first = model.fits.first().cloned();
+        let name = &model.name;
+        model
+            .fits
+            .retain(|fit| runs.contains(&(fit.class.clone(), name.clone())));
+        if model.fits.is_empty() {
+            model.fits.extend(first);
+        }
+    }
+    verdict
+}
+
 /// The demand is carried, and it is not.
 const CARRIED: &str = "DemandCarried";
 const NOT_CARRIED: &str = "DemandNotCarried";
@@ -74,7 +136,7 @@ const NOT_CARRIED: &str = "DemandNotCarried";
 /// What is written of a plan; with the reason and message of its condition Feasible. Pure.
 fn status(
     plan: &CapacityPlan,
-    verdict: Result<PlanVerdict, PlanError>,
+    verdict: Result<PlanVerdict, Unanswered>,
     now: jiff::Timestamp,
 ) -> (CapacityPlanStatus, &'static str, String) {
     let generation = plan.metadata.generation;
@@ -174,10 +236,38 @@ mod tests {
         CapacityPlan::new("p", yaml::from_str(&text).unwrap())
     }
 
+    fn answered(plan: &CapacityPlan, now: jiff::Timestamp) -> CapacityPlanStatus {
+        let asked = capacity::question(&plan.spec, Vec::new(), &[], &|_| None);
+        let verdict = asked.map(|question| shortened(capacity::answer(&question)));
+        status(plan, verdict.map_err(Unanswered::Invalid), now).0
+    }
+
+    /// The API server hands the status back as JSON: it must be recognised, or it would be written again and again.
+    #[test]
+    fn answering_again_changes_nothing() {
+        let mut plan = plan("{chip: M4 Pro, memory: 24Gi, count: 3}", "qwen3-8b");
+        let first = answered(&plan, jiff::Timestamp::UNIX_EPOCH);
+        let text = serde_json::to_string(&first).unwrap();
+        plan.status = serde_json::from_str(&text).unwrap();
+        assert_eq!(answered(&plan, jiff::Timestamp::MAX), first);
+    }
+
+    #[test]
+    fn a_large_status_keeps_what_is_used() {
+        let plan = plan("{chip: M4 Pro, memory: 24Gi, count: 3}", "qwen3-8b");
+        let verdict = answered(&plan, jiff::Timestamp::UNIX_EPOCH).verdict.unwrap();
+        let mut large = verdict.clone();
+        let fit = verdict.models[0].fits[0].clone();
+        for index in 0..MAX_FITS {
+            let mut other = fit.clone();
+            other.class = format!("unused-{index}");
+            large.models[0].fits.push(other);
+        }
+        assert_eq!(shortened(large), verdict);
+    }
+
     fn conditions(plan: &CapacityPlan) -> Vec<(String, String, String)> {
-        let verdict =
-            capacity::question(&plan.spec, Vec::new(), &[], &|_| None).map(|q| capacity::answer(&q));
-        let (status, _, _) = status(plan, verdict, jiff::Timestamp::UNIX_EPOCH);
+        let status = answered(plan, jiff::Timestamp::UNIX_EPOCH);
         let triple = |one: k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
             (one.type_, one.status, one.reason)
         };

@@ -7,6 +7,7 @@ mod model_deployment;
 mod model_replica;
 mod model_revision;
 mod performance_claim;
+mod plan_verdict;
 mod probe;
 
 pub(crate) use capacity_plan::*;
@@ -16,4 +17,5 @@ pub(crate) use model_deployment::*;
 pub(crate) use model_replica::*;
 pub(crate) use model_revision::*;
 pub(crate) use performance_claim::*;
+pub(crate) use plan_verdict::*;
 pub(crate) use probe::*;

@@ -9,6 +9,7 @@ use crate::cli::{Failure, block_on};
 use crate::error::ExitStatus;
 use crate::model_dir;
 use crate::roofline::facts::ModelFacts;
+use crate::roofline::library::{self, LibraryError};
 use crate::roofline::shapes::ShapeFile;
 use crate::roofline::weights::WeightFormat;
 
@@ -25,9 +26,14 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     if let Some((file, name)) = model.rsplit_once('#') {
         return shape(Utf8Path::new(file), name, quantization);
     }
+    let is_name = !model.contains('/') && !Utf8Path::new(model).exists();
+    if is_name && let Some(found) = named(model, quantization)? {
+        return Ok(found);
+    }
     if quantization.is_some() {
-        let err =
-            anyhow!("--quantization is for FILE.json#NAME; `{model}` says itself how its weights are stored");
+        let err = anyhow!(
+            "--quantization is for names such as qwen3-8b and for FILE.json#NAME; `{model}` says itself how its weights are stored"
+        );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
     if RemoteModel::is_meant_by(model) {
@@ -46,6 +52,19 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
         facts,
         format: None,
     })
+}
+
+/// A published model that is known by its name; `None` for what may be a path.
+fn named(name: &str, quantization: Option<WeightFormat>) -> Result<Option<NamedModel>, Failure> {
+    match library::find(name, quantization) {
+        Ok(found) => Ok(Some(NamedModel {
+            name: found.key.to_owned(),
+            facts: ModelFacts::of_shape(found.key, found.dimensions, found.format),
+            format: Some(found.format),
+        })),
+        Err(LibraryError::UnknownModel { .. }) if quantization.is_none() => Ok(None),
+        Err(err) => Err(Failure::new(ExitStatus::Usage, anyhow::Error::new(err))),
+    }
 }
 
 async fn remote_model(model: &str) -> Result<NamedModel, Failure> {

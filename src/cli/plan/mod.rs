@@ -1,32 +1,35 @@
 //! `rooflet plan`: whether Macs carry a demand, how far, what breaks first, and what to buy.
 
+mod flags;
+mod html;
 mod macs;
+mod manifest;
 mod table;
 
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, CustomResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::fit::model;
 use super::{Failure, block_on, ui};
 use crate::api::v1alpha1::{
-    CapacityPlan, CapacityPlanSpec, DEFAULT_MAX_UTILIZATION_PERCENT, DemandSpec, FleetNode, MacSpec,
-    ModelReplica, ObjectivesSpec, OfferSpec, PlanFleetSpec, PlanVerdict, TimeToFirstTokenObjective,
+    CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,
 };
-use crate::capacity;
+use crate::capacity::{self, PlanError};
 use crate::client::{ApiError, KubeconfigSource, connect};
+use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::memory::ServedModel;
-use crate::schema::StructuralSchema;
+use crate::roofline::weights::{UnknownWeightFormat, WeightFormat};
 use crate::yaml;
 
 /// Tell whether Macs carry a demand, how far, what breaks first, and what to buy.
 ///
-/// Exits with 0 if they do and with 3 if they do not. Nothing is changed anywhere.
+/// Exits with 0 if they do, with --recommend also if something can be bought so that they do, and with 3 if not.
+/// Nothing is changed anywhere.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model.
@@ -38,7 +41,7 @@ pub(super) struct Args {
         required_unless_present = "model"
     )]
     filename: Option<Utf8PathBuf>,
-    /// The model: a name such as qwen3-8b with --quantization, or what `rooflet fit` takes.
+    /// The model: a name such as qwen3-8b with --quantization, or whatever else `rooflet fit` takes.
     #[arg(long, requires_all = ["requests_per_second", "prompt", "answer"])]
     model: Option<String>,
     /// Format of the weights where the model does not say it: mlx4, mlx8, bf16 and others.
@@ -68,10 +71,10 @@ pub(super) struct Args {
     /// The longest wait for the first token, such as 3s.
     #[arg(long, value_name = "DURATION")]
     first_token: Option<String>,
-    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi @ 2199".
+    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi 90W @ 2199": count, GPU cores, memory, watts and price of one.
     #[arg(long, value_name = "MACS", conflicts_with_all = ["current", "compare"])]
     fleet: Option<String>,
-    /// Macs to compare with other --compare.
+    /// Macs to compare with those of other --compare, written as for --fleet.
     #[arg(long, value_name = "MACS", conflicts_with = "current")]
     compare: Vec<String>,
     /// The FleetNodes there are, by kubeconfig; as if nothing ran on them.
@@ -89,6 +92,9 @@ pub(super) struct Args {
     /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three.
     #[arg(long, value_name = "MAC", requires = "recommend")]
     offer: Vec<String>,
+    /// Write the answer as a report in one HTML file as well, to send or to print.
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    html: Option<Utf8PathBuf>,
     /// How the answer is printed.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -106,8 +112,8 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
     let usage = |err: anyhow::Error| Failure::new(ExitStatus::Usage, err);
     let mut spec = match &args.filename {
-        Some(file) => manifest(file).map_err(config)?,
-        None => flags(args),
+        Some(file) => manifest::read(file).map_err(config)?,
+        None => flags::spec(args),
     };
     if let Some(fleet) = &args.fleet {
         spec.fleet.macs = macs::fleet(fleet).context("--fleet").map_err(usage)?;
@@ -141,10 +147,16 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
         return Err(usage(err));
     }
     let verdict = ask(args, &spec)?;
+    if let Some(file) = &args.html {
+        let page = html::report(&verdict, Clock::System.now());
+        std::fs::write(file, page).with_context(|| format!("writing {file}"))?;
+    }
     print(args, &verdict, || table::text(&verdict))?;
-    Ok(status(
-        verdict.feasible || verdict.purchase.is_some_and(|purchase| purchase.found),
-    ))
+    let bought = verdict
+        .purchase
+        .as_ref()
+        .is_some_and(|purchase| purchase.best.is_some());
+    Ok(status(verdict.feasible || bought))
 }
 
 fn status(fits: bool) -> ExitStatus {
@@ -193,9 +205,43 @@ fn ask(args: &Args, spec: &CapacityPlanSpec) -> Result<PlanVerdict, Failure> {
         (Vec::new(), Vec::new())
     };
     let current = capacity::current_fleet(&nodes, &replicas, spec.fleet.beside_running);
-    let question = capacity::question(spec, current, &nodes, &load)
-        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let question =
+        capacity::question(spec, current, &nodes, &load).map_err(|err| unusable(args, spec, &err))?;
     Ok(capacity::answer(&question))
+}
+
+/// What a flag said wrong is told of the flag.
+fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
+    let Some(flag) = flags::of_field(args, &err.field) else {
+        let status = if args.filename.is_some() {
+            ExitStatus::Config
+        } else {
+            ExitStatus::Usage
+        };
+        return Failure::new(status, anyhow!("{err}"));
+    };
+    // Of a list, which one.
+    let index = err
+        .field
+        .split(['[', ']'])
+        .nth(1)
+        .and_then(|index| index.parse().ok());
+    let of_list = |index: usize| match flag {
+        "--fleet" | "--compare" => spec
+            .fleet
+            .macs
+            .get(index)
+            .map(|mac| format!("{} {}", mac.chip, mac.memory)),
+        "--offer" => spec
+            .catalogue
+            .get(index)
+            .map(|mac| format!("{} {}", mac.chip, mac.memory)),
+        _ => None,
+    };
+    let which = index
+        .and_then(of_list)
+        .map_or(String::new(), |mac| format!(" `{mac}`"));
+    Failure::new(ExitStatus::Usage, anyhow!("{flag}{which}: {}", err.message))
 }
 
 async fn fleet(source: KubeconfigSource) -> Result<(Vec<FleetNode>, Vec<ModelReplica>), Failure> {
@@ -210,20 +256,20 @@ async fn fleet(source: KubeconfigSource) -> Result<(Vec<FleetNode>, Vec<ModelRep
     Ok((nodes.items, replicas.items))
 }
 
-/// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. A bare word is a name, unless a path is there.
+/// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. Names are known to the planner itself, and
+/// `local://` is on nodes.
 fn load(demand: &DemandSpec) -> Option<Result<ServedModel, String>> {
     let text = &demand.model;
-    let local = text.starts_with("local://");
     let path = text.contains('#') || text.contains('/') || Utf8Path::new(text).exists();
-    if local || !path {
+    if text.starts_with("local://") || !path {
         return None;
     }
     let load = || -> Result<ServedModel, String> {
-        let format = match demand.quantization.as_deref().filter(|_| text.contains('#')) {
+        let format: Option<WeightFormat> = match &demand.quantization {
             Some(format) => Some(
                 format
                     .parse()
-                    .map_err(|err: crate::roofline::weights::UnknownWeightFormat| err.to_string())?,
+                    .map_err(|err: UnknownWeightFormat| err.to_string())?,
             ),
             None => None,
         };
@@ -240,97 +286,4 @@ fn load(demand: &DemandSpec) -> Option<Result<ServedModel, String>> {
         })
     };
     Some(load())
-}
-
-fn flags(args: &Args) -> CapacityPlanSpec {
-    let first_token = args.first_token.clone().map(|max| TimeToFirstTokenObjective {
-        max,
-        at_prompt_tokens: args.prompt,
-    });
-    CapacityPlanSpec {
-        demand: vec![DemandSpec {
-            name: None,
-            model: args.model.clone().unwrap_or_default(),
-            quantization: args.quantization.clone(),
-            kv_bits: None,
-            requests_per_second: args.requests_per_second.unwrap_or_default(),
-            prompt_tokens: args.prompt.unwrap_or(1),
-            answer_tokens: args.answer.unwrap_or(1),
-            context_tokens: args.context,
-            max_concurrency: args.concurrency,
-            replicas: args.replicas,
-            objectives: ObjectivesSpec {
-                decode_tokens_per_second: args.decode,
-                time_to_first_token: first_token,
-            },
-        }],
-        max_utilization_percent: DEFAULT_MAX_UTILIZATION_PERCENT,
-        ..CapacityPlanSpec::default()
-    }
-}
-
-/// A CapacityPlan from a file, by the schema that the API server has.
-fn manifest(file: &Utf8Path) -> anyhow::Result<CapacityPlanSpec> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
-    parse(&text).with_context(|| file.to_string())
-}
-
-fn parse(text: &str) -> anyhow::Result<CapacityPlanSpec> {
-    let mut documents = yaml::documents(text)?;
-    let mut object = match documents.len() {
-        1 => documents.remove(0),
-        count => return Err(anyhow!("expected one CapacityPlan, found {count} documents")),
-    };
-    if object.get("kind").and_then(Value::as_str) != Some("CapacityPlan") {
-        return Err(anyhow!(
-            "kind: must be CapacityPlan, in apiVersion rooflet.dev/v1alpha1"
-        ));
-    }
-    let crd = CapacityPlan::crd();
-    let schema = crd
-        .spec
-        .versions
-        .first()
-        .and_then(|version| version.schema.as_ref());
-    let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema))?;
-    let schema = StructuralSchema::trusted(&schema);
-    if let Some(field) = schema.prune(&mut object).first() {
-        return Err(anyhow!("{field}: unknown field"));
-    }
-    schema.apply_defaults(&mut object);
-    let problems = schema.validate(&object, None);
-    if !problems.is_empty() {
-        let all: Vec<_> = problems.iter().map(crate::schema::FieldError::summary).collect();
-        return Err(anyhow!("{}", all.join("; ")));
-    }
-    section(&mut object, "spec")
-}
-
-fn section<T: DeserializeOwned>(object: &mut Value, name: &str) -> anyhow::Result<T> {
-    let value = object.get_mut(name).map(Value::take).unwrap_or_default();
-    serde_json::from_value(value).with_context(|| name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_manifest_is_read_by_its_schema() {
-        let plan = |demand: &str| {
-            parse(&format!(
-                "apiVersion: rooflet.dev/v1alpha1\nkind: CapacityPlan\nmetadata: {{name: p}}\nspec:\n  demand: [{demand}]\n"
-            ))
-        };
-        let good = "{model: qwen3-8b, quantization: mlx4, requestsPerSecond: 1, promptTokens: 900, answerTokens: 300}";
-        assert_eq!(plan(good).unwrap().demand[0].max_concurrency, 4);
-        let message = |demand: &str| format!("{:#}", plan(demand).unwrap_err());
-        let misspelt = message(&good.replace("promptTokens", "promptTokns"));
-        assert!(
-            misspelt.contains("spec.demand[0].promptTokns: unknown field"),
-            "{misspelt}"
-        );
-        let zero = message(&good.replace("answerTokens: 300", "answerTokens: 0"));
-        assert!(zero.contains("spec.demand[0].answerTokens"), "{zero}");
-    }
 }

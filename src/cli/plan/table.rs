@@ -2,8 +2,11 @@
 
 use comfy_table::Table;
 
-use crate::api::v1alpha1::{PlanFit, PlanPurchase, PlanVerdict};
+use crate::api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
 use crate::units::{Bytes, BytesPerSecond};
+
+/// More rows of models on classes of node than this are cut to those that the placement uses.
+const MAX_FIT_ROWS: usize = 60;
 
 /// The whole answer.
 pub(super) fn text(verdict: &PlanVerdict) -> String {
@@ -27,15 +30,38 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
             number(verdict.demand_factor_bound)
         )
     };
-    out += &format!(
-        "\nThe fleet carries {} times the demand ({bound}); the placement as it is {} times.\n",
-        number(verdict.demand_factor),
-        number(verdict.placement_factor)
-    );
+    if verdict.feasible {
+        out += &format!(
+            "\nThe fleet carries {} times the demand ({bound}); the placement as it is {} times.\n",
+            number(verdict.demand_factor),
+            number(verdict.placement_factor)
+        );
+    } else if verdict.unservable.is_empty() {
+        out += &format!(
+            "\nThe fleet carries {} times the demand ({bound}); the placement is for that part of it.\n",
+            number(verdict.demand_factor)
+        );
+    }
+    out += &what_ifs(verdict);
     if verdict.classes.iter().any(|class| class.basis == "Nominal") {
         out += "Speeds rest on data sheets (Nominal) and are judged at their pessimistic end; measured nodes are better known.\n";
     }
     out
+}
+
+/// What more of the same machines would give, in a sentence.
+pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
+    let (Some(memory), Some(speed)) = (
+        verdict.headroom.twice_memory_factor,
+        verdict.headroom.twice_speed_factor,
+    ) else {
+        return String::new();
+    };
+    format!(
+        "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times.\n",
+        number(memory),
+        number(speed)
+    )
 }
 
 /// Several fleets side by side, one row each.
@@ -46,14 +72,25 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
         "CARRIES",
         "BINDING",
         "TOK/S A STREAM",
+        "TOK/S IN ALL",
         "MEMORY USED",
         "SURVIVES LOSS",
         "PRICE",
         "WATTS",
     ]);
     for (name, verdict) in verdicts {
-        let fits = || verdict.models.iter().flat_map(|model| &model.fits);
-        let streams: Vec<_> = fits().map(stream).collect();
+        let streams: Vec<_> = verdict
+            .models
+            .iter()
+            .flat_map(|model| &model.fits)
+            .map(|fit| {
+                if fit.admitted {
+                    stream(fit)
+                } else {
+                    "does not fit".to_owned()
+                }
+            })
+            .collect();
         let memory: Vec<_> = verdict
             .classes
             .iter()
@@ -71,9 +108,10 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
             format!("{} x", number(verdict.demand_factor)),
             verdict.binding.clone().unwrap_or_default(),
             streams.join("; "),
+            number(verdict.headroom.max_tokens_per_second),
             memory.join("; "),
             yes(verdict.survives_node_loss),
-            known(verdict.price),
+            verdict.price.map_or("-".to_owned(), amount),
             known(verdict.watts),
         ]);
     }
@@ -81,7 +119,40 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
     for (name, verdict) in verdicts {
         out += &format!("\n{name}: {}\n", verdict.summary);
     }
+    out += &format!("\n{}\n", best(verdicts));
     out
+}
+
+/// Which of several fleets to take, in a sentence.
+fn best(verdicts: &[(String, PlanVerdict)]) -> String {
+    let feasible: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.feasible).collect();
+    let most = verdicts
+        .iter()
+        .max_by(|(_, a), (_, b)| a.demand_factor.total_cmp(&b.demand_factor));
+    let cheapest = feasible
+        .iter()
+        .filter(|(_, verdict)| verdict.price.is_some())
+        .min_by(|(_, a), (_, b)| {
+            a.price
+                .unwrap_or_default()
+                .total_cmp(&b.price.unwrap_or_default())
+        });
+    let priced = feasible.iter().all(|(_, verdict)| verdict.price.is_some());
+    match (feasible.as_slice(), most, cheapest) {
+        ([], Some((name, verdict)), _) if verdict.demand_factor > 0.0 => {
+            format!("None carries the demand; {name} comes nearest.")
+        }
+        ([], _, _) => "None carries the demand.".to_owned(),
+        ([(only, _)], _, _) => format!("Only {only} carries the demand."),
+        (_, Some((most, _)), Some((cheapest, _))) if priced && most != cheapest => {
+            format!("Of those that carry the demand, {cheapest} costs least; {most} carries most.")
+        }
+        (_, Some((most, _)), Some(_)) if priced => {
+            format!("Of those that carry the demand, {most} costs least and carries most.")
+        }
+        (_, Some((most, _)), _) => format!("{most} carries most."),
+        (_, None, _) => String::new(),
+    }
 }
 
 fn models(verdict: &PlanVerdict) -> Table {
@@ -97,8 +168,9 @@ fn models(verdict: &PlanVerdict) -> Table {
         "REQ/S A NODE",
         "BOUND BY",
     ]);
+    let rows: usize = verdict.models.iter().map(|model| model.fits.len()).sum();
     for model in &verdict.models {
-        for (index, fit) in model.fits.iter().enumerate() {
+        for (index, fit) in shown(verdict, model, rows > MAX_FIT_ROWS).into_iter().enumerate() {
             let once = |text: String| if index == 0 { text } else { String::new() };
             table.add_row([
                 once(model.name.clone()),
@@ -116,6 +188,21 @@ fn models(verdict: &PlanVerdict) -> Table {
         }
     }
     table
+}
+
+/// All classes of node where that is a readable table, else those that have the model, or else the first.
+fn shown<'a>(verdict: &'a PlanVerdict, model: &'a PlanModel, many: bool) -> Vec<&'a PlanFit> {
+    let has = |fit: &&PlanFit| {
+        verdict.placements.iter().any(|placement| {
+            placement.class == fit.class && placement.replicas.iter().any(|one| one.model == model.name)
+        })
+    };
+    let placed: Vec<_> = model.fits.iter().filter(has).collect();
+    match (many, placed.is_empty()) {
+        (false, _) => model.fits.iter().collect(),
+        (true, false) => placed,
+        (true, true) => model.fits.iter().take(1).collect(),
+    }
 }
 
 /// The pessimistic end, and the median behind it.
@@ -181,21 +268,19 @@ fn placements(verdict: &PlanVerdict) -> Table {
 }
 
 fn losses(verdict: &PlanVerdict) -> Table {
-    let mut table = table([
-        "NODE",
-        "STILL CARRIED",
-        "NOT SERVED WHOLE",
-        "INTERRUPTED UNTIL MOVED",
-    ]);
+    let mut table = table(["NODE", "DEMAND STILL CARRIED", "NOT ANSWERED UNTIL MOVED"]);
     for loss in &verdict.node_losses {
-        table.add_row([
-            loss.class.clone(),
-            yes(loss.survives),
-            list(&loss.broken),
-            list(&loss.interrupted),
-        ]);
+        table.add_row([loss.class.clone(), still_carried(loss), list(&loss.interrupted)]);
     }
     table
+}
+
+pub(super) fn still_carried(loss: &PlanNodeLoss) -> String {
+    match loss.demand_factor {
+        None => "yes".to_owned(),
+        Some(factor) if loss.proven => format!("no: {:.0} % of it", (100.0 * factor).floor()),
+        Some(factor) => format!("not found: {:.0} % of it", (100.0 * factor).floor()),
+    }
 }
 
 fn list(names: &[String]) -> String {
@@ -208,20 +293,12 @@ fn list(names: &[String]) -> String {
 
 /// What to buy, in sentences.
 pub(super) fn purchase(purchase: &PlanPurchase) -> String {
-    if !purchase.found {
+    let Some(best) = &purchase.best else {
         return "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned();
-    }
-    if purchase.items.is_empty() {
+    };
+    if best.items.is_empty() {
         return "Nothing: the fleet carries the demand.".to_owned();
     }
-    let items: Vec<_> = purchase
-        .items
-        .iter()
-        .map(|item| format!("{} x {}", item.count, item.name))
-        .collect();
-    let cost = purchase
-        .price
-        .map_or(String::new(), |price| format!(" for {}", number(price)));
     let what = if purchase.minimises == "Price" {
         "the least price"
     } else {
@@ -230,18 +307,47 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let proof = if purchase.proven {
         "proven".to_owned()
     } else {
-        format!("nothing below {} is enough", number(purchase.lower_bound))
+        format!("nothing below {} is enough", amount(purchase.lower_bound))
     };
+    let mut out = format!("{}: {what} ({proof}). {}", basket(best), gives(best));
+    for other in &purchase.alternatives {
+        out += &format!("\nor {}. {}", basket(other), gives(other));
+    }
+    out
+}
+
+/// `2 x mini-32 for 1998, 80 W`.
+pub(super) fn basket(basket: &PlanBasket) -> String {
+    let items: Vec<_> = basket
+        .items
+        .iter()
+        .map(|item| format!("{} x {}", item.count, item.name))
+        .collect();
+    let price = basket
+        .price
+        .map_or(String::new(), |price| format!(" for {}", amount(price)));
+    let watts = basket
+        .watts
+        .map_or(String::new(), |watts| format!(", {} W", number(watts)));
+    format!("{}{price}{watts}", items.join(", "))
+}
+
+fn gives(basket: &PlanBasket) -> String {
     format!(
-        "{}{cost}: {what} ({proof}). They carry {} times the demand; the loss of one node {}.",
-        items.join(", "),
-        number(purchase.demand_factor),
-        if purchase.survives_node_loss {
+        "Then {} times the demand is carried; the loss of one node {}.",
+        number(basket.demand_factor),
+        if basket.survives_node_loss {
             "is survived"
         } else {
-            "breaks it"
+            "is not survived"
         }
     )
+}
+
+/// Money to the unit: 1998, not 2000.
+pub(super) fn amount(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn section(title: &str, table: Table) -> String {

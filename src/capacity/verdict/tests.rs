@@ -1,0 +1,218 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::api::v1alpha1::{CapacityPlanSpec, PlanFit, PlanReplica};
+use crate::capacity::question;
+
+const CHIPS: [(&str, u32, &str); 5] = [
+    ("M4", 10, "16Gi"),
+    ("M4", 10, "32Gi"),
+    ("M4 Pro", 20, "48Gi"),
+    ("M2 Ultra", 60, "64Gi"),
+    ("M1", 8, "8Gi"),
+];
+const MODELS: [&str; 5] = [
+    "qwen3-8b",
+    "qwen3-0.6b",
+    "llama3.2-3b",
+    "qwen3-32b",
+    "qwen3-30b-a3b",
+];
+
+fn question_of(spec: serde_json::Value) -> Question {
+    let spec: CapacityPlanSpec = serde_json::from_value(spec).unwrap();
+    question(&spec, Vec::new(), &[], &|_| None).unwrap()
+}
+
+fn macs() -> impl Strategy<Value = Vec<serde_json::Value>> {
+    let mac = (0..CHIPS.len(), 0u32..3, 100u32..3000);
+    prop::collection::vec(mac, 1..4).prop_map(|macs| {
+        let mac = |(index, (chip, count, price)): (usize, (usize, u32, u32))| {
+            let (chip, cores, memory) = CHIPS[chip];
+            let count = if index == 0 { count.max(1) } else { count };
+            json!({"name": format!("mac-{index}"), "chip": chip, "gpuCores": cores, "memory": memory, "count": count, "price": price, "watts": 50})
+        };
+        macs.into_iter().enumerate().map(mac).collect()
+    })
+}
+
+fn demand() -> impl Strategy<Value = Vec<serde_json::Value>> {
+    let one = (
+        0..MODELS.len(),
+        prop_oneof![1 => Just(0.0), 5 => 0.001f64..0.4],
+        50u32..2000,
+        20u32..400,
+        1u32..3,
+        prop_oneof![2 => Just(None), 1 => (2u32..12).prop_map(Some)],
+        prop_oneof![2 => Just(None), 1 => (3u32..30).prop_map(Some)],
+    );
+    prop::collection::vec(one, 1..4).prop_map(|models| {
+        let model = |(index, (model, rate, prompt, answer, replicas, decode, first))| {
+            let (index, model, decode, first): (usize, usize, Option<u32>, Option<u32>) =
+                (index, model, decode, first);
+            let (rate, prompt, answer, replicas): (f64, u32, u32, u32) = (rate, prompt, answer, replicas);
+            let mut objectives = json!({});
+            if let Some(decode) = decode {
+                objectives["decodeTokensPerSecond"] = decode.into();
+            }
+            if let Some(first) = first {
+                objectives["timeToFirstToken"] =
+                    json!({"max": format!("{first}s"), "atPromptTokens": prompt});
+            }
+            json!({
+                "name": format!("model-{index}"), "model": MODELS[model], "quantization": "mlx4",
+                "requestsPerSecond": rate, "promptTokens": prompt, "answerTokens": answer,
+                "maxConcurrency": 2, "replicas": replicas, "objectives": objectives,
+            })
+        };
+        models.into_iter().enumerate().map(model).collect()
+    })
+}
+
+fn spec() -> impl Strategy<Value = serde_json::Value> {
+    (macs(), demand()).prop_map(|(macs, demand)| json!({"demand": demand, "fleet": {"macs": macs}}))
+}
+
+fn replicas<'a>(verdict: &'a PlanVerdict, model: &'a str) -> impl Iterator<Item = (f64, &'a PlanReplica)> {
+    verdict.placements.iter().flat_map(move |placement| {
+        let of_model = placement.replicas.iter().filter(move |one| one.model == model);
+        of_model.map(move |one| (f64::from(placement.nodes), one))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whoever adds up the placement comes to what the verdict says.
+    #[test]
+    fn a_verdict_agrees_with_its_own_working(spec in spec()) {
+        let question = question_of(spec);
+        let verdict = answer(&question);
+        prop_assert_eq!(verdict.feasible, verdict.models.iter().all(|model| model.served), "{:#?}", verdict);
+        prop_assert_eq!(verdict.feasible, verdict.demand_factor >= 1.0 - 1e-5, "{}", verdict.summary);
+        prop_assert!(verdict.demand_factor <= verdict.demand_factor_bound * (1.0 + 1e-4) + 1e-6);
+        for placement in &verdict.placements {
+            let class = verdict.classes.iter().find(|class| class.name == placement.class).unwrap();
+            let memory: u64 = placement.replicas.iter().map(|one| one.memory_bytes).sum();
+            prop_assert_eq!(memory, placement.memory_bytes);
+            prop_assert!(memory <= class.memory_limit_bytes);
+            let busy: f64 = placement.replicas.iter().map(|one| one.utilization_percent).sum();
+            prop_assert!((busy - placement.utilization_percent).abs() < 1e-3);
+            prop_assert!(busy <= 80.0 + 1e-3);
+        }
+        for class in &verdict.classes {
+            let used: u32 = verdict.placements.iter().filter(|one| one.class == class.name).map(|one| one.nodes).sum();
+            prop_assert_eq!(used, class.nodes_used);
+            prop_assert!(used <= class.nodes);
+            // What breaks does so beyond what is carried.
+            let carried = if verdict.unservable.is_empty() { verdict.demand_factor.min(1.0) } else { verdict.others_factor.unwrap_or(0.0).min(1.0) };
+            prop_assert!(class.breaks_at.is_none_or(|at| at >= carried * (1.0 - 1e-5)), "{class:?} {carried}");
+        }
+        for model in &verdict.models {
+            let answered: f64 = replicas(&verdict, &model.name).map(|(nodes, one)| nodes * one.requests_per_second).sum();
+            let placed: f64 = replicas(&verdict, &model.name).map(|(nodes, _)| nodes).sum();
+            prop_assert!((placed - f64::from(model.replicas)).abs() < 1e-9);
+            if model.served {
+                prop_assert!(answered >= model.requests_per_second * (1.0 - 1e-4), "{} answers {answered}", model.name);
+            }
+            prop_assert_eq!(verdict.unservable.contains(&model.name), !model.fits.iter().any(|fit: &PlanFit| {
+                fit.admitted && verdict.classes.iter().any(|class| class.name == fit.class && class.nodes > 0)
+            }));
+        }
+        // It survives JSON to the last digit: what is read back must not look changed.
+        let text = serde_json::to_string(&verdict).unwrap();
+        prop_assert_eq!(serde_json::from_str::<PlanVerdict>(&text).unwrap(), verdict);
+    }
+
+    /// A fleet that is said to survive carries the demand without any one of its nodes, and one that is proven not to
+    /// does not.
+    #[test]
+    fn a_fleet_survives_what_it_is_said_to_survive(spec in spec()) {
+        let question = question_of(spec);
+        let verdict = answer(&question);
+        prop_assume!(verdict.feasible);
+        for loss in &verdict.node_losses {
+            let mut rest = question.clone();
+            let class = rest.classes.iter_mut().find(|class| class.name == loss.class).unwrap();
+            class.nodes -= 1;
+            let rest = answer(&rest);
+            if loss.survives || loss.proven {
+                prop_assert_eq!(rest.feasible, loss.survives, "{:?}: {}", loss, rest.summary);
+            }
+            if let Some(factor) = loss.demand_factor {
+                prop_assert!(factor <= rest.demand_factor_bound * (1.0 + 1e-4) + 1e-6, "{loss:?}");
+            }
+        }
+        prop_assert_eq!(verdict.survives_node_loss, verdict.node_losses.iter().all(|loss| loss.survives));
+    }
+
+    /// What is recommended is enough, and so is every alternative; none of them is cheaper.
+    #[test]
+    fn what_is_recommended_is_enough(macs in macs(), demand in demand()) {
+        let catalogue = json!([
+            {"name": "small", "chip": "M4", "gpuCores": 10, "memory": "32Gi", "price": 999, "watts": 40, "available": 5},
+            {"name": "large", "chip": "M4 Max", "gpuCores": 40, "memory": "64Gi", "price": 2999, "watts": 150, "available": 3},
+        ]);
+        let question = question_of(json!({"demand": demand, "fleet": {"macs": macs}, "catalogue": catalogue}));
+        let purchase = answer(&question).purchase.unwrap();
+        let price = purchase.best.as_ref().and_then(|best| best.price).unwrap_or(0.0);
+        for basket in purchase.best.iter().chain(&purchase.alternatives) {
+            let mut bought = question.clone();
+            bought.offers.clear();
+            for item in &basket.items {
+                let offer = question.offers.iter().find(|offer| offer.name == item.name).unwrap();
+                bought.classes.push(NodeClass { nodes: item.count, ..offer.clone() });
+            }
+            let verdict = answer(&bought);
+            prop_assert!(verdict.feasible, "{basket:?}: {}", verdict.summary);
+            prop_assert_eq!(basket.survives_node_loss, verdict.survives_node_loss, "{}", verdict.summary);
+            prop_assert!(basket.price.unwrap_or(0.0) >= price - 1e-6);
+        }
+        prop_assert!(purchase.lower_bound <= price + 1e-6);
+    }
+}
+
+/// One model that nowhere fits hides nothing of the others.
+#[test]
+fn what_no_node_can_serve_leaves_the_others_their_placement() {
+    let demand = |model: &str| json!({"model": model, "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 500, "answerTokens": 100});
+    let question = question_of(json!({
+        "demand": [demand("qwen3-8b"), demand("llama3-70b")],
+        "fleet": {"macs": [{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}]},
+    }));
+    let verdict = answer(&question);
+    assert!(!verdict.feasible && verdict.demand_factor == 0.0);
+    assert_eq!(verdict.unservable, ["llama3-70b"]);
+    assert!(verdict.others_factor.is_some_and(|factor| factor > 1.0));
+    assert_eq!(verdict.placements.len(), 1);
+    assert!(
+        verdict.summary.contains("no node can serve llama3-70b")
+            && verdict.summary.contains("The other models alone are carried"),
+        "{}",
+        verdict.summary
+    );
+}
+
+/// More memory is what is short where two models do not fit side by side on the only node.
+#[test]
+fn what_is_short_is_found_by_trial() {
+    let demand = |model: &str, rate: f64| json!({"model": model, "quantization": "mlx4", "requestsPerSecond": rate, "promptTokens": 300, "answerTokens": 50, "maxConcurrency": 1});
+    let mac = json!([{"name": "mini", "chip": "M4", "memory": "16Gi"}]);
+    let two = question_of(
+        json!({"demand": [demand("qwen3-8b", 0.01), demand("llama3-8b", 0.01)], "fleet": {"macs": mac}}),
+    );
+    let verdict = answer(&two);
+    assert_eq!(verdict.binding.as_deref(), Some("Memory"), "{}", verdict.summary);
+    assert!(verdict.headroom.twice_memory_factor > verdict.headroom.twice_speed_factor);
+    let one = question_of(json!({"demand": [demand("qwen3-8b", 1.0)], "fleet": {"macs": mac}}));
+    let verdict = answer(&one);
+    assert_ne!(verdict.binding.as_deref(), Some("Memory"), "{}", verdict.summary);
+    let (memory, speed) = (
+        verdict.headroom.twice_memory_factor.unwrap(),
+        verdict.headroom.twice_speed_factor.unwrap(),
+    );
+    // Twice as fast carries twice as much; memory helps nothing.
+    assert!((speed / verdict.demand_factor - 2.0).abs() < 0.01, "{speed}");
+    assert!((memory / verdict.demand_factor - 1.0).abs() < 0.01, "{memory}");
+}
