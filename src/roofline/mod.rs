@@ -14,6 +14,10 @@ pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod predict;
+#[cfg_attr(
+    not(feature = "mlx"),
+    allow(dead_code, reason = "without the engine nothing is measured")
+)]
 pub(crate) mod probing;
 pub(crate) mod published;
 pub(crate) mod regression;

@@ -238,6 +238,7 @@ impl ModelConfig {
     }
 
     /// Bytes that one token adds to the KV cache of one sequence.
+    #[cfg_attr(not(feature = "mlx"), allow(dead_code, reason = "only a worker asks"))]
     pub(crate) fn kv_bytes_per_token(&self, element: FloatType) -> u64 {
         2 * u64::from(self.layers) * u64::from(self.kv_heads) * u64::from(self.head_dim) * element.bytes()
     }
