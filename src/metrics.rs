@@ -5,6 +5,10 @@ pub(crate) use prometheus::{
     Registry, Result,
 };
 
+/// Only the worker counts seconds.
+#[cfg(feature = "mlx")]
+pub(crate) use prometheus::CounterVec;
+
 /// Content type of the text exposition format.
 pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";
 
@@ -12,6 +16,10 @@ pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";
 pub(crate) const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
+
+/// Buckets for how many requests are computed together.
+#[cfg(feature = "mlx")]
+pub(crate) const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
 /// Everything in `registry` in Prometheus' text format.
 pub(crate) fn render(registry: &Registry) -> String {

@@ -9,7 +9,9 @@ use tracing::warn;
 use super::Failure;
 use crate::clock::Clock;
 use crate::node::shutdown;
+use crate::quantity;
 use crate::task::Tasks;
+use crate::units::Bytes;
 use crate::wire::TerminationMessage;
 use crate::worker::{self, Listen, WorkerConfig};
 
@@ -35,6 +37,9 @@ pub(crate) struct Args {
     /// Requests served at the same time.
     #[arg(long, value_name = "N", default_value_t = crate::api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_concurrency: u32,
+    /// Memory for weights, caches and intermediate results, such as 12Gi. Default: what this machine leaves to models.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
+    memory_limit: Option<Bytes>,
     /// Seconds that running requests may take to finish after SIGTERM.
     #[arg(long, value_name = "N", default_value_t = 30)]
     grace_seconds: u64,
@@ -57,6 +62,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         name: args.name,
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
+        memory_limit: args.memory_limit,
         grace: Duration::from_secs(args.grace_seconds),
         clock: Clock::System,
     };

@@ -4,6 +4,7 @@ use mlx_rs::{Device, DeviceType, memory};
 
 use super::sys;
 use crate::roofline::model::FloatType;
+use crate::units::Bytes;
 use crate::wire::{EngineInfo, EngineMemory};
 
 /// MLX's back ends.
@@ -53,6 +54,14 @@ pub(crate) fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
 /// Of the library that is loaded. Touches no device.
 pub(crate) fn engine_version() -> String {
     sys::version().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The most that MLX's allocator gives, where the device has memory of its own; `None` where it is the machine's.
+pub(crate) fn own_memory(backend: Backend) -> Option<Bytes> {
+    match backend {
+        Backend::Cpu | Backend::Metal => None,
+        Backend::Cuda => memory::memory_limit().ok().map(|bytes| Bytes(bytes as u64)),
+    }
 }
 
 /// What the allocator holds now.

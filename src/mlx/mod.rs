@@ -7,6 +7,15 @@ pub(crate) mod load;
 pub(crate) mod probe;
 mod sys;
 
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+
+/// `buffer`, `[rows, heads, capacity, size]`, with `part` from token `start` on; in place where nobody else holds the
+/// buffer.
+pub(crate) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
+    sys::put_tokens(buffer, part, start)
+}
+
 /// Held by each test that computes: one thread at a time uses MLX, in tests as elsewhere.
 #[cfg(test)]
 pub(crate) fn exclusive() -> std::sync::MutexGuard<'static, ()> {

@@ -3,6 +3,9 @@
 
 use std::ffi::CStr;
 
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::{Array, Stream};
+
 /// Version of the MLX library that is loaded, which need not be the one this was built with.
 pub(super) fn version() -> Option<String> {
     // SAFETY: the string is created and freed here; `mlx_version` only assigns to it; its data is a C string that
@@ -24,4 +27,46 @@ pub(super) fn cuda_is_available() -> bool {
     // SAFETY: writes one bool.
     let status = unsafe { mlx_sys::mlx_cuda_is_available(&raw mut available) };
     status == 0 && available
+}
+
+/// `buffer` with `part` at `start` of its third dimension of four, in place where nobody else holds the buffer. One
+/// operation, where indexing adds two that change nothing, for every row, layer and step.
+pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
+    let (&[rows, heads, capacity, size], &[part_rows, part_heads, tokens, part_size]) =
+        (buffer.shape(), part.shape())
+    else {
+        return Err(Exception::custom("keys and values have four dimensions"));
+    };
+    if (rows, heads, size) != (part_rows, part_heads, part_size) || start < 0 || start + tokens > capacity {
+        return Err(Exception::custom(
+            "the new keys or values do not fit into the cache",
+        ));
+    }
+    let from = [0, 0, start, 0];
+    let to = [rows, heads, start + tokens, size];
+    let stride = [1; 4];
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the three pointers are to four integers each, as their lengths say, and MLX copies them; arrays and stream
+    // outlive the call; the result is owned by the returned `Array`, and freed with it also after an error.
+    unsafe {
+        let mut updated = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_slice_update(
+            &raw mut updated,
+            buffer.as_ptr(),
+            part.as_ptr(),
+            from.as_ptr(),
+            from.len(),
+            to.as_ptr(),
+            to.len(),
+            stride.as_ptr(),
+            stride.len(),
+            stream.as_ptr(),
+        );
+        let updated = Array::from_ptr(updated);
+        if status == 0 {
+            Ok(updated)
+        } else {
+            Err(Exception::custom("MLX refused to extend the cache"))
+        }
+    }
 }

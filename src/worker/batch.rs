@@ -48,19 +48,16 @@ impl Batch {
         });
     }
 
-    /// Submits a pass over every row that goes on, then reads the tokens that led to it. Rows that are gone or have
-    /// their last token are left out of the pass.
-    pub(crate) fn step(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
+    /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be read while the device
+    /// computes. Rows that are gone or have their last token are left out of the pass.
+    pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Landing {
         let flights = std::mem::take(&mut self.flights);
-        let mut landed = self.launch(model, &flights, sequences);
-        for flight in flights {
-            landed.extend(read(flight));
-        }
-        landed
+        let failed = self.submit(model, &flights, sequences);
+        Landing { flights, failed }
     }
 
     /// Returns the rows that failed.
-    fn launch(&mut self, model: &Decoder, flights: &[Flight], sequences: &mut [Sequence]) -> Vec<Landed> {
+    fn submit(&mut self, model: &Decoder, flights: &[Flight], sequences: &mut [Sequence]) -> Vec<Landed> {
         let place = |id| {
             let mut places = flights.iter().flat_map(|flight| &flight.rows);
             places.position(|row| *row == id)
@@ -95,6 +92,25 @@ impl Batch {
                 failures
             }
         }
+    }
+}
+
+/// Tokens about to be read.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Landing {
+    flights: Vec<Flight>,
+    failed: Vec<Landed>,
+}
+
+impl Landing {
+    /// Waits for the tokens. Rows that failed come first.
+    pub(crate) fn read(self) -> Vec<Landed> {
+        let mut landed = self.failed;
+        for flight in self.flights {
+            landed.extend(read(flight));
+        }
+        landed
     }
 }
 

@@ -63,7 +63,7 @@ impl BareEngine {
             WorkerMetrics::register(&Registry::new()).map_err(|err| WorkerError::Metrics { err })?;
         let (engine, ended) = Engine::spawn(EngineConfig {
             model,
-            context_tokens,
+            memory_limit: None,
             prompter: Arc::clone(&prompter),
             max_concurrency: 1,
             clock: clock.clone(),

@@ -9,22 +9,26 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::batch::{Batch, Landed};
-use super::metrics::{Outcome, WorkerMetrics};
+use super::kv_budget::{KvBudget, NoRoom};
+use super::metrics::{KvUse, Outcome, StepPart, WorkerMetrics};
 use super::models::Decoder;
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
 use super::sequence::{Done, Event, Job, Queued, Sequence, StepError, token_row};
 use super::state::{EngineState, Sample};
 use crate::clock::Clock;
+use crate::host::Host;
 use crate::mlx::device::{self, Backend};
 use crate::mlx::load::{LoadError, Weights};
 use crate::model_dir::ModelDir;
 use crate::openai::response::FinishReason;
+use crate::roofline::memory::allocatable;
+use crate::units::Bytes;
 use crate::wire::{ModelInfo, WorkerPhase};
 
 /// Requests that may wait beyond those that run. More would wait longer than their clients do.
@@ -50,6 +54,11 @@ pub(crate) enum EngineError {
         #[source]
         err: LoadError,
     },
+    #[error("the worker has too little memory")]
+    NoRoom {
+        #[source]
+        err: NoRoom,
+    },
     #[error("the engine failed while warming up: {0}")]
     Warm(StepError),
     #[error("the engine's device cannot be used: {0}")]
@@ -67,7 +76,8 @@ pub(crate) enum EngineError {
 #[derive(Debug)]
 pub(crate) struct EngineConfig {
     pub(crate) model: ModelDir,
-    pub(crate) context_tokens: u64,
+    /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
+    pub(crate) memory_limit: Option<Bytes>,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) max_concurrency: usize,
     pub(crate) clock: Clock,
@@ -234,6 +244,7 @@ impl EngineThread {
     fn run(mut self) -> Result<(), EngineError> {
         let backend = Backend::current().map_err(EngineError::Device)?;
         let engine = device::engine_info().map_err(EngineError::Device)?;
+        let budget = self.kv_budget(backend)?;
         self.state.set_info(engine, self.model_info(backend));
         let model = self.load(backend)?;
         self.state.set_phase(WorkerPhase::Warming);
@@ -241,12 +252,14 @@ impl EngineThread {
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
-        while self.receive() {
+        while self.receive(&budget) {
             self.state.set_progress();
             self.drop_cancelled();
-            let plan = self.plan();
+            let begin = self.config.clock.instant();
+            let plan = self.plan(budget.bytes());
             self.join(&plan, &model);
-            self.tell_load();
+            self.tell_load(budget.bytes());
+            self.spent(StepPart::Schedule, begin);
             self.decode(&model);
             if let Some(chunk) = plan.prefill {
                 self.prefill(chunk, &model);
@@ -255,6 +268,31 @@ impl EngineThread {
             self.housekeep(steps);
         }
         Ok(())
+    }
+
+    /// Shortens the context to what the memory can hold: a request that is accepted can be computed.
+    fn kv_budget(&self, backend: Backend) -> Result<KvBudget, EngineError> {
+        let EngineConfig { model, prompter, .. } = &self.config;
+        let limit = self.config.memory_limit.unwrap_or_else(|| {
+            device::own_memory(backend).unwrap_or_else(|| {
+                let memory = Host::Native.memory();
+                allocatable(memory.total, memory.working_set)
+            })
+        });
+        let element = backend.compute_type(model.shape.element);
+        let budget =
+            KvBudget::new(limit, &model.shape, element).map_err(|err| EngineError::NoRoom { err })?;
+        let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
+        if longest < prompter.context_tokens() {
+            tracing::warn!(
+                context_tokens = prompter.context_tokens(),
+                fitting_tokens = longest,
+                kv_bytes = budget.bytes().0,
+                "the context is shortened to what fits into memory"
+            );
+        }
+        prompter.limit_context(longest);
+        Ok(budget)
     }
 
     /// Sizes are those in memory, which depend on the back end.
@@ -266,7 +304,7 @@ impl EngineThread {
             parameters: shape.parameters,
             weights_bytes: shape.resident_bytes(element),
             kv_bytes_per_token: shape.config.kv_bytes_per_token(element),
-            context_tokens: self.config.context_tokens,
+            context_tokens: self.config.prompter.context_tokens() as u64,
         }
     }
 
@@ -282,26 +320,27 @@ impl EngineThread {
     }
 
     /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
-    fn receive(&mut self) -> bool {
+    fn receive(&mut self, budget: &KvBudget) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
-            self.rest();
+            self.rest(budget);
             match self.commands.blocking_recv() {
-                Some(command) => self.take(command),
+                Some(command) => self.take(command, budget),
                 None => return false,
             }
         }
         while let Ok(command) = self.commands.try_recv() {
-            self.take(command);
+            self.take(command, budget);
         }
         !self.stop.load(Ordering::Relaxed)
     }
 
-    fn take(&mut self, command: Command) {
+    fn take(&mut self, command: Command, budget: &KvBudget) {
         match command {
             Command::Run(job) => {
+                let tokens = job.request.prompt.len() + job.request.max_tokens;
                 self.waiting.push_back(Queued {
                     id: RequestId(self.next_id),
-                    bytes: 0,
+                    bytes: budget.request_bytes(tokens),
                     overtaken: 0,
                     job,
                 });
@@ -313,16 +352,29 @@ impl EngineThread {
         }
     }
 
-    fn rest(&self) {
+    fn rest(&self, budget: &KvBudget) {
         // What the last requests used is of no use to the next ones, whose sizes differ.
         drop(mlx_rs::memory::clear_cache());
         self.state.set_memory(device::memory());
-        self.state.set_load(0, 0);
+        self.tell_load(budget.bytes());
         self.state.set_idle();
     }
 
-    fn tell_load(&self) {
+    fn tell_load(&self, kv_limit: Bytes) {
         self.state.set_load(self.active.len(), self.waiting.len());
+        self.state.set_kv_use(KvUse {
+            held: self
+                .active
+                .iter()
+                .map(|sequence| sequence.cache().bytes() as u64)
+                .sum(),
+            reserved: self
+                .active
+                .iter()
+                .map(|sequence| sequence.as_running().bytes)
+                .sum(),
+            limit: kv_limit.0,
+        });
         if !self.waiting.is_empty() {
             let typical = self.state.typical_completion_tokens().unwrap_or(usize::MAX);
             let running = self.active.iter().map(|sequence| sequence.remaining(typical));
@@ -349,7 +401,7 @@ impl EngineThread {
         });
     }
 
-    fn plan(&self) -> StepPlan {
+    fn plan(&self, kv_bytes: Bytes) -> StepPlan {
         // Most steps: all rows decode and nobody waits.
         if self.waiting.is_empty() && self.active.iter().all(Sequence::is_decoding) {
             return StepPlan::default();
@@ -358,7 +410,7 @@ impl EngineThread {
         let running: Vec<_> = self.active.iter().map(Sequence::as_running).collect();
         let limits = Limits {
             rows: self.config.max_concurrency,
-            bytes: u64::MAX,
+            bytes: kv_bytes.0,
         };
         StepPlan::new(&waiting, &running, limits, self.pace)
     }
@@ -387,8 +439,13 @@ impl EngineThread {
             return;
         }
         let begin = self.config.clock.instant();
-        let landed = self.batch.step(model, &mut self.active);
-        self.pace.saw_step(self.config.clock.instant() - begin);
+        let going = self.batch.launch(model, &mut self.active);
+        self.spent(StepPart::Build, begin);
+        let launched = self.config.clock.instant();
+        let landed = going.read();
+        self.spent(StepPart::Compute, launched);
+        let computed = self.config.clock.instant();
+        self.pace.saw_step(computed - begin);
         for Landed { id, token, rows } in landed {
             // A row that ended or was cancelled while its token was on the way.
             let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
@@ -396,6 +453,7 @@ impl EngineThread {
             };
             let tokenizer = self.config.prompter.tokenizer();
             let clock = &self.config.clock;
+            self.config.metrics.batched(rows);
             let taken =
                 token.and_then(|token| self.active[index].take(token, rows, tokenizer, || clock.instant()));
             if let Some(outcome) = taken.transpose() {
@@ -403,6 +461,7 @@ impl EngineThread {
                 self.end(&sequence, outcome);
             }
         }
+        self.spent(StepPart::Text, computed);
     }
 
     /// The next chunk of a prompt; after the last one its row decodes.
@@ -412,7 +471,9 @@ impl EngineThread {
             return;
         };
         let begin = self.config.clock.instant();
-        match self.active[index].prefill(model, tokens) {
+        let outcome = self.active[index].prefill(model, tokens);
+        self.spent(StepPart::Prefill, begin);
+        match outcome {
             Ok(None) => self.pace.saw_chunk(tokens, self.config.clock.instant() - begin),
             Ok(Some(token)) => self.batch.join(id, token),
             Err(err) => {
@@ -420,6 +481,12 @@ impl EngineThread {
                 self.end(&sequence, Err(err));
             }
         }
+    }
+
+    fn spent(&self, part: StepPart, since: Instant) {
+        self.config
+            .metrics
+            .spent(part, self.config.clock.instant() - since);
     }
 
     /// Counts a sequence that is over, then tells its owner: who has the answer finds it in the counts.

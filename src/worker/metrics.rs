@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::metrics::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, LATENCY_SECONDS, Opts,
-    Registry, Result,
+    BATCH_ROWS, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    LATENCY_SECONDS, Opts, Registry, Result,
 };
 use crate::wire::EngineMemory;
 
@@ -31,8 +31,50 @@ impl Outcome {
     }
 }
 
+/// What the engine's thread does in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepPart {
+    /// Planning, and letting requests join.
+    Schedule,
+    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets a CPU fall only a few
+    /// operations behind, so that there most of the computation is in this.
+    Build,
+    /// Waiting for the tokens: forward pass and sampling, as far as they take longer than the rest.
+    Compute,
+    /// Turning tokens into text and sending it.
+    Text,
+    /// A chunk of a prompt, computation included.
+    Prefill,
+}
+
+impl StepPart {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Schedule => "schedule",
+            Self::Build => "build",
+            Self::Compute => "compute",
+            Self::Text => "text",
+            Self::Prefill => "prefill",
+        }
+    }
+}
+
+/// Memory of the requests' caches at one moment, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct KvUse {
+    /// In buffers.
+    pub(crate) held: u64,
+    /// The most that those that run can come to.
+    pub(crate) reserved: u64,
+    /// The most there may be.
+    pub(crate) limit: u64,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerMetrics {
+    step_seconds: CounterVec,
+    batch_rows: Histogram,
+    kv_cache: IntGaugeVec,
     requests: IntCounterVec,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
@@ -72,7 +114,34 @@ impl WorkerMetrics {
             &["kind"],
         )?;
         registry.register(Box::new(memory.clone()))?;
+        let step_seconds = CounterVec::new(
+            Opts::new(
+                "rooflet_worker_step_seconds_total",
+                "Time of the engine's thread by what it did. Compute is waiting for the device, sampling included; on a CPU most of that is in build.",
+            ),
+            &["part"],
+        )?;
+        registry.register(Box::new(step_seconds.clone()))?;
+        let batch_rows = Histogram::with_opts(
+            HistogramOpts::new(
+                "rooflet_worker_batch_rows",
+                "Requests that were computed together, of each token.",
+            )
+            .buckets(BATCH_ROWS.to_vec()),
+        )?;
+        registry.register(Box::new(batch_rows.clone()))?;
+        let kv_cache = IntGaugeVec::new(
+            Opts::new(
+                "rooflet_worker_kv_cache_bytes",
+                "Memory of the requests' caches: held, reserved for those that run, and the limit.",
+            ),
+            &["kind"],
+        )?;
+        registry.register(Box::new(kv_cache.clone()))?;
         Ok(Self {
+            step_seconds,
+            batch_rows,
+            kv_cache,
             requests,
             memory,
             prompt_tokens: counter(
@@ -112,6 +181,17 @@ impl WorkerMetrics {
         self.completion_tokens.inc_by(completion as u64);
     }
 
+    pub(crate) fn spent(&self, part: StepPart, time: Duration) {
+        self.step_seconds
+            .with_label_values(&[part.as_str()])
+            .inc_by(time.as_secs_f64());
+    }
+
+    /// A token was chosen by a pass of so many rows.
+    pub(crate) fn batched(&self, rows: usize) {
+        self.batch_rows.observe(rows as f64);
+    }
+
     pub(crate) fn first_token(&self, after: Duration) {
         self.time_to_first_token.observe(after.as_secs_f64());
     }
@@ -124,10 +204,13 @@ impl WorkerMetrics {
     }
 
     /// Sets the gauges; called when they are about to be shown.
-    pub(crate) fn show(&self, running: u64, queued: u64, memory: EngineMemory) {
+    pub(crate) fn show(&self, running: u64, queued: u64, memory: EngineMemory, kv: KvUse) {
         let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(count(running));
         self.queued.set(count(queued));
+        for (kind, bytes) in [("held", kv.held), ("reserved", kv.reserved), ("limit", kv.limit)] {
+            self.kv_cache.with_label_values(&[kind]).set(count(bytes));
+        }
         for (kind, bytes) in [
             ("active", memory.active_bytes),
             ("peak", memory.peak_bytes),

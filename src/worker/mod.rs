@@ -7,6 +7,7 @@ mod batch;
 pub(crate) mod bench;
 mod completions;
 mod engine;
+mod kv_budget;
 mod metrics;
 mod models;
 mod prompt;
@@ -37,6 +38,7 @@ use crate::clock::Clock;
 use crate::error::{Chain, ExitStatus};
 use crate::metrics::Registry;
 use crate::model_dir::{InspectModelError, ModelDir};
+use crate::units::Bytes;
 use crate::wire::{TerminationMessage, WorkerPhase};
 
 /// Context where none is asked for, as far as the model has so much.
@@ -63,6 +65,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) context_tokens: Option<u64>,
     /// Requests computed at the same time; at least 1.
     pub(crate) max_concurrency: usize,
+    /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
+    pub(crate) memory_limit: Option<Bytes>,
     /// How long requests under way may take after a stop.
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -120,6 +124,9 @@ impl WorkerError {
                 err: EngineError::Panicked(_),
             } => "EnginePanicked",
             Self::Engine {
+                err: EngineError::NoRoom { .. },
+            } => "ExceedsNodeMemory",
+            Self::Engine {
                 err: EngineError::Warm(_) | EngineError::Device(_) | EngineError::Spawn { .. },
             } => "EngineFailed",
             Self::Serve { .. } | Self::Metrics { .. } => "WorkerFailed",
@@ -132,7 +139,12 @@ impl WorkerError {
             Self::Model {
                 err: InspectModelError::Read { .. },
             } => ExitStatus::Failure,
-            Self::Model { .. } | Self::Prompt { .. } | Self::ContextTooLong { .. } => ExitStatus::Config,
+            Self::Model { .. }
+            | Self::Prompt { .. }
+            | Self::ContextTooLong { .. }
+            | Self::Engine {
+                err: EngineError::NoRoom { .. },
+            } => ExitStatus::Config,
             Self::Listen { .. } => ExitStatus::Unavailable,
             Self::Engine { .. } | Self::Serve { .. } | Self::Metrics { .. } => ExitStatus::Failure,
         }
@@ -192,7 +204,7 @@ impl Worker {
         let metrics = WorkerMetrics::register(&registry).map_err(|err| WorkerError::Metrics { err })?;
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
-            context_tokens,
+            memory_limit: config.memory_limit,
             prompter: Arc::clone(&prompter),
             max_concurrency: config.max_concurrency.max(1),
             clock: config.clock.clone(),
@@ -202,7 +214,6 @@ impl Worker {
         let started = config.clock.now().as_second();
         let app = App {
             name: config.name,
-            context_tokens,
             prompter,
             engine,
             clock: config.clock,

@@ -1,6 +1,8 @@
 //! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use camino::Utf8Path;
 use jiff::Zoned;
 use serde_json::Value;
@@ -106,7 +108,7 @@ pub(crate) struct Prompter {
     template: Option<ChatTemplate>,
     defaults: SamplingDefaults,
     vocab_size: u32,
-    context_tokens: usize,
+    context_tokens: AtomicUsize,
 }
 
 impl Prompter {
@@ -135,8 +137,18 @@ impl Prompter {
             template: load_template(dir, tokenizer_config.as_ref())?,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.vocab_size,
-            context_tokens,
+            context_tokens: AtomicUsize::new(context_tokens),
         })
+    }
+
+    /// The longest prompt and answer together.
+    pub(crate) fn context_tokens(&self) -> usize {
+        self.context_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Requests must not be longer; the engine knows its memory only when it has loaded, before the first request.
+    pub(crate) fn limit_context(&self, tokens: usize) {
+        self.context_tokens.fetch_min(tokens, Ordering::Relaxed);
     }
 
     pub(crate) fn tokenizer(&self) -> &Tokenizer {
@@ -173,7 +185,7 @@ impl Prompter {
             .tokenizer
             .encode_chat(&text)
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))?;
-        self.limited("messages", prompt, options, self.context_tokens)
+        self.limited("messages", prompt, options, self.context_tokens())
     }
 
     pub(crate) fn text(&self, prompt: &Prompt, options: &Options) -> Result<ValidRequest, ApiError> {
@@ -209,14 +221,15 @@ impl Prompter {
                 ),
             ));
         }
-        if prompt.len() >= self.context_tokens {
+        let context_tokens = self.context_tokens();
+        if prompt.len() >= context_tokens {
             return Err(ApiError::context_length_exceeded(
                 param,
                 prompt.len(),
-                self.context_tokens,
+                context_tokens,
             ));
         }
-        let room = self.context_tokens - prompt.len();
+        let room = context_tokens - prompt.len();
         Ok(ValidRequest {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,

@@ -26,7 +26,6 @@ pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) name: String,
-    pub(crate) context_tokens: u64,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) engine: Engine,
     pub(crate) clock: Clock,
@@ -53,8 +52,8 @@ impl App {
     }
 
     fn model_card(&self) -> Model {
-        let context = usize::try_from(self.context_tokens).ok();
-        Model::new(self.name.clone(), self.started, context)
+        let context = self.prompter.context_tokens();
+        Model::new(self.name.clone(), self.started, Some(context))
     }
 }
 
@@ -126,7 +125,7 @@ async fn show_metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     let state = app.engine.state();
     let requests = state.requests();
     app.metrics
-        .show(requests.running, requests.queued, state.memory());
+        .show(requests.running, requests.queued, state.memory(), state.kv_use());
     (
         [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
         metrics::render(&app.registry),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::metrics::KvUse;
 use crate::clock::Clock;
 use crate::wire::{EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase};
 
@@ -38,6 +39,7 @@ pub(crate) struct EngineState {
     /// When a row will be free, in milliseconds; [`UNKNOWN`] where that cannot be told.
     row_free_millis: AtomicU64,
     memory: Mutex<EngineMemory>,
+    kv_use: Mutex<KvUse>,
     recent: Mutex<VecDeque<Sample>>,
 }
 
@@ -74,6 +76,7 @@ impl EngineState {
             failed: AtomicU64::new(0),
             row_free_millis: AtomicU64::new(UNKNOWN),
             memory: Mutex::default(),
+            kv_use: Mutex::default(),
             recent: Mutex::default(),
         }
     }
@@ -151,6 +154,14 @@ impl EngineState {
 
     pub(crate) fn memory(&self) -> EngineMemory {
         *lock(&self.memory)
+    }
+
+    pub(crate) fn set_kv_use(&self, kv_use: KvUse) {
+        *lock(&self.kv_use) = kv_use;
+    }
+
+    pub(crate) fn kv_use(&self) -> KvUse {
+        *lock(&self.kv_use)
     }
 
     pub(crate) fn add_completed(&self, sample: Sample) {

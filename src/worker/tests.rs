@@ -14,6 +14,7 @@ use crate::mlx;
 use crate::wire::WorkerStatus;
 
 mod answers;
+mod batching;
 mod load;
 mod process;
 mod scripted;
@@ -31,6 +32,7 @@ fn config() -> WorkerConfig {
         name: "tiny".to_owned(),
         context_tokens: None,
         max_concurrency: 2,
+        memory_limit: None,
         grace: DEADLINE,
         clock: Clock::System,
     }
@@ -214,6 +216,20 @@ fn end_of_worker(
         let (outcome, ()) = tokio::join!(serving, story);
         outcome
     })
+}
+
+/// How a worker ends that cannot load its model.
+fn end_of_loading(config: WorkerConfig) -> WorkerError {
+    let _mlx = mlx::exclusive();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let serving = runtime.block_on(async {
+        let worker = Worker::start(config).await.unwrap();
+        tokio::time::timeout(DEADLINE, worker.serve(CancellationToken::new())).await
+    });
+    serving.expect("it ends by itself").unwrap_err()
 }
 
 impl Subject {

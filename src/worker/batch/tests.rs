@@ -77,7 +77,7 @@ fn run(
 ) -> usize {
     let mut most = 0;
     for _ in 0..steps {
-        for landed in batch.step(&subject.model, sequences) {
+        for landed in batch.launch(&subject.model, sequences).read() {
             most = most.max(landed.rows);
             tokens[landed.id.0 as usize].push(landed.token.unwrap());
         }
@@ -148,7 +148,7 @@ fn a_row_that_fails_takes_no_other_along() {
     std::mem::swap(sequences[1].cache_mut(), other.take().expect("one").cache_mut());
     let (mut failed, mut read) = (Vec::new(), vec![Vec::new(); 3]);
     for _ in 0..40 {
-        for landed in batch.step(&subject.model, &mut sequences) {
+        for landed in batch.launch(&subject.model, &mut sequences).read() {
             match landed.token {
                 Ok(token) => read[landed.id.0 as usize].push(token),
                 Err(err) => failed.push((landed.id, err.to_string())),

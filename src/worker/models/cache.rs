@@ -2,11 +2,14 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexMutOp, TryIndexOp};
+use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 
+use crate::mlx::put_tokens;
+
 /// Tokens by which the buffers grow.
-const STEP_TOKENS: i32 = 256;
+const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
+pub(crate) const CACHE_STEP_TOKENS: u64 = 256;
 
 /// One layer's cache, `[1, kv_heads, capacity, head_dim]` twice.
 #[derive(Debug, Default)]
@@ -58,6 +61,13 @@ impl KvCache {
         self.offset += tokens;
     }
 
+    /// Of all buffers, used or not.
+    pub(crate) fn bytes(&self) -> usize {
+        // All layers are alike.
+        let layer = self.layers.first().and_then(|layer| layer.buffers.as_ref());
+        layer.map_or(0, |(keys, values)| keys.nbytes() + values.nbytes()) * self.layers.len()
+    }
+
     /// Forgets what came after the first `tokens`.
     pub(crate) fn truncate(&mut self, tokens: i32) {
         self.offset = self.offset.min(tokens);
@@ -77,15 +87,15 @@ impl LayerCache {
     pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
         let end = offset + keys.dim(2);
         // Taken out, so that the old handles are gone when the update runs and it can work in place.
-        let (mut all_keys, mut all_values) = match self.buffers.take() {
+        let (all_keys, all_values) = match self.buffers.take() {
             Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
             Some((old_keys, old_values)) => {
                 (grown(old_keys, offset, keys)?, grown(old_values, offset, values)?)
             }
             None => (empty(keys)?, empty(values)?),
         };
-        all_keys.try_index_mut((Ellipsis, offset..end, ..), keys)?;
-        all_values.try_index_mut((Ellipsis, offset..end, ..), values)?;
+        let all_keys = put_tokens(all_keys, keys, offset)?;
+        let all_values = put_tokens(all_values, values, offset)?;
         let (all_keys, all_values) = self.buffers.insert((all_keys, all_values));
         if end == all_keys.dim(2) {
             return Ok((all_keys.clone(), all_values.clone()));

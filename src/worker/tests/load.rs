@@ -97,7 +97,7 @@ fn a_failed_request_harms_no_other() {
     });
 }
 
-fn endless_request(cue: u32) -> prompt::ValidRequest {
+pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
     prompt::ValidRequest {
         prompt: vec![cue],
         max_tokens: 1_000_000,
