@@ -137,8 +137,9 @@ fn a_manifest_keeps_its_name() {
             n => Err(format!("{n} workers")),
         }
     });
-    // Deleted, it makes room for the mirror of what runs.
-    kubectl.run("delete mrep one-node-1 --timeout=60s").ok();
+    // Deleted, it makes room for the mirror of what runs. Where that comes faster than kubectl looks, kubectl would wait for
+    // an object of that name to go.
+    kubectl.run("delete mrep one-node-1 --wait=false").ok();
     eventually("the mirror", || {
         let found = kubectl.json("mrep one-node-1")?;
         if found["spec"]["serving"]["name"] == "one" {
