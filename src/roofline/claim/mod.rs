@@ -6,8 +6,10 @@
 
 mod cell;
 mod consistency;
+mod description;
 mod expression;
 mod facts;
+mod lexer;
 mod limits;
 mod machine;
 mod method;
@@ -63,7 +65,7 @@ impl Assessment {
         }
         let mut report = Report::default();
         let whole = Cell::of_claim(spec)?;
-        facts::check_description(spec, &whole, &mut report)?;
+        description::check_description(spec, &whole, &mut report)?;
         let mut cells = Vec::new();
         for (index, figure) in spec.figures.iter().enumerate() {
             cells.push(Cell::of_figure(spec, figure, &format!("figures[{index}]"))?);

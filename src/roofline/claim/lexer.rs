@@ -1,0 +1,290 @@
+//! The words of a statement: numbers with their units, operators, relations.
+
+use super::expression::{ExpressionError, Literal, MAX_NUMBERS, Operator, Relation};
+use super::unit::{self, Unit};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Token {
+    Number(Literal),
+    Operator(Operator),
+    Open,
+    Close,
+    Relation(Relation),
+    /// `~` or `about` before a number.
+    Roughly,
+}
+
+impl Token {
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Number(literal) => format!("{}{}", literal.number, literal.unit),
+            Self::Operator(Operator::Add) => "+".to_owned(),
+            Self::Operator(Operator::Subtract) => "-".to_owned(),
+            Self::Operator(Operator::Multiply) => "*".to_owned(),
+            Self::Operator(Operator::Divide) => "/".to_owned(),
+            Self::Operator(Operator::Power) => "^".to_owned(),
+            Self::Open => "(".to_owned(),
+            Self::Close => ")".to_owned(),
+            Self::Relation(_) => "=".to_owned(),
+            Self::Roughly => "~".to_owned(),
+        }
+    }
+}
+
+/// Cuts a statement into tokens.
+pub(super) struct Lexer {
+    chars: Vec<char>,
+    at: usize,
+    tokens: Vec<Token>,
+    numbers: usize,
+    /// The text relates sides to one another, and is not a number alone.
+    relates: bool,
+}
+
+impl Lexer {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            relates: text.contains(['=', '<', '>', '≤', '≥', '≈', '→']) || text.contains(" is "),
+            chars: text.chars().collect(),
+            at: 0,
+            tokens: Vec::new(),
+            numbers: 0,
+        }
+    }
+
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    fn blanks(&mut self) {
+        while self.peek(0).is_some_and(char::is_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    pub(super) fn tokens(mut self) -> Result<Vec<Token>, ExpressionError> {
+        loop {
+            self.blanks();
+            let Some(c) = self.peek(0) else {
+                return Ok(self.tokens);
+            };
+            if c.is_ascii_digit() || (c == '.' && self.peek(1).is_some_and(|c| c.is_ascii_digit())) {
+                let literal = self.literal()?;
+                self.tokens.push(Token::Number(literal));
+                continue;
+            }
+            if is_word(c) && c != '×' && c != '%' {
+                let word = self.word();
+                self.free_word(&word)?;
+                continue;
+            }
+            let (token, length) = match (c, self.peek(1)) {
+                ('*', Some('*')) => (Token::Operator(Operator::Power), 2),
+                ('=', Some('=')) => (Token::Relation(Relation::Equal), 2),
+                ('-', Some('>')) => (Token::Relation(Relation::Becomes), 2),
+                ('~', Some('=')) | ('=', Some('~')) => (Token::Relation(Relation::About), 2),
+                ('<', Some('=')) => (Token::Relation(Relation::Below), 2),
+                ('>', Some('=')) => (Token::Relation(Relation::Above), 2),
+                ('+', _) => (Token::Operator(Operator::Add), 1),
+                ('-' | '−' | '–', _) => (Token::Operator(Operator::Subtract), 1),
+                ('*' | '·' | '×' | '⋅', _) => (Token::Operator(Operator::Multiply), 1),
+                ('/' | '÷', _) => (Token::Operator(Operator::Divide), 1),
+                ('^', _) => (Token::Operator(Operator::Power), 1),
+                ('(' | '[', _) => (Token::Open, 1),
+                (')' | ']', _) => (Token::Close, 1),
+                ('=', _) => (Token::Relation(Relation::Equal), 1),
+                ('→', _) => (Token::Relation(Relation::Becomes), 1),
+                ('<' | '≤', _) => (Token::Relation(Relation::Below), 1),
+                ('>' | '≥', _) => (Token::Relation(Relation::Above), 1),
+                // `a ≈ b` compares, `a = ≈ b` and `~5` qualify a number.
+                ('≈' | '~', _) if matches!(self.tokens.last(), Some(Token::Number(_) | Token::Close)) => {
+                    (Token::Relation(Relation::About), 1)
+                }
+                ('≈' | '~', _) => (Token::Roughly, 1),
+                (other, _) => return Err(ExpressionError::Unexpected(other.to_string())),
+            };
+            self.at += length;
+            self.tokens.push(token);
+        }
+    }
+
+    fn word(&mut self) -> String {
+        let mut word = String::new();
+        while let Some(c) = self.peek(0).filter(|c| is_word(*c)) {
+            word.push(c);
+            self.at += 1;
+            if c == '%' {
+                break;
+            }
+        }
+        word
+    }
+
+    /// A word that is no unit of the number before it.
+    fn free_word(&mut self, word: &str) -> Result<(), ExpressionError> {
+        let token = match word {
+            "x" | "of" | "times" => Token::Operator(Operator::Multiply),
+            "is" | "equals" => Token::Relation(Relation::Equal),
+            "about" | "approx" | "roughly" | "around" => Token::Roughly,
+            "plus" => Token::Operator(Operator::Add),
+            "minus" => Token::Operator(Operator::Subtract),
+            _ if unit::is_remark(word) || unit::meanings(word, false).is_some() => return Ok(()),
+            _ => return Err(ExpressionError::UnknownWord(word.to_owned())),
+        };
+        self.tokens.push(token);
+        Ok(())
+    }
+
+    fn literal(&mut self) -> Result<Literal, ExpressionError> {
+        self.numbers += 1;
+        if self.numbers > MAX_NUMBERS {
+            return Err(ExpressionError::TooLarge);
+        }
+        let signed = self.tokens.last() == Some(&Token::Operator(Operator::Add))
+            && (self.tokens.len() < 2
+                || matches!(
+                    self.tokens[self.tokens.len() - 2],
+                    Token::Relation(_) | Token::Roughly
+                ));
+        let (number, decimals, half_place) = self.digits()?;
+        // `25-30` behind `=`, and `25–30` anywhere, are ranges; elsewhere a hyphen subtracts.
+        let result = match self.tokens.last() {
+            None => !self.relates,
+            Some(Token::Relation(_) | Token::Roughly) => true,
+            Some(Token::Number(_) | Token::Operator(_) | Token::Open | Token::Close) => signed,
+        };
+        let dash = match self.peek(0) {
+            Some('–') => true,
+            Some('-') => result,
+            _ => false,
+        };
+        let mut literal = Literal {
+            number,
+            high: number,
+            half_place,
+            decimals,
+            meanings: vec![Unit::ONE],
+            unit: String::new(),
+            signed,
+        };
+        if dash && self.peek(1).is_some_and(|c| c.is_ascii_digit() || c == '.') {
+            let before = self.at;
+            self.at += 1;
+            let (high, high_decimals, high_half) = self.digits()?;
+            if high > number {
+                literal.high = high;
+                literal.decimals = decimals.max(high_decimals);
+                literal.half_place = half_place.min(high_half);
+            } else {
+                self.at = before;
+            }
+        }
+        self.unit(&mut literal);
+        Ok(literal)
+    }
+
+    fn digits(&mut self) -> Result<(f64, usize, f64), ExpressionError> {
+        let mut text = String::new();
+        let mut decimals = 0usize;
+        let mut point = false;
+        while let Some(c) = self.peek(0) {
+            let thousands = |lexer: &Self| {
+                let digit = |n| lexer.peek(n).is_some_and(|c: char| c.is_ascii_digit());
+                !point && digit(1) && digit(2) && digit(3) && !digit(4)
+            };
+            match c {
+                '0'..='9' => {
+                    text.push(c);
+                    decimals += usize::from(point);
+                }
+                '.' if !point && self.peek(1) != Some('.') => {
+                    point = true;
+                    text.push(c);
+                }
+                ',' | '_' if thousands(self) => {}
+                _ => break,
+            }
+            self.at += 1;
+        }
+        let mut exponent = 0i32;
+        if matches!(self.peek(0), Some('e' | 'E')) {
+            let sign = usize::from(matches!(self.peek(1), Some('+' | '-')));
+            if self.peek(1 + sign).is_some_and(|c| c.is_ascii_digit()) {
+                let mut power = String::new();
+                if self.peek(1) == Some('-') {
+                    power.push('-');
+                }
+                self.at += 1 + sign;
+                while let Some(c) = self.peek(0).filter(char::is_ascii_digit) {
+                    power.push(c);
+                    self.at += 1;
+                }
+                exponent = power.parse().map_err(|_| ExpressionError::NotFinite)?;
+            }
+        }
+        let number: f64 = format!("{text}e{exponent}")
+            .parse()
+            .map_err(|_| ExpressionError::Unexpected(text.clone()))?;
+        if !number.is_finite() {
+            return Err(ExpressionError::NotFinite);
+        }
+        let places = exponent.saturating_sub(i32::try_from(decimals).unwrap_or(i32::MAX));
+        Ok((number, decimals, 0.5 * 10f64.powi(places)))
+    }
+
+    /// A unit behind the number: `GB`, `GB/s`, `ms per token`, `B params`.
+    fn unit(&mut self, literal: &mut Literal) {
+        while let Some((name, divides, meanings)) = self.unit_factor(literal.unit.is_empty()) {
+            let name = if divides { format!("/{name}") } else { name };
+            if !literal.unit.is_empty() && !divides {
+                literal.unit.push(' ');
+            }
+            literal.unit.push_str(&name);
+            let combined = literal.meanings.iter().flat_map(|left| {
+                meanings.iter().map(|right| {
+                    let (scale, dimension) = if divides {
+                        (left.scale / right.scale, left.dimension / right.dimension)
+                    } else {
+                        (left.scale * right.scale, left.dimension * right.dimension)
+                    };
+                    Unit { scale, dimension }
+                })
+            });
+            literal.meanings = combined.collect();
+        }
+    }
+
+    /// The next factor of a unit, and whether it divides; takes nothing where there is none.
+    fn unit_factor(&mut self, first: bool) -> Option<(String, bool, Vec<Unit>)> {
+        let before = self.at;
+        self.blanks();
+        let attached = first && self.at == before;
+        let mut divides = !first && self.peek(0) == Some('/');
+        if divides {
+            self.at += 1;
+            self.blanks();
+        }
+        let mut word = self.word();
+        if !first && !divides && word == "per" {
+            divides = true;
+            self.blanks();
+            word = self.word();
+        }
+        // `4.3 ms x 50` multiplies; `29.5x` is a factor.
+        let multiplies = matches!(word.as_str(), "x" | "×") && (!first || self.operand_follows());
+        let meanings = unit::meanings(&word, attached).filter(|_| !multiplies);
+        if meanings.is_none() {
+            self.at = before;
+        }
+        meanings.map(|meanings| (word, divides, meanings))
+    }
+
+    fn operand_follows(&self) -> bool {
+        let next = self.chars[self.at..].iter().find(|c| !c.is_whitespace());
+        next.is_some_and(|c| c.is_ascii_digit() || matches!(c, '(' | '.' | '['))
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphabetic() || matches!(c, '%' | '×' | 'µ' | 'μ')
+}

@@ -1,0 +1,218 @@
+use serde_json::json;
+
+use super::*;
+use crate::error::Chain;
+
+/// Llama 3.2 1B, as published.
+fn llama() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 128000,
+        "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256,
+        "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+    })
+}
+
+/// Qwen3 8B, 4 bits, as published.
+fn qwen3() -> Value {
+    json!({
+        "attention_bias": false, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 40960,
+        "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36,
+        "num_key_value_heads": 8, "quantization": {"group_size": 64, "bits": 4},
+        "quantization_config": {"group_size": 64, "bits": 4}, "rms_norm_eps": 1e-06, "rope_scaling": null,
+        "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": false,
+        "use_sliding_window": false, "vocab_size": 151936
+    })
+}
+
+fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
+    ModelConfig::parse(&value.to_string())
+}
+
+#[test]
+fn llama_with_scaled_positions() {
+    let config = parse(&llama()).unwrap();
+    assert_eq!(config.architecture, Architecture::Llama);
+    assert_eq!((config.kv_heads, config.head_dim), (8, 64));
+    assert_eq!(config.eos_token_ids, [128001, 128008, 128009]);
+    assert_eq!(
+        config.rope,
+        Rope {
+            theta: 500_000.0,
+            traditional: false,
+            scaling: RopeScaling::Llama3 {
+                factor: 32.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_context_tokens: 8192.0
+            }
+        }
+    );
+    // 2 × 16 layers × 8 heads × 64 × 2 bytes.
+    assert_eq!(config.kv_bytes_per_token(FloatType::BF16), 32_768);
+}
+
+#[test]
+fn qwen3_quantised() {
+    let config = parse(&qwen3()).unwrap();
+    assert!(config.qk_norm && !config.qkv_bias);
+    let quantization = config.quantization.as_ref().unwrap();
+    assert_eq!(
+        quantization.default,
+        QuantizationScheme {
+            group_size: 64,
+            bits: 4
+        }
+    );
+    assert_eq!(config.kv_bytes_per_token(FloatType::F16), 147_456);
+}
+
+#[test]
+fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
+    let mut value = qwen3();
+    value["model_type"] = json!("qwen2");
+    value["sliding_window"] = json!(131072);
+    let config = parse(&value).unwrap();
+    assert!(config.qkv_bias && !config.output_bias && !config.qk_norm);
+}
+
+#[test]
+fn nested_rope_parameters_are_read() {
+    let mut value = qwen3();
+    value.as_object_mut().unwrap().remove("rope_theta");
+    assert_eq!(
+        parse(&value).unwrap_err().to_string(),
+        "config.json: required field `rope_theta` is missing"
+    );
+    value["rope_parameters"] = json!({"rope_theta": 5000000, "rope_type": "linear", "factor": 2.0});
+    let rope = parse(&value).unwrap().rope;
+    assert_eq!(
+        (rope.theta, rope.scaling),
+        (5_000_000.0, RopeScaling::Linear { factor: 2.0 })
+    );
+}
+
+#[test]
+fn quantisation_overrides_by_module() {
+    let mut value = qwen3();
+    value["quantization"]["lm_head"] = json!({"group_size": 32, "bits": 8});
+    value["quantization"]["model.embed_tokens"] = json!(false);
+    let quantization = parse(&value).unwrap().quantization.unwrap();
+    assert_eq!(
+        quantization.scheme("lm_head"),
+        Some(QuantizationScheme {
+            group_size: 32,
+            bits: 8
+        })
+    );
+    assert_eq!(quantization.scheme("model.embed_tokens"), None);
+    assert_eq!(
+        quantization.scheme("model.layers.0.mlp.up_proj"),
+        Some(quantization.default)
+    );
+}
+
+/// Each case: a field, what it becomes (null removes it), and the exact message.
+#[test]
+fn refusals_name_file_and_field() {
+    let cases = [
+        (
+            "model_type",
+            json!("mamba"),
+            "config.json: model_type `mamba` is not supported; supported: llama, qwen2, qwen3",
+        ),
+        (
+            "model_type",
+            json!(null),
+            "config.json: required field `model_type` is missing",
+        ),
+        (
+            "hidden_size",
+            json!("big"),
+            "config.json: field `hidden_size` is \"big\", expected an integer from 1 to 16777216",
+        ),
+        (
+            "hidden_size",
+            json!(-3),
+            "config.json: field `hidden_size` is -3, expected an integer from 1 to 16777216",
+        ),
+        (
+            "num_key_value_heads",
+            json!(5),
+            "config.json: field `num_key_value_heads` is 5, expected a divisor of num_attention_heads (32)",
+        ),
+        (
+            "hidden_act",
+            json!("gelu"),
+            "config.json: field `hidden_act` is \"gelu\", which is not supported: only silu is",
+        ),
+        (
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 4}),
+            "config.json: field `rope_scaling.rope_type` is \"yarn\", which is not supported: only default, linear and llama3 are",
+        ),
+        (
+            "rope_scaling",
+            json!({"type": "linear"}),
+            "config.json: required field `rope_scaling.factor` is missing",
+        ),
+        (
+            "sliding_window",
+            json!(4096),
+            "config.json: field `sliding_window` is 4096, which is not supported: attention windows are not",
+        ),
+        (
+            "layer_types",
+            json!(["sliding_attention"]),
+            "config.json: field `layer_types` is [\"sliding_attention\"], which is not supported: every layer must be `full_attention`",
+        ),
+        (
+            "quantization",
+            json!({"group_size": 32, "bits": 4, "mode": "mxfp4"}),
+            "config.json: field `quantization.mode` is \"mxfp4\", which is not supported: only affine is",
+        ),
+        (
+            "quantization",
+            json!({"group_size": 64, "bits": 4, "lm_head": {"bits": 7, "group_size": 64}}),
+            "config.json: field `quantization.lm_head.bits` is 7, which is not supported: only 2, 3, 4, 5, 6 and 8 are",
+        ),
+        (
+            "quantization_config",
+            json!({"quant_method": "gptq", "bits": 4}),
+            "config.json: field `quantization_config.quant_method` is \"gptq\", which is not supported: convert the model with mlx_lm.convert first",
+        ),
+        (
+            "eos_token_id",
+            json!("</s>"),
+            "config.json: field `eos_token_id` is \"</s>\", expected a token id or a list of token ids",
+        ),
+    ];
+    for (field, replacement, message) in cases {
+        let mut value = llama();
+        value[field] = replacement;
+        assert_eq!(parse(&value).unwrap_err().to_string(), message, "{field}");
+    }
+}
+
+#[test]
+fn text_that_is_no_json_object() {
+    assert_eq!(
+        Chain(&ModelConfig::parse("{\"a\":").unwrap_err()).to_string(),
+        "config.json: not valid JSON: EOF while parsing a value at line 1 column 5"
+    );
+    assert!(matches!(
+        ModelConfig::parse("[]"),
+        Err(ModelConfigError::Field(FieldError::NotAnObject))
+    ));
+}
+
+#[test]
+fn a_huge_value_does_not_flood_the_message() {
+    let mut value = llama();
+    value["model_type"] = json!("x".repeat(10_000));
+    assert!(parse(&value).unwrap_err().to_string().len() < 200);
+}
