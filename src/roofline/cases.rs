@@ -16,12 +16,21 @@ const MEMORY: &str = "ram_gb";
 const ENGINE: &str = "engine";
 const RELEASE: &str = "engine_version";
 const KIND: &str = "kind";
+const NOTE: &str = "note";
 const MODEL: &str = "model_key";
 const FORMAT: &str = "quant";
 const PROMPT: &str = "prompt_tokens";
 const GENERATED: &str = "gen_tokens";
 const CONTEXT: &str = "ctx_avg";
 const BATCH: &str = "batch";
+const BANDWIDTH: &str = "bandwidth_gbs";
+const WEIGHTS: &str = "weights_gb_stated";
+
+/// Tables round a bandwidth by so much: 68 or 68.25, 800 or 819.
+const BANDWIDTH_ROUNDING: f64 = 0.03;
+
+/// Size of a file over what its format's name says.
+const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
 
 /// One row, understood.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,30 +53,20 @@ pub(crate) enum ReportedRate {
     Aggregate,
     /// Tokens of an answer over the whole time it took, prefill included.
     WallClock { generated: f64 },
+    /// Tokens of a server's answers to a batch of requests, over the time from the first request to the last answer.
+    Requests { generated: f64 },
 }
 
 impl ReportedRate {
-    fn parse(kind: &str, batch: u32, generated: u32) -> Self {
+    fn parse(kind: &str, note: &str, batch: u32, generated: u32) -> Self {
+        let answered = f64::from(generated);
         match kind {
-            "e2e_wall" if generated > 0 => Self::WallClock {
-                generated: f64::from(generated),
-            },
+            "e2e_wall" if generated > 0 => Self::WallClock { generated: answered },
+            "batch_aggregate" if generated > 0 && note.contains("e2e") => {
+                Self::Requests { generated: answered }
+            }
             _ if batch > 1 => Self::Aggregate,
             _ => Self::PerStream,
-        }
-    }
-
-    /// The rate that such a table would show.
-    pub(crate) fn of(self, prediction: &Prediction) -> Interval {
-        let rate = prediction.decode.tokens_per_second;
-        match self {
-            Self::PerStream => rate,
-            Self::Aggregate => prediction.decode.aggregate_tokens_per_second,
-            Self::WallClock { generated } => {
-                let waiting = prediction.prefill.first_token_seconds.p50;
-                let over_all = generated / (generated / rate.p50 + waiting);
-                rate.scale(over_all / rate.p50)
-            }
         }
     }
 }
@@ -96,14 +95,19 @@ pub(crate) type Row = BTreeMap<String, String>;
 
 impl Case {
     pub(crate) fn parse(row: &Row, shapes: &ShapeFile) -> Result<Self, CaseError> {
-        let gpu_cores = number(row, GPU_CORES)?;
-        let memory = number(row, MEMORY)?.map(|gib| Bytes::gib(u64::from(gib)));
-        let chip = chip::find(required(row, CHIP)?, gpu_cores, memory)?;
+        let chip = chip(row)?;
         let program = required(row, ENGINE)?;
         let release = optional(row, RELEASE).unwrap_or_default();
         let build = EngineBuild::named(engine(program)?, program, release);
         let format: WeightFormat = required(row, FORMAT)?.parse()?;
         let dimensions = shapes.dimensions(required(row, MODEL)?)?;
+        let weights = Weights::estimate(&dimensions, format);
+        // K mixes differ from file to file under one name. A size far off is that of something else.
+        let stated = decimal(row, WEIGHTS)?.map(|gigabytes| gigabytes * 1e9 / weights.resident().0 as f64);
+        let weights = match stated {
+            Some(share) if PLAUSIBLE_SIZE.contains(&share) => weights.scaled(share),
+            Some(_) | None => weights,
+        };
         let prompt_tokens = number(row, PROMPT)?;
         let generated = number(row, GENERATED)?.unwrap_or(0);
         let context_tokens =
@@ -112,10 +116,7 @@ impl Case {
         Ok(Self {
             chip,
             build,
-            model: ModelCost {
-                weights: Weights::estimate(&dimensions, format),
-                dimensions,
-            },
+            model: ModelCost { dimensions, weights },
             workload: Workload {
                 batch,
                 context_tokens,
@@ -124,8 +125,31 @@ impl Case {
                 kv_bits: KvBits::HALF,
             },
             prompt_known: prompt_tokens.is_some(),
-            reported: ReportedRate::parse(optional(row, KIND).unwrap_or_default(), batch, generated),
+            reported: ReportedRate::parse(
+                optional(row, KIND).unwrap_or_default(),
+                optional(row, NOTE).unwrap_or_default(),
+                batch,
+                generated,
+            ),
         })
+    }
+
+    /// The decode rate that the row's table would show.
+    pub(crate) fn reported_rate(&self, prediction: &Prediction, parameters: &Parameters) -> Interval {
+        let rate = prediction.decode.tokens_per_second;
+        let together = prediction.decode.aggregate_tokens_per_second;
+        match self.reported {
+            ReportedRate::PerStream => rate,
+            ReportedRate::Aggregate => together,
+            ReportedRate::WallClock { generated } => {
+                let waiting = prediction.prefill.first_token_seconds.p50;
+                rate.scale(generated / (generated + waiting * rate.p50))
+            }
+            ReportedRate::Requests { generated } => {
+                let waiting = f64::from(self.workload.batch) * parameters.decode.request_ms / 1e3;
+                together.scale(generated / (generated + waiting * rate.p50))
+            }
+        }
     }
 
     pub(crate) fn predict(&self, parameters: &Parameters) -> Prediction {
@@ -136,6 +160,29 @@ impl Case {
             &self.model,
             self.workload,
         )
+    }
+}
+
+/// The bin by name, GPU cores and memory; where they leave several, by the bandwidth that the row gives.
+fn chip(row: &Row) -> Result<&'static ChipVariant, CaseError> {
+    let gpu_cores = number(row, GPU_CORES)?;
+    let memory = number(row, MEMORY)?.map(|gib| Bytes::gib(u64::from(gib)));
+    let bandwidth = decimal(row, BANDWIDTH)?;
+    let found = chip::find(required(row, CHIP)?, gpu_cores, memory);
+    let (Err(UnknownChip::Ambiguous { name, .. }), Some(bandwidth)) = (&found, bandwidth) else {
+        return Ok(found?);
+    };
+    let near = |chip: &&ChipVariant| {
+        let stated = bandwidth * 1e9;
+        chip.name == *name && (chip.bandwidth.0 / stated - 1.0).abs() < BANDWIDTH_ROUNDING
+    };
+    match chip::catalogue()
+        .iter()
+        .filter(near)
+        .max_by_key(|chip| chip.gpu_cores)
+    {
+        Some(chip) => Ok(chip),
+        None => Ok(found?),
     }
 }
 
@@ -210,11 +257,32 @@ mod tests {
         let case = Case::parse(&row(&[("prompt_tokens", "512"), ("gen_tokens", "128")]), &shapes).unwrap();
         assert_eq!(case.workload.context_tokens, 576);
         assert_eq!(case.workload.batch, 1);
+        let resident = |gigabytes: &str| {
+            let cells = [("weights_gb_stated", gigabytes)];
+            Case::parse(&row(&cells), &shapes)
+                .unwrap()
+                .model
+                .weights
+                .resident()
+                .0 as f64
+        };
+        let named = resident("");
+        let tenth_more = resident(&format!("{:.9}", named * 1.1e-9));
+        assert!((tenth_more / named - 1.1).abs() < 1e-3, "a file's size counts");
+        assert_eq!(resident("4.9"), named, "that is another file");
 
         let message = |cells: &[(&str, &str)]| Case::parse(&row(cells), &shapes).unwrap_err().to_string();
         assert!(message(&[("quant", "q9")]).contains("`q9` is not a known weight format"));
         assert!(message(&[("model_key", "huge")]).contains("there are: tiny"));
         assert!(message(&[("batch", "many")]).contains("column `batch` is `many`"));
+        let max = |cells: &[(&str, &str)]| {
+            let bin = [("chip", "M4 Max"), ("gpu_cores", "")];
+            Case::parse(&row(&[&bin[..], cells].concat()), &shapes).map(|case| case.chip.gpu_cores)
+        };
+        assert_eq!(max(&[("bandwidth_gbs", "546")]).unwrap(), 40);
+        assert_eq!(max(&[("bandwidth_gbs", "400")]).unwrap(), 32);
+        let err = max(&[("bandwidth_gbs", "273")]).unwrap_err().to_string();
+        assert!(err.contains("different bandwidths"), "{err}");
         assert!(message(&[("engine", "")]).contains("column `engine` is missing or empty"));
     }
 }

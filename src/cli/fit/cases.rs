@@ -59,8 +59,9 @@ fn added(case: &Result<Case, CaseError>) -> [String; 6] {
     let Ok(case) = case else {
         return Default::default();
     };
-    let prediction = case.predict(Parameters::built_in());
-    let rate = case.reported.of(&prediction);
+    let parameters = Parameters::built_in();
+    let prediction = case.predict(parameters);
+    let rate = case.reported_rate(&prediction, parameters);
     let Prediction { decode, prefill } = prediction;
     let known = |value: String| if case.prompt_known { value } else { String::new() };
     [

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! t     = ⁴√(t_mem⁴ + t_alu⁴) + (B−1)·P·c_b/cores + t_launch + t_program
-//! t_mem = (W_dense + W_experts(B)/ε + κ·KV + σ·state) / (η·BW)
+//! t_mem = (W_dense + W_experts(B)/ε + κ·KV + κ_q·KV·queries/key + σ·state) / (η·BW)
 //! t_alu = P·c/cores                                   unpacking weights, by how they are packed
 //! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
 //! ```
@@ -67,6 +67,8 @@ pub(crate) struct StepWork {
     pub(crate) dense: f64,
     pub(crate) experts: f64,
     pub(crate) kv: f64,
+    /// Bytes of the KV caches, counted once for every query head that looks at them.
+    pub(crate) attended: f64,
     pub(crate) states: f64,
     /// Weights that one token multiplies with, in 10⁹.
     pub(crate) active_billions: f64,
@@ -93,6 +95,7 @@ impl StepWork {
             dense,
             experts: (model.weights.streamed(dimensions, batch).0 as f64 - dense).max(0.0),
             kv: 0.0,
+            attended: 0.0,
             states: 0.0,
             active_billions: dimensions.active_parameters() as f64 / 1e9,
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
@@ -118,14 +121,17 @@ impl StepWork {
                     kv_heads,
                     ..
                 } => {
+                    let queries = f64::from(heads) / f64::from(kv_heads.max(1));
                     work.kv += bytes;
-                    work.queries_per_key += f64::from(heads) / f64::from(kv_heads.max(1)) / work.layers;
+                    work.attended += bytes * queries;
+                    work.queries_per_key += queries / work.layers;
                     if window.is_some() {
                         work.windowed_layers = work.layers;
                     }
                 }
                 Attention::Latent { heads, .. } => {
                     work.kv += bytes;
+                    work.attended += bytes * f64::from(heads);
                     work.queries_per_key += f64::from(heads) / work.layers;
                 }
             }
@@ -143,15 +149,13 @@ impl DecodeParameters {
     pub(crate) fn step_time(&self, work: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> StepTime {
         let p = self.engine(build.engine);
         let cores = f64::from(chip.gpu_cores);
-        let kv_traffic = if build.flash_attention {
-            p.kv_traffic
+        // Without flash attention every query head writes its scores out and reads them again.
+        let cache = if build.flash_attention {
+            work.kv * p.kv_traffic
         } else {
-            self.early.kv_traffic
+            work.kv * self.early.kv_traffic + work.attended * self.early.query_traffic
         };
-        let bytes = work.dense
-            + work.experts / p.expert_efficiency
-            + work.kv * kv_traffic
-            + work.states * p.state_traffic;
+        let bytes = work.dense + work.experts / p.expert_efficiency + cache + work.states * p.state_traffic;
         let memory = bytes / self.bandwidth(chip);
         let per_billion = match Packing::of(build.engine, work.bits_per_weight) {
             Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),

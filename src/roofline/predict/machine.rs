@@ -185,7 +185,7 @@ impl MeasuredMachine {
         };
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
         PrefillTime {
-            compute: work.matrices / experts / flops + p.score_cost * work.scores / self.float_flops,
+            compute: work.matrices / experts / flops + p.attention_flops(work) / self.float_flops,
             reading: work.read / self.read,
             fixed: step.overhead,
         }
@@ -282,6 +282,7 @@ mod tests {
             dense: 3.98e9,
             experts: 0.0,
             kv: 0.0,
+            attended: 0.0,
             states: 0.0,
             active_billions: 7.07,
             bits_per_weight: 4.5,
@@ -310,6 +311,7 @@ mod tests {
             dense: millions * 1e6 * bits_per_weight / 8.0,
             experts: 0.0,
             kv: 0.0,
+            attended: 0.0,
             states: 0.0,
             active_billions: millions / 1e3,
             bits_per_weight,

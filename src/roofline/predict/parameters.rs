@@ -18,7 +18,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Raised when a constant is added, dropped or changes its meaning.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -58,6 +58,8 @@ pub(crate) struct DecodeParameters {
     pub(crate) early: EarlyBuild,
     /// Milliseconds per step that a program adds to its kernels'.
     pub(crate) program_ms: BTreeMap<String, f64>,
+    /// Milliseconds per request between its arrival and its end in which a server decodes nothing for it.
+    pub(crate) request_ms: f64,
     /// Bins that were measured, by name and GPU cores: what multiplies their bandwidth.
     pub(crate) chips: BTreeMap<String, BTreeMap<u32, f64>>,
     /// Releases of engines that were measured: what multiplies their step time.
@@ -95,14 +97,18 @@ pub(crate) struct EarlyBuild {
     /// Times that launches cost; on two dies.
     pub(crate) launch: f64,
     pub(crate) ultra_launch: f64,
-    /// Times that the bytes of the KV cache count without flash attention.
+    /// Times that the bytes of the KV cache count without flash attention, and what they count again for each query
+    /// head.
     pub(crate) kv_traffic: f64,
+    pub(crate) query_traffic: f64,
 }
 
 /// See [`super::prefill`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PrefillParameters {
+    /// Operations per second of one GPU core that matrix products of a plain engine reach, in 10¹².
+    pub(crate) tflops: ByGeneration,
     pub(crate) mlx: EnginePrefill,
     pub(crate) llama_cpp: EnginePrefill,
     /// Milliseconds that a server takes instead of its engine's fixed ones.
@@ -114,16 +120,18 @@ pub(crate) struct PrefillParameters {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EnginePrefill {
-    /// Effective operations per second of one GPU core, in 10¹².
-    pub(crate) tflops: ByGeneration,
+    /// How far the engine's kernels exploit the cores, relative to others; and what differs by generation.
+    pub(crate) utilization: f64,
+    pub(crate) generation_utilization: ByGeneration,
     /// How many times faster matrix units are, where the chip has them and the engine uses them.
     pub(crate) matrix_units: f64,
     /// Share of the rate that is left after unpacking weights.
     pub(crate) packing: ByPacking,
     /// Prompt length at which half the rate is reached, in tokens.
     pub(crate) half_tokens: f64,
-    /// Times that operations of attention scores count.
+    /// Times that operations of attention scores count, and those of linear layers' recurrences.
     pub(crate) score_cost: f64,
+    pub(crate) recurrence_cost: f64,
     /// Share of the rate that is left where tokens go to experts.
     pub(crate) expert_efficiency: f64,
     /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for the GPU again.

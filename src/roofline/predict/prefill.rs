@@ -1,7 +1,7 @@
 //! Prefill and the time to the first token.
 //!
 //! ```text
-//! t = (F_weights/e + a·F_scores)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
+//! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
 //! ```
 //!
 //! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the weights that n tokens
@@ -10,9 +10,10 @@
 
 use super::build::EngineBuild;
 use super::decode::StepWork;
-use super::parameters::{Packing, PrefillParameters};
+use super::parameters::{EnginePrefill, Packing, PrefillParameters};
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::ChipVariant;
+use crate::roofline::dimensions::Attention;
 
 /// Share of the data sheet's bandwidth at which a prompt's weights are read.
 const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
@@ -36,6 +37,8 @@ pub(crate) struct PrefillWork {
     /// Operations.
     pub(crate) matrices: f64,
     pub(crate) scores: f64,
+    /// Of linear layers, whose state goes from token to token.
+    pub(crate) recurrence: f64,
     /// Bytes.
     pub(crate) read: f64,
     pub(crate) resident: f64,
@@ -50,10 +53,18 @@ impl PrefillWork {
             .min(workload.prompt_tokens.saturating_sub(1));
         let tokens = workload.prompt_tokens.max(1) - cached;
         let (matrices, scores) = model.dimensions.prefill_flops(tokens, cached);
+        let recurrence: f64 = model
+            .dimensions
+            .layers
+            .iter()
+            .filter(|layer| matches!(layer.attention, Attention::GatedDelta { .. }))
+            .map(|layer| layer.attention.score_flops(tokens, cached))
+            .sum();
         Self {
             tokens: f64::from(tokens),
             matrices,
-            scores,
+            scores: scores - recurrence,
+            recurrence,
             read: model.weights.streamed(&model.dimensions, tokens).0 as f64,
             resident: model.weights.resident().0 as f64,
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
@@ -86,6 +97,13 @@ impl PrefillTime {
     }
 }
 
+impl EnginePrefill {
+    /// Operations of attention, in those of matrix products that take as long.
+    pub(super) fn attention_flops(&self, work: &PrefillWork) -> f64 {
+        self.score_cost * work.scores + self.recurrence_cost * work.recurrence
+    }
+}
+
 impl PrefillParameters {
     /// On a chip by its data sheet.
     pub(crate) fn time(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> PrefillTime {
@@ -96,14 +114,15 @@ impl PrefillParameters {
             1.0
         };
         let packing = p.packing.of(Packing::of(build.engine, work.bits_per_weight));
-        let rate =
-            p.tflops.of(chip.generation) * 1e12 * f64::from(chip.gpu_cores) * units * packing * work.tokens
-                / (work.tokens + p.half_tokens);
+        let tflops =
+            self.tflops.of(chip.generation) * p.utilization * p.generation_utilization.of(chip.generation);
+        let rate = tflops * 1e12 * f64::from(chip.gpu_cores) * units * packing * work.tokens
+            / (work.tokens + p.half_tokens);
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
         let release = build.release.as_ref().and_then(|name| self.releases.get(name));
         let release = release.copied().unwrap_or(1.0);
         PrefillTime {
-            compute: (work.matrices / experts + p.score_cost * work.scores) / rate * release,
+            compute: (work.matrices / experts + p.attention_flops(work)) / rate * release,
             reading: work.read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
             fixed: self.fixed_ms(work, build) / 1e3 * release,
         }

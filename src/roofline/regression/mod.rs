@@ -155,8 +155,7 @@ fn fit_decode(
         observed
             .iter()
             .map(|(row, seconds, waiting)| {
-                let step = parameters.step_time(&row.step, row.chip(), &row.case.build).total;
-                ((step + waiting).ln() - seconds) / row.decode_deviation
+                (reported_step(row, &parameters, *waiting).ln() - seconds) / row.decode_deviation
             })
             .collect()
     });
@@ -169,8 +168,18 @@ fn waiting_per_token(row: &Measurement, prefill: &PrefillParameters) -> f64 {
         ReportedRate::WallClock { generated } => {
             prefill.time(&row.prefill, row.chip(), &row.case.build).total() / generated
         }
-        ReportedRate::PerStream | ReportedRate::Aggregate => 0.0,
+        ReportedRate::PerStream | ReportedRate::Aggregate | ReportedRate::Requests { .. } => 0.0,
     }
+}
+
+/// Seconds of one step by what the row's table counts, where prefill adds `waiting` to it.
+fn reported_step(row: &Measurement, decode: &DecodeParameters, waiting: f64) -> f64 {
+    let step = decode.step_time(&row.step, row.chip(), &row.case.build).total;
+    let requests = match row.case.reported {
+        ReportedRate::Requests { generated } => row.step.batch * decode.request_ms / 1e3 / generated,
+        ReportedRate::PerStream | ReportedRate::Aggregate | ReportedRate::WallClock { .. } => 0.0,
+    };
+    step + waiting + requests
 }
 
 /// Parameters at the priors' means, with these maps empty.

@@ -5,12 +5,15 @@ use std::fmt::Write;
 
 use super::rows::Measurement;
 use super::validate::{LeftOut, Prediction, Validation, quantile};
+use crate::roofline::cases::ReportedRate;
 use crate::roofline::predict::spread::{Familiarity, Stratum};
 
 /// Times that the rows are drawn anew for a confidence interval.
 const RESAMPLES: usize = 400;
 /// What the rule of thumb takes for the share of bandwidth that is reached.
 const THUMB_SHARE: f64 = 0.70;
+/// Contexts in one step of so many tokens are alike.
+const FLOOR_CONTEXT_TOKENS: u32 = 400;
 
 pub(super) fn write(rows: &[Measurement], validation: &Validation) -> String {
     let mut page = String::new();
@@ -111,6 +114,8 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         writeln!(page, "| {} | {} |", left_out.as_str(), cells(&errors))?;
     }
 
+    floor(page, rows)?;
+
     writeln!(page, "\n### Intervals\n")?;
     writeln!(
         page,
@@ -137,6 +142,54 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         writeln!(page)?;
     }
     Ok(())
+}
+
+/// What two tables say of the same thing: no predictor that does not know who measured can be nearer than half of it.
+fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
+    // By machine, kernels, model, weights and kind of figure, then by release; ln of the rates.
+    let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.case.workload.batch == 1) {
+        let requests = matches!(row.case.reported, ReportedRate::Requests { .. });
+        let (Some(seconds), false) = (row.step_seconds(), requests) else {
+            continue;
+        };
+        let chip = row.chip();
+        let build = &row.case.build;
+        let context = row.case.workload.context_tokens / FLOOR_CONTEXT_TOKENS;
+        let key = (
+            &chip.name,
+            chip.gpu_cores,
+            build.engine,
+            &row.model,
+            &row.format,
+            context,
+        );
+        let release = build.release().unwrap_or_default();
+        let releases = configurations.entry(key).or_default();
+        releases.entry(release).or_default().push(-seconds.ln());
+    }
+    let mut apart = Vec::new();
+    for releases in configurations.values() {
+        let figures: Vec<f64> = releases
+            .values()
+            .filter_map(|rates| quantile(rates.clone(), 0.5))
+            .collect();
+        for (index, figure) in figures.iter().enumerate() {
+            apart.extend(figures[..index].iter().map(|other| (figure - other).abs()));
+        }
+    }
+    let half =
+        |share: f64| quantile(apart.clone(), share).map_or(0.0, |apart| (apart / 2.0).exp_m1() * 100.0);
+    writeln!(page, "\n### Noise floor\n")?;
+    writeln!(
+        page,
+        "The same bin, kernels, model and format, measured twice under different names of program or release, contexts within \
+         {FLOOR_CONTEXT_TOKENS} tokens: {} pairs. From the middle of its pair a figure is off by {:.1} % in the median and by \
+         {:.1} % at p90. No predictor can be nearer to such rows unless it has learnt who measured.",
+        apart.len(),
+        half(0.5),
+        half(0.9)
+    )
 }
 
 pub(super) fn class(row: &Measurement) -> (String, String) {

@@ -20,6 +20,7 @@ const BATCH_FACTOR: f64 = 1.5;
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub(crate) model: String,
+    pub(crate) format: String,
     pub(crate) program: String,
     pub(crate) case: Case,
     pub(crate) step: StepWork,
@@ -55,6 +56,7 @@ impl Measurement {
         };
         Ok(Self {
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
+            format: optional(row, "quant").unwrap_or_default().to_owned(),
             program: optional(row, "engine").unwrap_or_default().to_owned(),
             step: StepWork::new(&case.model, case.workload),
             prefill: PrefillWork::new(&case.model, case.workload),
@@ -77,7 +79,7 @@ impl Measurement {
     /// Seconds of one decode step; of a wall-clock row, those per token.
     pub(super) fn step_seconds(&self) -> Option<f64> {
         let together = match self.case.reported {
-            ReportedRate::Aggregate => self.step.batch,
+            ReportedRate::Aggregate | ReportedRate::Requests { .. } => self.step.batch,
             ReportedRate::PerStream | ReportedRate::WallClock { .. } => 1.0,
         };
         self.decode_rate.map(|rate| together / rate)
@@ -106,7 +108,8 @@ pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>,
     Ok(rows)
 }
 
-/// Rows of one bin, release and model are not independent: n of them weigh as much as √n.
+/// Rows of one bin, release and model are not independent: n of them weigh as much as √n, and as one where they are
+/// prompts, which share how the machine was throttled.
 fn share_weight(rows: &mut [Measurement]) {
     let key = |row: &Measurement| {
         let chip = row.chip();
@@ -124,6 +127,6 @@ fn share_weight(rows: &mut [Measurement]) {
     for row in rows {
         let factor = sizes[&key(row)].sqrt().sqrt();
         row.decode_deviation *= factor;
-        row.prefill_deviation *= factor;
+        row.prefill_deviation *= factor * factor;
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::rows::Measurement;
-use super::{Constants, constants, waiting_per_token};
+use super::{Constants, constants, reported_step, waiting_per_token};
 use crate::roofline::chip::ChipTier;
 use crate::roofline::predict::Engine;
 use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
@@ -228,11 +228,8 @@ pub(super) fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
 }
 
 fn decode_error(constants: &Constants, row: &Measurement) -> Option<f64> {
-    let step = constants
-        .decode
-        .step_time(&row.step, row.chip(), &row.case.build)
-        .total;
-    let predicted = step + waiting_per_token(row, &constants.prefill);
+    let waiting = waiting_per_token(row, &constants.prefill);
+    let predicted = reported_step(row, &constants.decode, waiting);
     row.step_seconds().map(|measured| (measured / predicted).ln())
 }
 
