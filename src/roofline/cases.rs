@@ -32,6 +32,9 @@ const BANDWIDTH_ROUNDING: f64 = 0.03;
 /// Size of a file over what its format's name says.
 const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
 
+/// Columns without which no row can be predicted.
+pub(crate) const REQUIRED: [&str; 4] = [CHIP, ENGINE, MODEL, FORMAT];
+
 /// One row, understood.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Case {
