@@ -341,6 +341,15 @@ fn amendments<'a>(
         .collect()
 }
 
+/// Short, as a column of `kubectl get` should be.
+fn seconds(seconds: f64) -> String {
+    if seconds < 0.9995 {
+        format!("{:.0}ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.2}s")
+    }
+}
+
 fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> ModelDeploymentStatus {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let deployment = view.deployment;
@@ -369,11 +378,7 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
             .map(|(name, _)| name.to_owned())
             .or(before.current_revision),
         tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
-        time_to_first_token: Some(
-            view.figures
-                .first_token_seconds
-                .show(|seconds| format!("{seconds:.2}s")),
-        ),
+        time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
         conditions: Vec::new(),
     }
 }

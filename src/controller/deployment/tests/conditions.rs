@@ -235,7 +235,7 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     };
     scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
     scene.step();
-    assert_eq!(pairs(&scene), ["90.0/85.1", "0.50s/0.70s"]);
+    assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
     scene.check_condition(
         condition_type::OBJECTIVES_MET,
         "False ObjectivesMissed: first token after 0.70 s, spec.objectives.timeToFirstToken.max is 500ms",
