@@ -17,6 +17,8 @@ mod apiserver;
 mod harness;
 #[path = "bench/overhead.rs"]
 mod overhead;
+#[path = "bench/plan.rs"]
+mod plan;
 #[path = "bench/resident.rs"]
 mod resident;
 #[path = "bench/stats.rs"]
@@ -34,6 +36,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("resident", resident::run),
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
+    ("plan", plan::run),
 ];
 
 fn main() {

@@ -11,6 +11,7 @@ mod faults;
 mod harness;
 mod manifest_dir;
 mod openai;
+mod plan;
 mod silence;
 mod story;
 mod up;

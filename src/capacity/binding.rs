@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::instance::{Group, Limit, Placement};
+use super::instance::{Group, Limit, MAX_FACTOR, Placement, TOLERANCE};
 use super::question::{Judged, Question};
 use super::search::{self, Capacity};
 use super::working::Working;
@@ -67,6 +67,9 @@ pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: What
             why: "The replicas that must be there do not fit beside one another".to_owned(),
         });
     };
+    if capacity.factor >= MAX_FACTOR * (1.0 - TOLERANCE) {
+        return None;
+    }
     // The models that stop growth: they are answered no more than the factor.
     let models = working.judged.models.iter().enumerate();
     let limited = models.filter(|(model, planned)| {

@@ -200,7 +200,9 @@ impl Placement {
 
     /// Requests per second of `model` that are answered in all.
     pub(super) fn answered(&self, model: usize) -> f64 {
-        self.of(model).map(|(nodes, rate)| f64::from(nodes) * rate).sum()
+        let each = self.of(model).map(|(nodes, rate)| f64::from(nodes) * rate);
+        // Of nothing, the sum of floats is −0.
+        each.fold(0.0, |sum, one| sum + one)
     }
 
     fn of(&self, model: usize) -> impl Iterator<Item = (u32, f64)> {

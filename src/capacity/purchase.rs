@@ -32,9 +32,19 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
         ..PlanPurchase::default()
     };
     let found = bound.and_then(|bound| cheapest(shop.instance, bound));
-    let Some((counts, lower_bound)) = found else {
+    let Some((mut counts, lower_bound)) = found else {
         return purchase;
     };
+    let mut others = Vec::new();
+    if shop.buys(&counts) {
+        others = shop.alternatives(&counts);
+        // Of what is not proven to be the least, one offer by itself may be less.
+        if let Some(first) = others.first_mut()
+            && cost(shop.instance, first) < cost(shop.instance, &counts)
+        {
+            std::mem::swap(first, &mut counts);
+        }
+    }
     let price = cost(shop.instance, &counts);
     let best = shop.basket(&counts);
     // Of Macs there are whole numbers only.
@@ -45,9 +55,7 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
         (lower_bound - 1e-3 * f64::from(best.nodes)).ceil().max(0.0)
     };
     purchase.proven = lower_bound >= price * (1.0 - 1e-6) - 1e-6;
-    if !best.items.is_empty() {
-        purchase.alternatives = shop.alternatives(&counts, &best);
-    }
+    purchase.alternatives = others.iter().map(|counts| shop.basket(counts)).collect();
     purchase.best = Some(best);
     purchase
 }
@@ -88,7 +96,7 @@ impl Shop<'_> {
         let sum = |value: fn(&NodeClass) -> Option<f64>| -> Option<f64> {
             bought()
                 .map(|(offer, count)| Some(value(offer)? * f64::from(*count)))
-                .sum()
+                .try_fold(0.0, |sum, one: Option<f64>| Some(sum + one?))
         };
         PlanBasket {
             items: bought()
@@ -107,27 +115,27 @@ impl Shop<'_> {
         }
     }
 
+    fn buys(&self, counts: &[u32]) -> bool {
+        counts[self.owned..].iter().any(|count| *count > 0)
+    }
+
     /// The least that was found to survive the loss of a node, and each offer by itself; the cheapest first.
-    fn alternatives(&self, best: &[u32], basket: &PlanBasket) -> Vec<PlanBasket> {
+    fn alternatives(&self, best: &[u32]) -> Vec<Vec<u32>> {
         let offers = self.owned..self.instance.classes.len();
-        let mut alone: Vec<Vec<u32>> = offers
-            .clone()
+        let mut others: Vec<Vec<u32>> = offers
             .take(MAX_ALONE)
             .filter_map(|offer| self.alone(offer))
             .collect();
-        let starts: Vec<&Vec<u32>> = alone.iter().collect();
-        let spare = (!basket.survives_node_loss)
-            .then(|| self.with_spare(best, &starts))
-            .flatten();
-        alone.extend(spare);
-        alone.retain(|counts| counts != best);
-        alone.sort_by(|a, b| {
-            cost(self.instance, a)
-                .total_cmp(&cost(self.instance, b))
-                .then_with(|| a.cmp(b))
+        if !self.survives(best) {
+            others.extend(self.with_spare(best, &others));
+        }
+        others.retain(|counts| counts != best);
+        others.sort_by(|a, b| {
+            let prices = (cost(self.instance, a), cost(self.instance, b));
+            prices.0.total_cmp(&prices.1).then_with(|| a.cmp(b))
         });
-        alone.dedup();
-        alone.iter().map(|counts| self.basket(counts)).collect()
+        others.dedup();
+        others
     }
 
     /// The least of one offer that is enough.
@@ -147,9 +155,9 @@ impl Shop<'_> {
     }
 
     /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a node.
-    fn with_spare(&self, best: &[u32], others: &[&Vec<u32>]) -> Option<Vec<u32>> {
+    fn with_spare(&self, best: &[u32], others: &[Vec<u32>]) -> Option<Vec<u32>> {
         let mut found: Option<(f64, Vec<u32>)> = None;
-        for start in std::iter::once(best).chain(others.iter().map(|counts| counts.as_slice())) {
+        for start in std::iter::once(best).chain(others.iter().map(Vec::as_slice)) {
             for offer in self.owned..self.instance.classes.len() {
                 for spare in 1..=MAX_SPARE {
                     let mut counts = start.to_vec();

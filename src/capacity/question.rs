@@ -10,6 +10,7 @@ use crate::roofline::admission::{
     Verdict, suggestions,
 };
 use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
+use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Constraint, Engine, Hardware, Interval, Parameters};
 use crate::units::{Bytes, BytesPerSecond};
 
@@ -23,6 +24,8 @@ pub(crate) struct NodeClass {
     pub(crate) nodes: u32,
     /// `None`: nobody can tell how fast they are.
     pub(crate) hardware: Option<Hardware>,
+    /// What runs there have taught about its speed.
+    pub(crate) calibrations: Vec<Calibration>,
     /// Memory bandwidth, by the data sheet or the probe.
     pub(crate) bandwidth: Option<BytesPerSecond>,
     /// Memory that models may use.
@@ -107,7 +110,7 @@ impl NodeClass {
                 resident: Bytes::ZERO,
             }],
             hardware: self.hardware,
-            calibrations: &[],
+            calibrations: &self.calibrations,
             commitments: &[Commitment {
                 replica: "what runs there".to_owned(),
                 share: self.committed,
@@ -121,7 +124,9 @@ impl Fit {
     pub(crate) fn new(model: &PlannedModel, class: &NodeClass) -> Self {
         let parameters = Parameters::built_in();
         let verdict = class.with_supply(|supply| Verdict::new(&model.ask(), supply, parameters));
-        let load = class.hardware.map(|hardware| load(model, hardware, parameters));
+        let load = class
+            .hardware
+            .map(|hardware| load(model, hardware, &class.calibrations, parameters));
         Self { verdict, load }
     }
 
@@ -170,7 +175,12 @@ impl Fit {
 
 /// At the average request: the prompt prefilled whole, the answer decoded at the context it has halfway, with all
 /// streams busy, which is how a node is when it is saturated.
-fn load(model: &PlannedModel, hardware: Hardware, parameters: &Parameters) -> Load {
+fn load(
+    model: &PlannedModel,
+    hardware: Hardware,
+    calibrations: &[Calibration],
+    parameters: &Parameters,
+) -> Load {
     let ask = Ask {
         model: &model.served,
         engine: Engine::Mlx,
@@ -186,7 +196,7 @@ fn load(model: &PlannedModel, hardware: Hardware, parameters: &Parameters) -> Lo
             }),
         },
     };
-    let speed = Speed::new(&ask, hardware, parameters);
+    let speed = Speed::new(&ask, hardware, parameters).calibrated(&model.served.cost, calibrations);
     let prefill = speed.first_token.p90;
     let together = speed.decode.p10 * f64::from(model.demand.max_concurrency.max(1));
     Load {

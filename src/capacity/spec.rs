@@ -235,12 +235,12 @@ fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanErro
     for (index, mac) in macs.iter().enumerate() {
         let field = format!("{list}[{index}]");
         let mut class = node_class(mac, &field)?;
-        let taken = |name: &str| classes.iter().any(|known| known.name == name);
-        if mac.name.is_none() && taken(&class.name) {
-            // Bins of one chip.
+        let namesake = classes.iter().find(|known| known.name == class.name);
+        let other_bin = namesake.is_some_and(|known| known.chip != class.chip);
+        if mac.name.is_none() && other_bin {
             class.name = format!("{} {}", class.chip, class.name);
         }
-        if taken(&class.name) {
+        if classes.iter().any(|known| known.name == class.name) {
             let message = format!(
                 "`{}` is there twice; add the counts together, or give each a name of its own",
                 class.name
@@ -280,6 +280,7 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
         chip: chip.to_string(),
         nodes: mac.count,
         hardware: Some(Hardware::Chip(chip)),
+        calibrations: Vec::new(),
         bandwidth: Some(chip.bandwidth),
         allocatable: allocatable(memory, None),
         held: Bytes::ZERO,
@@ -325,7 +326,9 @@ pub(crate) fn current_fleet(
             .gpu_cores
             .map_or(String::new(), |cores| format!(" ({cores} GPU cores)"));
         let chip = format!("{}{cores}", status.chip.name);
-        let alike = format!("{chip}, {}", status.capacity.memory);
+        let memory = quantity::parse_bytes(&status.capacity.memory)
+            .map_or(status.capacity.memory.clone(), |memory| memory.to_string());
+        let alike = format!("{chip}, {memory}");
         // What runs on it makes a node unlike any other.
         let name = if held > Bytes::ZERO {
             format!("{alike}, {}", state.name)
@@ -345,6 +348,7 @@ pub(crate) fn current_fleet(
             chip,
             nodes: 1,
             hardware: state.hardware,
+            calibrations: state.calibrations.clone(),
             bandwidth: measured.or(nominal).map(BytesPerSecond),
             allocatable: state.allocatable,
             held,
@@ -360,6 +364,7 @@ pub(crate) fn current_fleet(
                 let slower = class.bandwidth < known.bandwidth;
                 if slower {
                     known.hardware = class.hardware;
+                    known.calibrations = class.calibrations;
                     known.bandwidth = class.bandwidth;
                 }
             }

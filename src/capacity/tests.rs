@@ -10,10 +10,11 @@ fn need() -> impl Strategy<Value = Option<Need>> {
     let some = (
         1u64..12,
         0.0f64..0.4,
-        prop_oneof![2 => Just(0.0), 1 => 0.05f64..0.4],
+        prop_oneof![2 => Just(0.0), 1 => 0.05f64..0.7],
         0.01f64..0.5,
-        0.0f64..1.0,
-        prop_oneof![2 => Just(None), 1 => (0.05f64..2.0).prop_map(Some)],
+        // Little decoding: then prefills decide, by the objectives of others and by who waits.
+        prop_oneof![1 => 0.0f64..0.05, 1 => 0.0f64..1.0],
+        prop_oneof![2 => Just(None), 1 => (0.01f64..1.0).prop_map(Some)],
     )
         .prop_map(|(memory, kept, promised, prefill, decode, wait)| Need {
             memory: Bytes(memory),
@@ -118,7 +119,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// On small questions the answer is the one that trying everything gives, and it says that it is proven.
     #[test]
@@ -131,6 +132,19 @@ proptest! {
                 prop_assert!(capacity.proven(), "{capacity:?}");
                 prop_assert_eq!(capacity.placement.unwrap().check(&instance), Ok(()));
             }
+        }
+    }
+
+    /// The exact search finds it with no help from a placement that is known already.
+    #[test]
+    fn the_exact_search_needs_no_start(instance in instances(2, 2, 3)) {
+        match (exact::solve(&instance, Goal::MostDemand, None), brute_force(&instance)) {
+            (Search::Found(answer), Some(factor)) => {
+                prop_assert!(close(answer.value, factor), "{} instead of {factor}", answer.value);
+                prop_assert!(answer.proven());
+            }
+            (Search::Impossible, None) => {}
+            (found, factor) => prop_assert!(false, "{found:?}, by trial {factor:?}"),
         }
     }
 
@@ -245,7 +259,7 @@ fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
     assert!(close(factor, 0.8) && proven, "{factor}");
 }
 
-/// 500 nodes of 10 classes and 100 models, by a fixed arithmetic sequence: no placement can be more than a quarter above
+/// 500 nodes of 10 classes and 100 models, by a fixed arithmetic sequence: no placement can be more than a twentieth above
 /// the one that is found.
 #[test]
 fn a_large_fleet_is_planned_within_the_stated_bound() {
@@ -303,5 +317,5 @@ fn a_large_fleet_is_planned_within_the_stated_bound() {
     let placement = capacity.placement.as_ref().unwrap();
     assert_eq!(placement.check(&instance), Ok(()));
     let gap = capacity.bound / capacity.factor - 1.0;
-    assert!(gap < 0.25, "gap {gap}");
+    assert!(gap < 0.05, "gap {gap}");
 }

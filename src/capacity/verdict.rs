@@ -62,7 +62,8 @@ pub(crate) fn answer(question: &Question) -> PlanVerdict {
     let tokens: f64 = served
         .map(|model| &question.models[model])
         .map(|model| model.requests_per_second * f64::from(model.answer_tokens))
-        .sum();
+        // Of nothing, the sum of floats is −0.
+        .fold(0.0, |sum, one| sum + one);
     let mut verdict = PlanVerdict {
         feasible,
         summary: String::new(),

@@ -155,7 +155,8 @@ impl Working<'_> {
     pub(super) fn headroom(&self) -> PlanHeadroom {
         let sum = |value: &dyn Fn(&Group) -> f64| -> f64 {
             let each = self.placement.groups.iter();
-            each.map(|group| f64::from(group.nodes) * value(group)).sum()
+            each.map(|group| f64::from(group.nodes) * value(group))
+                .fold(0.0, |sum, one| sum + one)
         };
         let classes = || self.judged.classes.iter();
         let all = |value: &dyn Fn(&NodeClass) -> f64| -> f64 {
@@ -164,7 +165,7 @@ impl Working<'_> {
         let nodes = all(&|_| 1.0).max(1.0);
         let tokens: f64 = (0..self.judged.models.len())
             .map(|model| self.placement.answered(model) * f64::from(self.judged.models[model].answer_tokens))
-            .sum();
+            .fold(0.0, |sum, one| sum + one);
         PlanHeadroom {
             memory_used_bytes: (sum(&|group| self.memory(group).0 as f64) + all(&|class| class.held.0 as f64))
                 as u64,

@@ -28,7 +28,8 @@ const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The model: its directory, its config.json, hf://OWNER/NAME (with @REVISION if wanted), https:// and a
-    /// directory there, or FILE.json#NAME for a table of shapes. Of remote ones headers are read, no weights.
+    /// directory there, a published one by its name (Qwen3-8B-4bit), or FILE.json#NAME for a table of shapes. Of
+    /// remote ones headers are read, no weights.
     #[arg(required_unless_present = "cases", conflicts_with = "cases")]
     model: Option<String>,
     /// The chip, such as "Apple M4 Pro". Without it: this machine.
@@ -62,7 +63,7 @@ pub(super) struct Args {
     /// Bits of an element of the KV cache: 4, 8, 16 or 32.
     #[arg(long, value_name = "BITS", default_value_t = 16, value_parser = kv_bits)]
     kv_bits: u32,
-    /// Format of the weights, for FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
+    /// Format of the weights, for names and FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
     #[arg(long, value_name = "FORMAT")]
     quantization: Option<WeightFormat>,
     /// How the answer is printed.

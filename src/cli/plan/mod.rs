@@ -5,6 +5,8 @@ mod html;
 mod macs;
 mod manifest;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
@@ -48,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FORMAT")]
     quantization: Option<String>,
     /// Requests that arrive per second.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     requests_per_second: Option<f64>,
     /// Tokens of the average prompt.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -66,10 +68,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
     /// Tokens per second that each stream must get.
-    #[arg(long, value_name = "TOKENS/S")]
+    #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
     decode: Option<f64>,
     /// The longest wait for the first token, such as 3s.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     first_token: Option<String>,
     /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi 90W @ 2199": count, GPU cores, memory, watts and price of one.
     #[arg(long, value_name = "MACS", conflicts_with_all = ["current", "compare"])]

@@ -57,6 +57,9 @@ pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
     ) else {
         return String::new();
     };
+    if memory == 0.0 && speed == 0.0 {
+        return "Neither twice the memory nor chips twice as fast would be enough.\n".to_owned();
+    }
     format!(
         "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times.\n",
         number(memory),

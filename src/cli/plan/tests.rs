@@ -1,0 +1,163 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+const DEMAND: [&str; 8] = [
+    "--model=qwen3-8b-4bit",
+    "--requests-per-second=0.05",
+    "--prompt=500",
+    "--answer=100",
+    "--context=1024",
+    "--concurrency=2",
+    "--first-token=30s",
+    "--decode=2",
+];
+const FLEET: &str = "--fleet=2 x M4 16Gi";
+
+/// The flags of [`DEMAND`] with some replaced or added.
+fn run_with(changed: &[&str]) -> Result<ExitStatus, Failure> {
+    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    let kept = DEMAND
+        .into_iter()
+        .chain([FLEET])
+        .filter(|flag| !changed.iter().any(|other| name(other) == name(flag)))
+        .filter(|flag| !(name(flag) == "--fleet" && changed.iter().any(|other| name(other) == "--compare")));
+    let words = std::iter::once("rooflet")
+        .chain(kept)
+        .chain(changed.iter().copied());
+    let line = Line::try_parse_from(words).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    run(&line.args)
+}
+
+#[test]
+fn the_exit_status_says_whether_it_fits() {
+    let status = |changed: &[&str]| run_with(changed).unwrap_or_else(|failure| panic!("{:#}", failure.error));
+    assert_eq!(status(&["-o=json"]), ExitStatus::Success);
+    assert_eq!(status(&["--requests-per-second=10"]), ExitStatus::DoesNotFit);
+    let compared = ["--compare=M4 16Gi", "--compare=M1 8Gi"];
+    assert_eq!(status(&compared), ExitStatus::Success);
+    let buy = |rate: &'static str| [rate, "--recommend", "--offer=3 x M4 Max/40 64Gi 150W @ 2999"];
+    assert_eq!(status(&buy("--requests-per-second=0.3")), ExitStatus::Success);
+    assert_eq!(status(&buy("--requests-per-second=99")), ExitStatus::DoesNotFit);
+}
+
+#[test]
+fn a_wrong_flag_is_named_with_what_would_be_right() {
+    for (flag, told) in [
+        ("--decode=-1", "--decode: -1 must be more than 0"),
+        ("--decode=NaN", "--decode: NaN must be more than 0"),
+        ("--decode=0", "--decode: 0 must be more than 0"),
+        ("--decode=inf", "--decode: inf must be more than 0"),
+        (
+            "--requests-per-second=-0.5",
+            "--requests-per-second: -0.5 must be from 0",
+        ),
+        (
+            "--requests-per-second=NaN",
+            "--requests-per-second: NaN must be from 0",
+        ),
+        (
+            "--first-token=soon",
+            "--first-token: `soon` must be a duration above zero, such as 3s",
+        ),
+        ("--first-token=0s", "--first-token: `0s` must be a duration"),
+        ("--first-token=-3s", "--first-token: `-3s` must be a duration"),
+        (
+            "--context=100",
+            "--context: 100 is less than promptTokens + answerTokens = 600",
+        ),
+        (
+            "--model=qwen9-4bit",
+            "--model: no model is known by the name `qwen9-4bit`",
+        ),
+        (
+            "--model=qwen3-8b",
+            "--quantization: `qwen3-8b` does not say how its weights are stored",
+        ),
+        ("--quantization=tiny", "--quantization: "),
+        ("--model=./nowhere", "--model: "),
+        ("--fleet=M9 16Gi", "--fleet `M9 16Gi`: no chip is called `M9`"),
+        ("--fleet=M4 17Gi", "--fleet `M4 17Gi`: Apple M4 is sold with"),
+        ("--fleet=M4 16Gi, M4 16Gi", "--fleet `M4 16Gi`: `"),
+        ("--fleet=0 x M4 16Gi", "--fleet: every count is 0"),
+        (
+            "--fleet=99999 x M4 16Gi",
+            "--fleet `M4 16Gi`: 99999 must be from 0 to 10000",
+        ),
+        (
+            "--fleet=M4 16Gi @ -5",
+            "--fleet: `M4 16Gi @ -5`: the price `-5` must be a number of 0 or more",
+        ),
+        (
+            "--fleet=M4 16Gi nanW",
+            "--fleet: `M4 16Gi nanW`: the power in watts `nan`",
+        ),
+        ("--fleet=", "--fleet: ``: chip and memory are needed"),
+        ("--compare=M9 16Gi", "--compare `M9 16Gi`: no chip is called"),
+        ("--recommend", "--recommend needs something to choose from"),
+        ("--offer=M4 16Gi", "--recommend"),
+        ("--prompt=0", "--prompt"),
+        ("--replicas=-1", "--replicas"),
+    ] {
+        let failure = run_with(&[flag]).expect_err(flag);
+        let message = format!("{:#}", failure.error);
+        assert_eq!(failure.status, ExitStatus::Usage, "{flag}: {message}");
+        assert!(message.contains(told), "{flag}: {message}");
+    }
+    let failure = run_with(&["--recommend", "--offer=M9 16Gi @ 5"]).expect_err("no such chip");
+    let message = format!("{:#}", failure.error);
+    assert!(
+        message.contains("--offer `M9 16Gi`: no chip is called"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_manifest_that_cannot_be_used_is_told_with_its_field() {
+    let refused = |text: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("plan.yaml");
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let line = Line::try_parse_from(["rooflet", "-f", file]).unwrap();
+        let failure = run(&line.args).expect_err(text);
+        assert_eq!(failure.status, ExitStatus::Config, "{:#}", failure.error);
+        format!("{:#}", failure.error)
+    };
+    let plan = |spec: &str| {
+        format!("apiVersion: rooflet.dev/v1alpha1\nkind: CapacityPlan\nmetadata: {{name: p}}\nspec: {spec}\n")
+    };
+    let demand = "demand: [{model: qwen3-8b-4bit, requestsPerSecond: 1, promptTokens: 9, answerTokens: 9}]";
+    for (spec, told) in [
+        ("{demand: []}".to_owned(), "spec.demand"),
+        (
+            format!("{{{demand}, fleet: {{macs: [{{chip: M9, memory: 16Gi}}]}}}}"),
+            "spec.fleet.macs[0].chip: no chip is called `M9`",
+        ),
+        (
+            format!("{{{demand}, fleet: {{macs: [{{chip: M4, memory: 16Gi, price: -1}}]}}}}"),
+            "spec.fleet.macs[0].price",
+        ),
+        (
+            format!("{{{demand}, fleet: {{macs: [{{chip: M4, memory: 16Gi, watts: lots}}]}}}}"),
+            "spec.fleet.macs[0].watts",
+        ),
+        (
+            format!("{{{demand}, fleet: {{macs: [{{chip: M4, memory: much}}]}}}}"),
+            "spec.fleet.macs[0].memory",
+        ),
+        (
+            format!("{{{demand}, maxUtilizationPercent: 0}}"),
+            "spec.maxUtilizationPercent",
+        ),
+    ] {
+        let message = refused(&plan(&spec));
+        assert!(message.contains(told), "{spec}: {message}");
+    }
+}
