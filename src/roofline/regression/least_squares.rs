@@ -9,7 +9,7 @@ const DEGREES_OF_FREEDOM: f64 = 3.0;
 const MAX_STEPS: usize = 60;
 const DIFFERENCE: f64 = 1e-5;
 /// Less than this gained in one step ends the search.
-const TOLERANCE: f64 = 1e-4;
+const TOLERANCE: f64 = 1e-2;
 
 /// An unknown: where it is believed to be, and how firmly.
 #[derive(Debug, Clone, Copy, PartialEq)]
