@@ -73,8 +73,11 @@ pub(crate) enum WeightFormat {
     /// GGUF block formats; K quants keep the output head in more bits.
     Q4_0,
     Q8_0,
+    Q3KM,
+    Q4KS,
     Q4KM,
     Q4KXl,
+    Q5KS,
     Q5KM,
     Q6K,
 }
@@ -90,7 +93,7 @@ pub(crate) struct FormatBits {
 impl WeightFormat {
     /// Every name that parses, for messages.
     pub(crate) const NAMES: &str = "mlx2…mlx8 (mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
-                                    q4_0, q8_0, q4_k_m, q4_k_xl, q5_k_m, q6_k";
+                                    q4_0, q8_0, q3_k_m, q4_k_s, q4_k_m, q4_k_xl, q5_k_s, q5_k_m, q6_k";
 
     /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts
     /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K. `XL` mixes
@@ -100,6 +103,10 @@ impl WeightFormat {
             body: bits,
             experts: bits,
             head: bits,
+        };
+        let k_mix = |bits: f64| FormatBits {
+            head: 6.5625,
+            ..same(bits)
         };
         match self {
             Self::Affine { bits, group } => same(f64::from(bits) + 32.0 / f64::from(group)),
@@ -115,21 +122,16 @@ impl WeightFormat {
             Self::Nvfp4 | Self::Q4_0 => same(4.5),
             Self::Q8_0 => same(8.5),
             Self::Q6K => same(6.5625),
-            Self::Q4KM => FormatBits {
-                body: 4.85,
-                experts: 4.85,
-                head: 6.5625,
-            },
+            Self::Q3KM => k_mix(3.86),
+            Self::Q4KS => k_mix(4.54),
+            Self::Q5KS => k_mix(5.50),
+            Self::Q4KM => k_mix(4.85),
             Self::Q4KXl => FormatBits {
                 body: 5.2,
                 experts: 4.85,
                 head: 6.5625,
             },
-            Self::Q5KM => FormatBits {
-                body: 5.69,
-                experts: 5.69,
-                head: 6.5625,
-            },
+            Self::Q5KM => k_mix(5.69),
         }
     }
 }
@@ -150,8 +152,11 @@ impl WeightFormat {
             | Self::Nvfp4
             | Self::Q4_0
             | Self::Q8_0
+            | Self::Q3KM
+            | Self::Q4KS
             | Self::Q4KM
             | Self::Q4KXl
+            | Self::Q5KS
             | Self::Q5KM
             | Self::Q6K => 0.0,
         }
@@ -181,8 +186,11 @@ impl FromStr for WeightFormat {
             "nvfp4" => Self::Nvfp4,
             "q4_0" => Self::Q4_0,
             "q8_0" => Self::Q8_0,
+            "q3_k_m" => Self::Q3KM,
+            "q4_k_s" => Self::Q4KS,
             "q4_k_m" => Self::Q4KM,
             "q4_k_xl" => Self::Q4KXl,
+            "q5_k_s" => Self::Q5KS,
             "q5_k_m" => Self::Q5KM,
             "q6_k" => Self::Q6K,
             other => {
@@ -212,10 +220,42 @@ impl fmt::Display for WeightFormat {
             Self::Nvfp4 => f.write_str("nvfp4"),
             Self::Q4_0 => f.write_str("q4_0"),
             Self::Q8_0 => f.write_str("q8_0"),
+            Self::Q3KM => f.write_str("q3_k_m"),
+            Self::Q4KS => f.write_str("q4_k_s"),
             Self::Q4KM => f.write_str("q4_k_m"),
             Self::Q4KXl => f.write_str("q4_k_xl"),
+            Self::Q5KS => f.write_str("q5_k_s"),
             Self::Q5KM => f.write_str("q5_k_m"),
             Self::Q6K => f.write_str("q6_k"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::roofline::shapes::ShapeFile;
+
+    /// Sizes of the files of Llama 2 7B, as its GGUF repositories list them, in 10⁹ bytes.
+    #[test]
+    fn a_format_s_name_tells_the_size_of_published_files() {
+        let shapes = ShapeFile::parse(include_str!("regression/shapes.json")).unwrap();
+        let dimensions = shapes.dimensions("llama2-7b").unwrap();
+        for (name, gigabytes) in [
+            ("q3_k_m", 3.30),
+            ("q4_0", 3.83),
+            ("q4_k_s", 3.86),
+            ("q4_k_m", 4.08),
+            ("q5_k_s", 4.65),
+            ("q5_k_m", 4.78),
+            ("q6_k", 5.53),
+            ("q8_0", 7.16),
+            ("f16", 13.48),
+        ] {
+            let format: WeightFormat = name.parse().unwrap();
+            assert_eq!(format.to_string(), name);
+            let size = Weights::estimate(&dimensions, format).resident().0 as f64 / 1e9;
+            assert!((size / gigabytes - 1.0).abs() < 0.02, "{name}: {size} GB");
         }
     }
 }

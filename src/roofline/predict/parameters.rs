@@ -182,11 +182,14 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    /// Recognised by the mean bits of a weight. GGUF's plain blocks take 4.5 and 8.5 bits, K mixes what lies between.
+    /// Recognised by the mean bits of a weight. GGUF's plain blocks take 4.25 (MXFP4), 4.5 and 8.5 bits, K mixes what lies
+    /// between and below.
     pub(super) fn of(engine: Engine, bits_per_weight: f64) -> Self {
         match engine {
             _ if bits_per_weight > 12.0 => Self::Float,
-            Engine::LlamaCpp if (4.75..8.0).contains(&bits_per_weight) => Self::Mixed,
+            Engine::LlamaCpp if bits_per_weight < 4.2 || (4.75..8.0).contains(&bits_per_weight) => {
+                Self::Mixed
+            }
             Engine::LlamaCpp | Engine::Mlx => Self::Block,
         }
     }
