@@ -99,6 +99,24 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
     }
 
+    writeln!(page, "\n### Decode by how a row was measured\n")?;
+    writeln!(
+        page,
+        "| left out | quality | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|")?;
+    for left_out in LeftOut::ALL {
+        for (quality, name) in [("A", "table with method"), ("B", "anecdote")] {
+            let held = validation.predictions.iter().filter(|one| {
+                one.left_out == left_out
+                    && one.stratum != Stratum::Batched
+                    && rows[one.row].quality == quality
+            });
+            let errors = grouped(rows, held, &|one| one.decode_error);
+            writeln!(page, "| {} | {name} | {} |", left_out.as_str(), cells(&errors))?;
+        }
+    }
+
     writeln!(page, "\n### Time to the first token\n")?;
     writeln!(
         page,
@@ -168,28 +186,33 @@ fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
         let releases = configurations.entry(key).or_default();
         releases.entry(release).or_default().push(-seconds.ln());
     }
-    let mut apart = Vec::new();
-    for releases in configurations.values() {
-        let figures: Vec<f64> = releases
-            .values()
-            .filter_map(|rates| quantile(rates.clone(), 0.5))
-            .collect();
-        for (index, figure) in figures.iter().enumerate() {
-            apart.extend(figures[..index].iter().map(|other| (figure - other).abs()));
-        }
-    }
-    let half =
-        |share: f64| quantile(apart.clone(), share).map_or(0.0, |apart| (apart / 2.0).exp_m1() * 100.0);
+    let apart: Vec<Vec<f64>> = configurations
+        .values()
+        .map(|releases| {
+            let figures: Vec<f64> = releases
+                .values()
+                .filter_map(|rates| quantile(rates.clone(), 0.5))
+                .collect();
+            let earlier = |index: usize| figures[..index].iter();
+            figures
+                .iter()
+                .enumerate()
+                .flat_map(|(index, figure)| earlier(index).map(move |other| (figure - other).abs() / 2.0))
+                .map(f64::exp_m1)
+                .collect()
+        })
+        .filter(|pairs: &Vec<f64>| !pairs.is_empty())
+        .collect();
     writeln!(page, "\n### Noise floor\n")?;
     writeln!(
         page,
-        "The same bin, kernels, model and format, measured twice under different names of program or release, contexts within \
-         {FLOOR_CONTEXT_TOKENS} tokens: {} pairs. From the middle of its pair a figure is off by {:.1} % in the median and by \
-         {:.1} % at p90. No predictor can be nearer to such rows unless it has learnt who measured.",
-        apart.len(),
-        half(0.5),
-        half(0.9)
-    )
+        "How far figures are from the middle of their pair, where the same bin, kernels, model and format were measured under two\n\
+         names of program or release, with contexts within {FLOOR_CONTEXT_TOKENS} tokens. No predictor can be nearer to such rows\n\
+         unless it has learnt who measured.\n"
+    )?;
+    writeln!(page, "| pairs | median (90 % CI) | p90 (90 % CI) |")?;
+    writeln!(page, "|---|---|---|")?;
+    writeln!(page, "| {} |", cells(&apart))
 }
 
 pub(super) fn class(row: &Measurement) -> (String, String) {

@@ -21,6 +21,8 @@ const BATCH_FACTOR: f64 = 1.5;
 pub(crate) struct Measurement {
     pub(crate) model: String,
     pub(crate) format: String,
+    /// `A`: a table with its method; `B`: an anecdote.
+    pub(crate) quality: String,
     pub(crate) program: String,
     pub(crate) case: Case,
     pub(crate) step: StepWork,
@@ -57,6 +59,7 @@ impl Measurement {
         Ok(Self {
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
             format: optional(row, "quant").unwrap_or_default().to_owned(),
+            quality: optional(row, "quality").unwrap_or_default().to_owned(),
             program: optional(row, "engine").unwrap_or_default().to_owned(),
             step: StepWork::new(&case.model, case.workload),
             prefill: PrefillWork::new(&case.model, case.workload),
