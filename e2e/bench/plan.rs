@@ -53,9 +53,9 @@ pub(crate) fn run() {
         "no placement carries more than",
     ]);
     for (name, scale) in [
-        ("demand that fits", 0.5),
-        ("demand at the limit", 1.0),
-        ("three times as much", 3.0),
+        ("half the demand", 0.5),
+        ("the demand", 1.0),
+        ("three times the demand", 3.0),
     ] {
         let file = scratch.write("plan.yaml", &plan(scale));
         let runs: Vec<(f64, Value)> = (0..RUNS).map(|_| once(&file)).collect();
