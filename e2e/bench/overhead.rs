@@ -42,7 +42,7 @@ pub(crate) fn run() {
     });
     let through_gateway = Client::new(fleet.gateway_port);
     let to_worker = Client::new(port);
-    let engine = BareEngine::load(repository("examples/models/guide")).expect("the guide is there");
+    let engine = BareEngine::load(repository("examples/models/guide"), 1).expect("the guide is there");
 
     let mut tokens = 0;
     let mut bare = || {

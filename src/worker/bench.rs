@@ -42,16 +42,17 @@ pub struct Answer {
 }
 
 impl BareEngine {
-    /// Starts the engine on the model in the directory `model`; the first question waits until it is loaded.
+    /// Starts the engine on the model in the directory `model`, for so many questions at a time; the first one waits
+    /// until it is loaded.
     ///
     /// # Errors
     /// What is wrong with the model, in words.
-    pub fn load(model: PathBuf) -> Result<Self, String> {
+    pub fn load(model: PathBuf, max_concurrency: usize) -> Result<Self, String> {
         let model = Utf8PathBuf::from_path_buf(model).map_err(|path| format!("{path:?} is not UTF-8"))?;
-        Self::start(&model).map_err(|err| Chain(&err).to_string())
+        Self::start(&model, max_concurrency).map_err(|err| Chain(&err).to_string())
     }
 
-    fn start(model: &Utf8PathBuf) -> Result<Self, WorkerError> {
+    fn start(model: &Utf8PathBuf, max_concurrency: usize) -> Result<Self, WorkerError> {
         let clock = Clock::System;
         let model = ModelDir::inspect(model).map_err(|err| WorkerError::Model { err })?;
         let context_tokens = context_tokens(None, model.shape.config.max_context_tokens)?;
@@ -65,7 +66,7 @@ impl BareEngine {
             model,
             memory_limit: None,
             prompter: Arc::clone(&prompter),
-            max_concurrency: 1,
+            max_concurrency,
             clock: clock.clone(),
             metrics,
         })

@@ -2,6 +2,7 @@
 //! prediction from the probe alone can be trusted here.
 
 mod models;
+mod streams;
 
 use std::process::{Command, Stdio};
 
@@ -42,6 +43,12 @@ pub(super) struct Args {
     /// Where the models are written, and kept for the next time. Default: a temporary directory.
     #[arg(long, value_name = "DIR")]
     models: Option<Utf8PathBuf>,
+    /// Measures throughput instead: so many answers together, against one after another.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: Vec<u32>,
+    /// With --streams: this model's directory instead of random ones.
+    #[arg(long, value_name = "DIR", requires = "streams")]
+    model: Option<Utf8PathBuf>,
 }
 
 /// One model and what is known of it.
@@ -75,6 +82,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             temporary.0.clone()
         }
     };
+    if !args.streams.is_empty() {
+        return streams::run(args, &directory);
+    }
     let load_before = System::load_average().one;
     let report = probe()?;
     let mut subjects = prepare(args, &directory, &report)?;
@@ -148,17 +158,8 @@ fn prepare(args: &Args, directory: &Utf8Path, report: &ProbeReport) -> Result<Ve
 }
 
 fn subject(shape: &Shape, bits: u32, directory: &Utf8Path, report: &ProbeReport) -> anyhow::Result<Subject> {
-    let name = format!("{}-{bits}bit", shape.name);
-    let path = directory.join(&name);
-    // A directory that is not whole is written again.
-    let inspected = ModelDir::inspect(&path).or_else(|_| {
-        ui::progress(&format!("writing {name}"));
-        shape
-            .write(&path, bits)
-            .with_context(|| format!("writing the model `{path}`"))?;
-        ModelDir::inspect(&path).map_err(anyhow::Error::from)
-    })?;
-    let shape = inspected.shape;
+    let (name, path) = (shape.title(bits), directory.join(shape.title(bits)));
+    let shape = written(shape, bits, &path)?.shape;
     let element = match report.engine.device.as_str() {
         "cpu" => FloatType::F32,
         _ => shape.element,
@@ -173,9 +174,20 @@ fn subject(shape: &Shape, bits: u32, directory: &Utf8Path, report: &ProbeReport)
     })
 }
 
+/// The model at `path`, written where it is not there or not whole.
+fn written(shape: &Shape, bits: u32, path: &Utf8Path) -> anyhow::Result<ModelDir> {
+    ModelDir::inspect(path).or_else(|_| {
+        ui::progress(&format!("writing {}", shape.title(bits)));
+        shape
+            .write(path, bits)
+            .with_context(|| format!("writing the model `{path}`"))?;
+        ModelDir::inspect(path).map_err(anyhow::Error::from)
+    })
+}
+
 fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool) -> anyhow::Result<Run> {
     let wrong = |err: String| anyhow!("{}: {err}", subject.name);
-    let engine = BareEngine::load(subject.path.clone().into_std_path_buf()).map_err(wrong)?;
+    let engine = BareEngine::load(subject.path.clone().into_std_path_buf(), 1).map_err(wrong)?;
     let question = vec!["word"; PROMPT_TOKENS as usize].join(" ");
     // Weights come into memory, and the allocator's buffers with the first tokens. GPUs compile kernels when they first
     // meet a shape, and contexts of each length are shapes.

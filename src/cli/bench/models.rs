@@ -28,6 +28,13 @@ pub(super) struct Shape {
     vocabulary: u32,
 }
 
+impl Shape {
+    /// A directory's name.
+    pub(super) fn title(&self, bits: u32) -> String {
+        format!("{}-{bits}bit", self.name)
+    }
+}
+
 /// From what is all overhead to what is all memory.
 pub(super) const SHAPES: [Shape; 6] = [
     shape("20m", 384, 1152, 8, (6, 3, 64), 16_384),
