@@ -48,6 +48,21 @@ pub(crate) struct StepTime {
 }
 
 impl StepTime {
+    /// So many steps, one after the other.
+    fn times(self, steps: f64) -> Self {
+        Self {
+            memory: self.memory * steps,
+            arithmetic: self.arithmetic * steps,
+            overhead: self.overhead * steps,
+            total: self.total * steps,
+        }
+    }
+
+    /// The faster of two ways.
+    fn at_most(self, other: Self) -> Self {
+        if other.total < self.total { other } else { self }
+    }
+
     fn binding(&self) -> Constraint {
         if self.overhead > self.memory.max(self.arithmetic) {
             Constraint::Overhead
@@ -211,6 +226,21 @@ impl DecodeParameters {
     }
 }
 
+/// A step of the whole batch, or a step for each sequence where that is faster: what a batch adds was fitted on few rows, and
+/// no engine has to take it.
+fn batch_time(
+    parameters: &Parameters,
+    chip: &ChipVariant,
+    build: &EngineBuild,
+    model: &ModelCost,
+    workload: Workload,
+    work: &StepWork,
+) -> StepTime {
+    let alone = StepWork::new(model, Workload { batch: 1, ..workload });
+    let time = |work: &StepWork| parameters.decode.step_time(work, chip, build);
+    time(work).at_most(time(&alone).times(work.batch))
+}
+
 impl DecodePrediction {
     pub(crate) fn new(
         parameters: &Parameters,
@@ -222,7 +252,7 @@ impl DecodePrediction {
         let work = StepWork::new(model, workload);
         let (working, spread, basis) = match hardware {
             Hardware::Chip(chip) => (
-                parameters.decode.step_time(&work, chip, build),
+                batch_time(parameters, chip, build, model, workload, &work),
                 parameters.spread.decode(&parameters.decode, &work, chip, build),
                 Basis::Nominal,
             ),
