@@ -288,4 +288,31 @@ mod tests {
         assert!(err.contains("different bandwidths"), "{err}");
         assert!(message(&[("engine", "")]).contains("column `engine` is missing or empty"));
     }
+
+    #[test]
+    fn a_rate_over_whole_requests_has_their_waiting_in_it() {
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        let parameters = Parameters::built_in();
+        let rate = |kind: &str, note: &str, batch: &str| {
+            let cells = [
+                ("kind", kind),
+                ("note", note),
+                ("batch", batch),
+                ("gen_tokens", "256"),
+            ];
+            let case = Case::parse(&row(&cells), &shapes).unwrap();
+            case.reported_rate(&case.predict(parameters), parameters).p50
+        };
+        let (decoding, requests) = (
+            rate("batch_aggregate", "", "5"),
+            rate("batch_aggregate", "e2e aggregate", "5"),
+        );
+        // 1280 tokens at the one rate, and five waits.
+        let seconds = 1280.0 / decoding + 5.0 * parameters.decode.request_ms / 1e3;
+        assert!(
+            (requests * seconds / 1280.0 - 1.0).abs() < 1e-9,
+            "{requests} {decoding}"
+        );
+        assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
+    }
 }
