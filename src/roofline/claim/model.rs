@@ -1,4 +1,4 @@
-//! Which model a claim speaks of: one of the [library](crate::roofline::library), or what its name and the claim state.
+//! Which model a claim speaks of: one of the [`library`], or what its name and the claim state.
 
 use crate::roofline::dimensions::ModelDimensions;
 use crate::roofline::library::{self, Spelling};
