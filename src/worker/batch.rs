@@ -79,7 +79,8 @@ impl Batch {
             }
             Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err)],
             // One row's failure must not be the others': each by itself, once.
-            Err(_) => {
+            Err(err) => {
+                tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
                 let mut failures = Vec::new();
                 for (place, row) in places.iter().zip(rows) {
                     let alone = tokens_at(flights, &[*place]);

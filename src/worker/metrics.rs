@@ -36,8 +36,8 @@ impl Outcome {
 pub(crate) enum StepPart {
     /// Planning, and letting requests join.
     Schedule,
-    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets a CPU fall only a few
-    /// operations behind, so that there most of the computation is in this.
+    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets the device fall only so
+    /// far behind: where it takes longer than describing, most of the computation is waited for in this.
     Build,
     /// Waiting for the tokens: forward pass and sampling, as far as they take longer than the rest.
     Compute,
@@ -117,7 +117,7 @@ impl WorkerMetrics {
         let step_seconds = CounterVec::new(
             Opts::new(
                 "rooflet_worker_step_seconds_total",
-                "Time of the engine's thread by what it did. Compute is waiting for the device, sampling included; on a CPU most of that is in build.",
+                "Time of the engine's thread by what it did. Compute is waiting for tokens, sampling included; build describes a pass and waits when the device lags far behind.",
             ),
             &["part"],
         )?;

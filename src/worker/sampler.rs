@@ -6,7 +6,7 @@
 
 use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::{argmax_axis, take_axis};
-use mlx_rs::ops::{argsort_axis, concatenate, minimum, select, softmax_axis};
+use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
 use mlx_rs::{Array, Dtype, ops};
 
 /// Below this, the most probable token is all that is left, and dividing by it would overflow.
@@ -159,9 +159,9 @@ fn first_beyond(probabilities: &Array, uniform: &Array) -> Result<Array> {
     let sums = probabilities.cumsum(-1, false, true)?;
     let total = take_axis(&sums, Array::from_slice(&[last], &[1]), -1)?;
     let below = sums.le(uniform.multiply(total)?)?;
+    // Sums that are no numbers are below nothing, so that this is a place in any case.
     let place = below.as_dtype(Dtype::Int32)?.sum_axis(-1, false)?;
-    // Logits that are no numbers must not become a token that does not exist.
-    minimum(place, Array::from_int(last))?.as_dtype(Dtype::Uint32)
+    place.as_dtype(Dtype::Uint32)
 }
 
 /// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds share nothing.
