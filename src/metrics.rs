@@ -7,7 +7,7 @@ pub(crate) use prometheus::{
 
 /// Only the worker counts seconds.
 #[cfg(feature = "mlx")]
-pub(crate) use prometheus::CounterVec;
+pub(crate) use prometheus::{Counter, CounterVec};
 
 /// Content type of the text exposition format.
 pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";

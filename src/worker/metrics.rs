@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::metrics::{
-    BATCH_ROWS, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    LATENCY_SECONDS, Opts, Registry, Result,
+    BATCH_ROWS, Counter, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, LATENCY_SECONDS, Opts, Registry, Result,
 };
 use crate::wire::EngineMemory;
 
@@ -48,6 +48,14 @@ pub(crate) enum StepPart {
 }
 
 impl StepPart {
+    const ALL: [Self; 5] = [
+        Self::Schedule,
+        Self::Build,
+        Self::Compute,
+        Self::Text,
+        Self::Prefill,
+    ];
+
     fn as_str(self) -> &'static str {
         match self {
             Self::Schedule => "schedule",
@@ -72,7 +80,8 @@ pub(crate) struct KvUse {
 
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerMetrics {
-    step_seconds: CounterVec,
+    /// In the order of [`StepPart::ALL`], found once and not in every step.
+    step_seconds: [Counter; 5],
     batch_rows: Histogram,
     kv_cache: IntGaugeVec,
     requests: IntCounterVec,
@@ -139,7 +148,7 @@ impl WorkerMetrics {
         )?;
         registry.register(Box::new(kv_cache.clone()))?;
         Ok(Self {
-            step_seconds,
+            step_seconds: StepPart::ALL.map(|part| step_seconds.with_label_values(&[part.as_str()])),
             batch_rows,
             kv_cache,
             requests,
@@ -182,9 +191,7 @@ impl WorkerMetrics {
     }
 
     pub(crate) fn spent(&self, part: StepPart, time: Duration) {
-        self.step_seconds
-            .with_label_values(&[part.as_str()])
-            .inc_by(time.as_secs_f64());
+        self.step_seconds[part as usize].inc_by(time.as_secs_f64());
     }
 
     /// A token was chosen by a pass of so many rows.
