@@ -111,14 +111,14 @@ pub(crate) struct SyncLoop {
     pub(crate) metrics: AgentMetrics,
     pub(crate) changes: Changes,
     pub(crate) reports_tx: watch::Sender<Arc<Reports>>,
-    pub(crate) said: BTreeMap<ReplicaKey, Said>,
+    /// By key and uid: a manifest's replica may have displaced one of the same key.
+    pub(crate) said: BTreeMap<(ReplicaKey, String), Said>,
     pub(crate) listed: Option<(Instant, Vec<NodeModel>, Option<ModelProblem>)>,
 }
 
 /// The status that was last made for a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
-    uid: String,
     status: ModelReplicaStatus,
     measured_at: Instant,
 }
@@ -359,9 +359,8 @@ impl SyncLoop {
             let release = *step == Step::Release;
             if heard {
                 self.said.insert(
-                    key.clone(),
+                    (key.clone(), replica.uid.clone()),
                     Said {
-                        uid: replica.uid.clone(),
                         status: next.clone(),
                         measured_at,
                     },
@@ -376,7 +375,14 @@ impl SyncLoop {
                 },
             );
         }
-        self.said.retain(|key, _| desired.replicas.contains_key(key));
+        self.said.retain(|(key, uid), _| {
+            let wanted = desired.replicas.get(key).map(|wanted| &wanted.replica);
+            let displaced = displaced.get(key).map(|report| &report.replica);
+            wanted
+                .into_iter()
+                .chain(displaced)
+                .any(|replica| replica.uid == *uid)
+        });
         self.calibrator.retain(|key| desired.replicas.contains_key(key));
         let (models, models_problem) = self.list_models();
         let seen = self.workers.observe();
@@ -407,11 +413,18 @@ impl SyncLoop {
     }
 
     /// Tells those that a manifest displaced; they have no process, so they may go when they are deleted.
-    fn report_displaced(&self, displaced: Vec<Displaced>, now: Timestamp) -> BTreeMap<ReplicaKey, Report> {
+    fn report_displaced(
+        &mut self,
+        displaced: Vec<Displaced>,
+        now: Timestamp,
+    ) -> BTreeMap<ReplicaKey, Report> {
         let mut reports = BTreeMap::new();
         for Displaced { key, replica, file } in displaced {
             let object = self.object(&key, &replica);
-            let previous = self.previous(&key, &replica, object.as_deref()).status;
+            let Said {
+                status: previous,
+                measured_at,
+            } = self.previous(&key, &replica, object.as_deref());
             let facts = Facts {
                 node: &self.node,
                 serving_name: &replica.spec.serving_name,
@@ -438,6 +451,13 @@ impl SyncLoop {
                 }
             }
             let release = replica.deleting;
+            self.said.insert(
+                (key.clone(), replica.uid.clone()),
+                Said {
+                    status: status.clone(),
+                    measured_at,
+                },
+            );
             reports.insert(
                 key,
                 Report {
@@ -463,9 +483,8 @@ impl SyncLoop {
     /// What was said last, with the conditions of other writers as they are now.
     fn previous(&self, key: &ReplicaKey, replica: &DesiredReplica, object: Option<&ModelReplica>) -> Said {
         let written = object.and_then(|object| object.status.clone());
-        let Some(mut said) = self.said.get(key).filter(|said| said.uid == replica.uid).cloned() else {
+        let Some(mut said) = self.said.get(&(key.clone(), replica.uid.clone())).cloned() else {
             return Said {
-                uid: replica.uid.clone(),
                 status: written.unwrap_or_default(),
                 measured_at: self.clock.instant(),
             };
