@@ -40,6 +40,9 @@ pub(crate) mod condition_type {
 /// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` let in what the numbers speak against.
 pub(crate) const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 
+/// Reason of [`condition_type::ADMITTED`], and of an event: it runs, and its node cannot hold what is promised any more.
+pub(crate) const OVERCOMMITTED: &str = "Overcommitted";
+
 /// Three-valued truth of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truth {

@@ -6,7 +6,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::plan::{Ground, Refusal, Step, StopCause, Wait};
 use crate::agent::backoff;
 use crate::agent::workers::Progress;
-use crate::api::conditions::{ADMISSION_OVERRIDDEN, Truth, condition_type, is_true, set_condition};
+use crate::api::conditions::{
+    ADMISSION_OVERRIDDEN, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
+};
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
 use crate::api::v1alpha1::{AdmissionStatus, LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
 use crate::client::EventType;
@@ -21,8 +23,6 @@ use crate::wire::{WorkerPhase, WorkerStatus};
 /// The reason of [`crate::roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
 const FITS: &str = "Fits";
-/// It runs although the numbers speak against it.
-const OVERCOMMITTED: &str = "Overcommitted";
 
 /// What a status is made from.
 #[derive(Debug, Clone)]

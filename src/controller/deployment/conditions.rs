@@ -11,7 +11,7 @@ use super::admission::Admission;
 use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
 use super::rollout::Bounds;
-use crate::api::conditions::{ADMISSION_OVERRIDDEN, Truth, condition_type, set_condition};
+use crate::api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED, Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec};
 use crate::client::EventType;
 use crate::clock::since;
@@ -23,6 +23,9 @@ const MAX_TOLD: usize = 3;
 const ROLLOUT_COMPLETE: &str = "RolloutComplete";
 const NO_REPLICAS: &str = "NoReplicas";
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+
+/// Reasons of a replica that is admitted although the numbers speak against it.
+const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
 
 /// What is known of a deployment's replicas once the plan is carried out.
 pub(super) struct View<'a> {
@@ -128,14 +131,17 @@ impl View<'_> {
                 writer.set(condition_type::ADMITTED, Truth::False, &refusal.reason, message);
             }
             Some(_) | None => {
-                let overridden = self.staying().find_map(|replica| {
+                let despite_the_numbers = self.staying().find_map(|replica| {
                     let admitted = condition(replica, condition_type::ADMITTED)?;
-                    (admitted.reason == ADMISSION_OVERRIDDEN).then_some((replica, &admitted.message))
+                    DESPITE_THE_NUMBERS
+                        .contains(&admitted.reason.as_str())
+                        .then_some((replica, admitted))
                 });
-                let (reason, message) = match overridden {
-                    Some((replica, message)) => {
-                        (ADMISSION_OVERRIDDEN, format!("{}: {message}", placed(replica)))
-                    }
+                let (reason, message) = match despite_the_numbers {
+                    Some((replica, admitted)) => (
+                        admitted.reason.as_str(),
+                        format!("{}: {}", placed(replica), admitted.message),
+                    ),
                     None => ("Servable", "the model can be served".to_owned()),
                 };
                 writer.set(condition_type::ADMITTED, Truth::True, reason, message);
@@ -554,7 +560,7 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                     | condition_type::PREDICTION_ACCURATE,
                     "False",
                 ) => EventType::Warning,
-                (condition_type::ADMITTED, "True") if now.reason == ADMISSION_OVERRIDDEN => {
+                (condition_type::ADMITTED, "True") if DESPITE_THE_NUMBERS.contains(&now.reason.as_str()) => {
                     EventType::Warning
                 }
                 (

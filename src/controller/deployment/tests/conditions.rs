@@ -286,25 +286,26 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
 }
 
 #[test]
-fn an_override_is_told_on_the_deployment() {
-    let mut scene = Scene::new(json!({}));
-    scene.step();
-    scene.run("r1");
-    let why = "rooflet.dev/admission: warn overrides: it needs 2 GiB";
-    scene.say(
-        "r1",
-        condition_type::ADMITTED,
-        Truth::True,
-        "AdmissionOverridden",
-        why,
-    );
-    assert!(scene.events().contains(&"AdmissionOverridden".to_owned()));
-    scene.step();
-    scene.check_condition(
-        condition_type::ADMITTED,
-        &format!("True AdmissionOverridden: r1 on mini: {why}"),
-    );
-    assert!(!scene.events().contains(&"AdmissionOverridden".to_owned()));
+fn what_is_admitted_despite_the_numbers_is_told_on_the_deployment() {
+    for reason in ["AdmissionOverridden", "Overcommitted"] {
+        let mut scene = Scene::new(json!({}));
+        scene.step();
+        scene.run("r1");
+        scene.say(
+            "r1",
+            condition_type::ADMITTED,
+            Truth::True,
+            reason,
+            "it needs 2 GiB",
+        );
+        assert!(scene.events().contains(&reason.to_owned()));
+        scene.step();
+        scene.check_condition(
+            condition_type::ADMITTED,
+            &format!("True {reason}: r1 on mini: it needs 2 GiB"),
+        );
+        assert!(!scene.events().contains(&reason.to_owned()));
+    }
 }
 
 #[test]
