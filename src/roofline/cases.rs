@@ -101,8 +101,8 @@ impl Case {
         let chip = chip(row)?;
         let program = required(row, ENGINE)?;
         let release = optional(row, RELEASE).unwrap_or_default();
-        let build = EngineBuild::named(engine(program)?, program, release);
         let format: WeightFormat = required(row, FORMAT)?.parse()?;
+        let build = EngineBuild::named(engine(program, format)?, program, release);
         let dimensions = shapes.dimensions(required(row, MODEL)?)?;
         let weights = Weights::estimate(&dimensions, format);
         // K mixes differ from file to file under one name. A size far off is that of something else.
@@ -189,13 +189,20 @@ fn chip(row: &Row) -> Result<&'static ChipVariant, CaseError> {
     }
 }
 
-/// The kernels that a program of this name runs. Several programs wrap the same two.
-fn engine(name: &str) -> Result<Engine, CaseError> {
+/// The kernels that a program of this name runs. Several programs wrap the same two; where a name does not tell which, the
+/// format of the weights does.
+fn engine(name: &str, format: WeightFormat) -> Result<Engine, CaseError> {
     let lower = name.to_ascii_lowercase();
     if lower.contains("mlx") {
         return Ok(Engine::Mlx);
     }
     if lower.contains("llama") {
+        return Ok(Engine::LlamaCpp);
+    }
+    if let WeightFormat::Affine { .. } = format {
+        return Ok(Engine::Mlx);
+    }
+    if format.is_gguf() {
         return Ok(Engine::LlamaCpp);
     }
     Err(CaseError::Invalid {

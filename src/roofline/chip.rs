@@ -170,7 +170,7 @@ pub(crate) fn find(
 fn bare(name: &str) -> String {
     let lower: String = name
         .chars()
-        .filter(|c| !c.is_whitespace())
+        .filter(|c| !c.is_whitespace() && *c != '-')
         .map(|c| c.to_ascii_lowercase())
         .collect();
     lower.strip_prefix("apple").unwrap_or(&lower).to_owned()

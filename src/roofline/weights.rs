@@ -71,15 +71,23 @@ pub(crate) enum WeightFormat {
     Mxfp8,
     Nvfp4,
     /// GGUF block formats; K quants keep the output head in more bits.
-    Q4_0,
-    Q8_0,
+    Q2K,
+    Q3KS,
     Q3KM,
+    Q3KL,
+    Q4_0,
+    Q4_1,
     Q4KS,
     Q4KM,
     Q4KXl,
+    Q5_0,
+    Q5_1,
     Q5KS,
     Q5KM,
     Q6K,
+    Q8_0,
+    Iq4Xs,
+    Iq4Nl,
 }
 
 /// Bits per weight of the layers, of their routed experts and of the output head.
@@ -92,8 +100,66 @@ pub(crate) struct FormatBits {
 
 impl WeightFormat {
     /// Every name that parses, for messages.
-    pub(crate) const NAMES: &str = "mlx2…mlx8 (mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
-                                    q4_0, q8_0, q3_k_m, q4_k_s, q4_k_m, q4_k_xl, q5_k_s, q5_k_m, q6_k";
+    pub(crate) const NAMES: &str = "mlx2…mlx8 (or 4bit; mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
+                                    q2_k, q3_k_s, q3_k_m, q3_k_l, q4_0, q4_1, q4_k_s, q4_k_m, q4_k_xl, q5_0, q5_1, q5_k_s, \
+                                    q5_k_m, q6_k, q8_0, iq4_xs, iq4_nl";
+
+    /// Names that stand for one format each.
+    const NAMED: [(Self, &str); 23] = [
+        (Self::Float16, "f16"),
+        (Self::BFloat16, "bf16"),
+        (Self::Float32, "f32"),
+        (Self::Mxfp4, "mxfp4"),
+        (Self::Mxfp8, "mxfp8"),
+        (Self::Nvfp4, "nvfp4"),
+        (Self::Q2K, "q2_k"),
+        (Self::Q3KS, "q3_k_s"),
+        (Self::Q3KM, "q3_k_m"),
+        (Self::Q3KL, "q3_k_l"),
+        (Self::Q4_0, "q4_0"),
+        (Self::Q4_1, "q4_1"),
+        (Self::Q4KS, "q4_k_s"),
+        (Self::Q4KM, "q4_k_m"),
+        (Self::Q4KXl, "q4_k_xl"),
+        (Self::Q5_0, "q5_0"),
+        (Self::Q5_1, "q5_1"),
+        (Self::Q5KS, "q5_k_s"),
+        (Self::Q5KM, "q5_k_m"),
+        (Self::Q6K, "q6_k"),
+        (Self::Q8_0, "q8_0"),
+        (Self::Iq4Xs, "iq4_xs"),
+        (Self::Iq4Nl, "iq4_nl"),
+    ];
+
+    /// Whether it is one of llama.cpp's own.
+    pub(crate) fn is_gguf(self) -> bool {
+        match self {
+            Self::Affine { .. }
+            | Self::Float16
+            | Self::BFloat16
+            | Self::Float32
+            | Self::Mxfp4
+            | Self::Mxfp8
+            | Self::Nvfp4 => false,
+            Self::Q2K
+            | Self::Q3KS
+            | Self::Q3KM
+            | Self::Q3KL
+            | Self::Q4_0
+            | Self::Q4_1
+            | Self::Q4KS
+            | Self::Q4KM
+            | Self::Q4KXl
+            | Self::Q5_0
+            | Self::Q5_1
+            | Self::Q5KS
+            | Self::Q5KM
+            | Self::Q6K
+            | Self::Q8_0
+            | Self::Iq4Xs
+            | Self::Iq4Nl => true,
+        }
+    }
 
     /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts
     /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K. `XL` mixes
@@ -120,6 +186,14 @@ impl WeightFormat {
             },
             Self::Mxfp8 => same(8.25),
             Self::Nvfp4 | Self::Q4_0 => same(4.5),
+            Self::Q4_1 => same(5.0),
+            Self::Q5_0 => same(5.5),
+            Self::Q5_1 => same(6.0),
+            Self::Iq4Xs => k_mix(4.25),
+            Self::Iq4Nl => k_mix(4.5),
+            Self::Q2K => k_mix(3.30),
+            Self::Q3KS => k_mix(3.44),
+            Self::Q3KL => k_mix(4.23),
             Self::Q8_0 => same(8.5),
             Self::Q6K => same(6.5625),
             Self::Q3KM => k_mix(3.86),
@@ -146,19 +220,24 @@ impl WeightFormat {
                 scales / (f64::from(bits) + scales)
             }
             Self::Float16 | Self::BFloat16 => 1.0,
-            Self::Float32
-            | Self::Mxfp4
-            | Self::Mxfp8
-            | Self::Nvfp4
-            | Self::Q4_0
-            | Self::Q8_0
+            Self::Float32 | Self::Mxfp4 | Self::Mxfp8 | Self::Nvfp4 => 0.0,
+            Self::Q2K
+            | Self::Q3KS
             | Self::Q3KM
+            | Self::Q3KL
+            | Self::Q4_0
+            | Self::Q4_1
             | Self::Q4KS
             | Self::Q4KM
             | Self::Q4KXl
+            | Self::Q5_0
+            | Self::Q5_1
             | Self::Q5KS
             | Self::Q5KM
-            | Self::Q6K => 0.0,
+            | Self::Q6K
+            | Self::Q8_0
+            | Self::Iq4Xs
+            | Self::Iq4Nl => 0.0,
         }
     }
 }
@@ -177,57 +256,39 @@ impl FromStr for WeightFormat {
         let unknown = || UnknownWeightFormat {
             name: name.to_owned(),
         };
-        Ok(match name.to_ascii_lowercase().as_str() {
-            "f16" | "fp16" => Self::Float16,
-            "bf16" => Self::BFloat16,
-            "f32" | "fp32" => Self::Float32,
-            "mxfp4" => Self::Mxfp4,
-            "mxfp8" => Self::Mxfp8,
-            "nvfp4" => Self::Nvfp4,
-            "q4_0" => Self::Q4_0,
-            "q8_0" => Self::Q8_0,
-            "q3_k_m" => Self::Q3KM,
-            "q4_k_s" => Self::Q4KS,
-            "q4_k_m" => Self::Q4KM,
-            "q4_k_xl" => Self::Q4KXl,
-            "q5_k_s" => Self::Q5KS,
-            "q5_k_m" => Self::Q5KM,
-            "q6_k" => Self::Q6K,
-            other => {
-                let affine = other.strip_prefix("mlx").ok_or_else(unknown)?;
-                let (bits, group) = affine.split_once('g').unwrap_or((affine, "64"));
-                let bits = bits.parse().ok().filter(|bits| (2..=8).contains(bits));
-                let group = group.parse().ok().filter(|group| [32, 64, 128].contains(group));
-                Self::Affine {
-                    bits: bits.ok_or_else(unknown)?,
-                    group: group.ok_or_else(unknown)?,
-                }
-            }
+        let lower = name.to_ascii_lowercase();
+        let lower = match lower.as_str() {
+            "fp16" => "f16",
+            "fp32" => "f32",
+            other => other,
+        };
+        if let Some((format, _)) = Self::NAMED.iter().find(|(_, known)| *known == lower) {
+            return Ok(*format);
+        }
+        let affine = lower
+            .strip_prefix("mlx")
+            .or_else(|| lower.strip_suffix("bit").map(|bits| bits.trim_end_matches('-')))
+            .ok_or_else(unknown)?;
+        let (bits, group) = affine.split_once('g').unwrap_or((affine, "64"));
+        let bits = bits.parse().ok().filter(|bits| (2..=8).contains(bits));
+        let group = group.parse().ok().filter(|group| [32, 64, 128].contains(group));
+        Ok(Self::Affine {
+            bits: bits.ok_or_else(unknown)?,
+            group: group.ok_or_else(unknown)?,
         })
     }
 }
 
 impl fmt::Display for WeightFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Affine { bits, group: 64 } => write!(f, "mlx{bits}"),
-            Self::Affine { bits, group } => write!(f, "mlx{bits}g{group}"),
-            Self::Float16 => f.write_str("f16"),
-            Self::BFloat16 => f.write_str("bf16"),
-            Self::Float32 => f.write_str("f32"),
-            Self::Mxfp4 => f.write_str("mxfp4"),
-            Self::Mxfp8 => f.write_str("mxfp8"),
-            Self::Nvfp4 => f.write_str("nvfp4"),
-            Self::Q4_0 => f.write_str("q4_0"),
-            Self::Q8_0 => f.write_str("q8_0"),
-            Self::Q3KM => f.write_str("q3_k_m"),
-            Self::Q4KS => f.write_str("q4_k_s"),
-            Self::Q4KM => f.write_str("q4_k_m"),
-            Self::Q4KXl => f.write_str("q4_k_xl"),
-            Self::Q5KS => f.write_str("q5_k_s"),
-            Self::Q5KM => f.write_str("q5_k_m"),
-            Self::Q6K => f.write_str("q6_k"),
+        if let Self::Affine { bits, group } = self {
+            return match group {
+                64 => write!(f, "mlx{bits}"),
+                _ => write!(f, "mlx{bits}g{group}"),
+            };
         }
+        let name = Self::NAMED.iter().find(|(format, _)| format == self);
+        f.write_str(name.expect("every format but MLX's has one name").1)
     }
 }
 
@@ -242,8 +303,14 @@ mod tests {
         let shapes = ShapeFile::parse(include_str!("regression/shapes.json")).unwrap();
         let dimensions = shapes.dimensions("llama2-7b").unwrap();
         for (name, gigabytes) in [
+            ("q2_k", 2.83),
+            ("q3_k_s", 2.95),
             ("q3_k_m", 3.30),
+            ("q3_k_l", 3.60),
             ("q4_0", 3.83),
+            ("q4_1", 4.24),
+            ("q5_0", 4.65),
+            ("q5_1", 5.06),
             ("q4_k_s", 3.86),
             ("q4_k_m", 4.08),
             ("q5_k_s", 4.65),

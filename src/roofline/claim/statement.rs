@@ -246,7 +246,14 @@ impl<'a> Statement<'a> {
             return vec![(gain, Some(note))];
         }
         let ratio = matches!(left, Expression::Binary(Operator::Divide, ..));
+        // What takes half the time is done twice as often.
+        let sooner =
+            (shown.percent && value > 0.0 && is_change_of_time(left, choose)).then(|| value.recip() - 1.0);
+        if let (true, Some(gain)) = (self.is_gain(), sooner) {
+            return vec![(gain, None)];
+        }
         let mut readings = vec![(value, None)];
+        readings.extend(sooner.map(|gain| (gain, None)));
         if shown.percent && ratio {
             readings.push((value - 1.0, None));
             if !shown.signed {
@@ -287,6 +294,18 @@ fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool 
     literals
         .iter()
         .any(|literal| literal.unit.is_empty() && choose(literal).dimension == Dimension::NONE)
+}
+
+/// Whether a time stands over another.
+fn is_change_of_time(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
+    let Expression::Binary(Operator::Divide, above, below) = left else {
+        return false;
+    };
+    let is_time = |side: &Expression| {
+        side.literal()
+            .is_some_and(|literal| choose(literal).dimension == Dimension::SECONDS)
+    };
+    is_time(above) && is_time(below)
 }
 
 /// `(a-b)/a` of times, or `1 - b/a`, as the throughput gained: `a/b - 1`.

@@ -24,7 +24,7 @@ fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
     let bad = [
         ("8,M9 Max,10,mlx-lm,tiny,mlx4,512,", "no chip is called `M9 Max`"),
         ("8,M4,99,mlx-lm,tiny,mlx4,512,", "not made with 99 GPU cores"),
-        ("8,M4,10,exo,tiny,mlx4,512,", "column `engine` is `exo`"),
+        ("8,M4,10,vllm,tiny,bf16,512,", "column `engine` is `vllm`"),
         ("8,M4,10,mlx-lm,huge,mlx4,512,", "there is no shape `huge`"),
         (
             "8,M4,10,mlx-lm,tiny,q9,512,",
@@ -50,6 +50,25 @@ fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
         assert_eq!(rows[1]["decode_tps_p50"], "");
         assert!(rows[0]["decode_tps_p50"].parse::<f64>().unwrap() > 0.0);
         assert_eq!(rows[0], rows[2]);
+    }
+}
+
+/// Programs wrap one of two engines: the format of the weights tells which.
+#[test]
+fn an_engine_is_told_by_the_format_where_its_name_does_not() {
+    let rate = |row: &str| {
+        let predicted = predict(&lines(&[HEADER, row])).unwrap();
+        assert!(predicted.problems.is_empty(), "{:?}", predicted.problems);
+        rows(&predicted)[0]["decode_tps_p50"].clone()
+    };
+    for (format, engine) in [
+        ("mlx4", "mlx-lm"),
+        ("4bit", "mlx-lm"),
+        ("q5_0", "llama.cpp"),
+        ("iq4_xs", "llama.cpp"),
+    ] {
+        let of = |engine: &str| rate(&format!("8,M4-Pro,20,{engine},tiny,{format},512,"));
+        assert_eq!(of("LM Studio"), of(engine), "{format}");
     }
 }
 
