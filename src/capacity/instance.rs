@@ -104,6 +104,16 @@ impl Instance {
         rest
     }
 
+    /// With one node of `class` lost. Replicas that were asked for are for this case: they are not insisted on in it.
+    pub(super) fn without_node(&self, class: usize) -> Self {
+        let mut rest = self.clone();
+        rest.classes[class].nodes -= 1;
+        for load in &mut rest.models {
+            load.min_replicas = load.min_replicas.min(1);
+        }
+        rest
+    }
+
     /// The limits of a node of `class` that has `models`; `None` where it cannot have them together.
     pub(super) fn node_rows(&self, class: usize, models: &[usize]) -> Option<Vec<NodeRow>> {
         let supply = &self.classes[class];

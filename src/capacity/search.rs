@@ -90,8 +90,7 @@ pub(super) enum Remaining {
 
 /// What the others carry once one node of `class` is gone; `bound` is what all carry at most.
 pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Remaining {
-    let mut rest = instance.clone();
-    rest.classes[class].nodes -= 1;
+    let rest = instance.without_node(class);
     if greedy::place(&rest, 1.0).is_ok() {
         return Remaining::All;
     }

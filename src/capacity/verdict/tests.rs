@@ -136,6 +136,9 @@ proptest! {
             let mut rest = question.clone();
             let class = rest.classes.iter_mut().find(|class| class.name == loss.class).unwrap();
             class.nodes -= 1;
+            for model in &mut rest.models {
+                model.replicas = model.replicas.min(1);
+            }
             let rest = answer(&rest);
             if loss.survives || loss.proven {
                 prop_assert_eq!(rest.feasible, loss.survives, "{:?}: {}", loss, rest.summary);
@@ -192,6 +195,29 @@ fn what_no_node_can_serve_leaves_the_others_their_placement() {
         "{}",
         verdict.summary
     );
+}
+
+/// Replicas are asked for so that a node may be lost: losing one is not held against them.
+#[test]
+fn a_second_replica_never_makes_a_loss_worse() {
+    for (replicas, interrupted) in [(1, 1), (2, 0)] {
+        let question = question_of(json!({
+            "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 500,
+                "answerTokens": 100, "maxConcurrency": 1, "replicas": replicas}],
+            "fleet": {"macs": [{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}]},
+        }));
+        let verdict = answer(&question);
+        assert!(
+            verdict.feasible && verdict.survives_node_loss,
+            "{replicas}: {}",
+            verdict.summary
+        );
+        assert_eq!(
+            verdict.node_losses[0].interrupted.len(),
+            interrupted,
+            "{replicas}"
+        );
+    }
 }
 
 /// More memory is what is short where two models do not fit side by side on the only node.

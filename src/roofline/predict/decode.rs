@@ -262,7 +262,12 @@ impl DecodePrediction {
                 Basis::Measured,
             ),
         };
-        let per_stream = Interval::around(working.total.recip(), spread, spread);
+        let mut per_stream = Interval::around(working.total.recip(), spread, spread);
+        // No luck is better than physics.
+        if let Some(chip) = hardware.chip() {
+            let ceiling = chip.bandwidth.0 / work.bytes();
+            per_stream.p90 = per_stream.p90.min(ceiling).max(per_stream.p50);
+        }
         Self {
             tokens_per_second: per_stream,
             aggregate_tokens_per_second: per_stream.scale(work.batch),
