@@ -51,6 +51,7 @@ pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
             "known": facts.dimensions.is_some(),
             "parameters": facts.parameters,
             "activeParameters": facts.dimensions.as_ref().map(ModelDimensions::active_parameters),
+            "describedParameters": facts.contradiction(),
             "leftOutBytes": facts.left_out.0,
             "weightsFrom": source_word(&facts.source),
             "maxContextTokens": facts.max_context_tokens,
@@ -106,6 +107,17 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
         for suggestion in &fit.suggestions {
             line(&mut out, &format!("  - {suggestion}"));
         }
+    }
+    if let Some(described) = model.facts.contradiction() {
+        line(
+            &mut out,
+            &format!(
+                "\nNote: config.json describes {}, and the tensors hold {}: a file is missing, or one of them belongs to \
+                 another model.",
+                parameters(described),
+                parameters(model.facts.parameters)
+            ),
+        );
     }
     for note in &chosen.notes {
         line(&mut out, &format!("\nNote: {note}."));

@@ -65,6 +65,9 @@ pub(crate) struct ModelFacts {
     pub(crate) format: StoredFormat,
 }
 
+/// Norms and biases are left out of what dimensions say: the logarithm of that.
+const DESCRIBED_WELL: f64 = 0.03;
+
 /// Why nothing can be said of a model.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FactsError {
@@ -178,6 +181,17 @@ impl ModelFacts {
             halves: Weights::default(),
             ..self.clone()
         }
+    }
+
+    /// How many parameters config.json describes, where the tensors hold clearly other ones: a file is missing, or one of
+    /// them belongs to another model.
+    pub(crate) fn contradiction(&self) -> Option<u64> {
+        let WeightsSource::Headers(_) = self.source else {
+            return None;
+        };
+        let described = self.dimensions.as_ref()?.parameters();
+        let ratio = described as f64 / self.parameters.max(1) as f64;
+        (ratio.ln().abs() > DESCRIBED_WELL).then_some(described)
     }
 
     /// What the predictor needs; `None` where the family is not known.

@@ -289,6 +289,24 @@ fn gpt_oss_20b_weighs_what_its_index_says() {
     ));
 }
 
+#[test]
+fn a_config_of_another_model_is_told() {
+    let checkpoint = llama_70b_checkpoint(As::Floats);
+    assert_eq!(checkpoint.facts(&llama_70b()).contradiction(), None);
+    let mut deeper = llama_70b();
+    deeper["num_hidden_layers"] = json!(88);
+    let described = checkpoint.facts(&deeper).contradiction();
+    assert!(
+        described.is_some_and(|described| described > 76_000_000_000),
+        "{described:?}"
+    );
+    assert_eq!(
+        estimated(&deeper).contradiction(),
+        None,
+        "there is nothing to contradict it"
+    );
+}
+
 /// Qwen/Qwen2.5-7B-Instruct: `total_size` 15,231,233,024, that is 7,615,616,512 parameters; biases included.
 #[test]
 fn qwen2_5_7b_weighs_what_its_index_says() {
