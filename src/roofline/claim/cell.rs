@@ -245,21 +245,24 @@ impl Cell {
         field: &str,
     ) -> Result<Option<Self>, InvalidClaim> {
         let statement = Statement::new(text);
-        let kind = statement
+        let Some(stated) = statement.result() else {
+            return Ok(None);
+        };
+        let said = statement
             .label
             .and_then(|label| serde_json::from_value::<FigureKind>(label.into()).ok())
             .filter(|kind| !kind.is_general());
-        let (Some(kind), Some(stated)) = (kind, statement.result()) else {
+        let kind = said.unwrap_or(FigureKind::WeightBytes);
+        // Where it cannot be read as that kind, the calculation stands for itself.
+        let Ok(reading) = stated.read(kind.measure()) else {
             return Ok(None);
         };
-        match stated.read(kind.measure()) {
-            Ok(reading) => {
-                let conditions = ClaimedConditions::default();
-                Self::new(spec, &conditions, kind, field, stated.to_string(), reading).map(Some)
-            }
-            // The calculation stands for itself.
-            Err(_) => Ok(None),
-        }
+        let conditions = ClaimedConditions::default();
+        let cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
+        let parameters = cell.model.known.as_ref().map(|(model, _)| model.parameters);
+        // Parameters times bytes are the weights, whether it says so or not.
+        let is_weights = || parameters.is_some_and(|parameters| statement.multiplies(parameters));
+        Ok((said.is_some() || is_weights()).then_some(cell))
     }
 
     fn new(

@@ -20,6 +20,7 @@ pub(super) fn check(cells: &[Cell], report: &mut Report) {
         same_thing(cell, earlier, report);
         per_what(cell, earlier, report);
         rate_and_time(cell, cells, report);
+        part_and_whole(cell, cells, report);
         request_time(cell, cells, report);
         shares(cell, cells, report);
         bandwidth_used(cell, cells, report);
@@ -79,6 +80,38 @@ fn per_what(cell: &Cell, earlier: &[Cell], report: &mut Report) {
         );
         report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
     }
+}
+
+/// What is inside another time is not longer than that.
+fn part_and_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let parts: &[FigureKind] = if cell.kind == FigureKind::TotalSeconds {
+        &[
+            FigureKind::TimeToFirstTokenSeconds,
+            FigureKind::PrefillSeconds,
+            FigureKind::DecodeSeconds,
+        ]
+    } else if cell.kind == FigureKind::TimeToFirstTokenSeconds {
+        &[FigureKind::PrefillSeconds]
+    } else {
+        return;
+    };
+    let longer = parts
+        .iter()
+        .filter_map(|part| partner(cell, cells, *part))
+        .find(|part| part.reading.low > cell.reading.high * (1.0 + RUN_TO_RUN));
+    let Some(part) = longer else { return };
+    let message = format!(
+        "{} is a part of {}, and longer than that",
+        with_unit(part),
+        with_unit(cell)
+    );
+    let least = part.reading.value;
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::Contradictory, message)
+            .instead(with_unit(cell), format!("at least {} s", Trimmed(least)), least)
+            .factor(cell.reading.value / least),
+    );
 }
 
 /// Prompt tokens = rate × time.
@@ -301,10 +334,7 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     }
     let Some(decode) = decode else {
-        report.remark(
-            &cell.field,
-            "not checked: the rate it is a share of is not among the figures",
-        );
+        share_of_bandwidth(cell, cells, report);
         return;
     };
     if let Some(maximum) = maximum.filter(|_| cell.kind == FigureKind::ShareOfMaximum) {
@@ -368,6 +398,44 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
                 100.0 * share,
             )
             .factor(cell.reading.value / share),
+    );
+}
+
+/// Bandwidth that was used or measured, as a share of the chip's.
+fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let used = partner(cell, cells, FigureKind::BandwidthUsed)
+        .or_else(|| partner(cell, cells, FigureKind::Bandwidth))
+        .filter(|_| cell.kind == FigureKind::ShareOfBandwidth);
+    let (Some(used), Some(bin)) = (used, cell.machine.fastest()) else {
+        report.remark(
+            &cell.field,
+            "not checked: what it is a share of is not among the figures",
+        );
+        return;
+    };
+    let whole = bin.bandwidth * cell.machine.machines;
+    // Above the chip's bandwidth: told already.
+    if used.reading.low > whole {
+        return;
+    }
+    let share = used.reading.value / whole;
+    let message = format!("{} of {} are {:.0} %", used.stated, bin.shown(), 100.0 * share);
+    if cell.reading.admits(share, SHARE) {
+        report.pass(&cell.field, message);
+        return;
+    }
+    report.flag(
+        &cell.field,
+        Flag::new(
+            ClaimVerdict::Contradictory,
+            format!("{message}, not {}", cell.stated),
+        )
+        .instead(
+            cell.stated.clone(),
+            format!("{:.0} %", 100.0 * share),
+            100.0 * share,
+        )
+        .factor(cell.reading.value / share),
     );
 }
 

@@ -252,6 +252,22 @@ impl Expression {
         }
     }
 
+    /// Its numbers, where it does no more than multiply and divide them.
+    pub(super) fn factors<'a>(&'a self, into: &mut Vec<&'a Literal>) -> bool {
+        match self {
+            Self::Number(literal) => {
+                into.push(literal);
+                true
+            }
+            Self::Binary(Operator::Multiply | Operator::Divide, left, right) => {
+                left.factors(into) && right.factors(into)
+            }
+            Self::Negative(_) | Self::Binary(Operator::Add | Operator::Subtract | Operator::Power, ..) => {
+                false
+            }
+        }
+    }
+
     /// Its value, with `choose` picking the meaning of each number's unit.
     pub(super) fn evaluate(&self, choose: &dyn Fn(&Literal) -> Unit) -> Result<Amount, ExpressionError> {
         let amount = match self {

@@ -43,9 +43,12 @@ pub(super) fn check(cell: &Cell, report: &mut Report) {
         FigureKind::KvBandwidth => kv_bandwidth(cell, report),
         FigureKind::LoadSeconds | FigureKind::DiskReadSeconds => disk(cell, report),
         FigureKind::MemoryBytes => memory_in_use(cell, report),
+        FigureKind::TotalSeconds | FigureKind::DecodeSeconds => {
+            if memory(cell, report) {
+                decode_time(cell, report);
+            }
+        }
         FigureKind::MaximumDecodeTokensPerSecond
-        | FigureKind::TotalSeconds
-        | FigureKind::DecodeSeconds
         | FigureKind::WeightBytes
         | FigureKind::StreamedBytes
         | FigureKind::FileBytes
@@ -75,6 +78,8 @@ pub(super) struct DecodeLimit {
     pub(super) ceiling: f64,
     /// Weights that one pass reads.
     pub(super) streamed: f64,
+    /// Cache that one pass reads, at the precision stated, else 16 bits.
+    cache: f64,
     /// Of all machines together.
     pub(super) bandwidth: f64,
 }
@@ -100,6 +105,7 @@ impl DecodeLimit {
             hard: (batch * bandwidth / fewest).min(compute),
             ceiling: (batch * bandwidth / (streamed + usual_kv)).min(compute),
             streamed,
+            cache: usual_kv,
             bandwidth,
         })
     }
@@ -124,15 +130,20 @@ fn decode(cell: &Cell, report: &mut Report) {
     };
     let batch = cell.workload.batch;
     let passes = cell.reading.value / batch;
-    let used = passes * limit.streamed;
+    let used = passes * (limit.streamed + limit.cache);
     let share = used / limit.bandwidth;
+    let cache = if limit.cache > 0.01 * limit.streamed {
+        format!(" and {} of cache", gigabytes(limit.cache))
+    } else {
+        String::new()
+    };
     let kind = if model.is_mixture() {
         "active weights"
     } else {
         "weights"
     };
     let working = format!(
-        "{} of {kind} per pass × {} passes/s = {}, {:.0} % of {}; ceiling {:.1} tok/s",
+        "{} of {kind}{cache} per pass × {} passes/s = {}, {:.0} % of {}; ceiling {:.1} tok/s",
         gigabytes(limit.streamed),
         Trimmed(passes),
         gigabytes_per_second(used),
@@ -177,6 +188,51 @@ fn decode(cell: &Cell, report: &mut Report) {
                 limit.ceiling,
             )
             .factor(cell.reading.value / limit.ceiling),
+    );
+}
+
+/// The time that the tokens after the first take at least.
+fn decode_time(cell: &Cell, report: &mut Report) {
+    let field = &cell.field;
+    let Some(generated) = cell.workload.generated else {
+        report.remark(field, "not checked: the number of generated tokens is not stated");
+        return;
+    };
+    let Some(limit) = DecodeLimit::new(cell) else {
+        report.remark(field, why_untestable(cell));
+        return;
+    };
+    let batch = cell.workload.batch;
+    let decoded = |generated: f64| (generated - 1.0).max(0.0) * batch;
+    let rate = decoded(generated.value) / cell.reading.value.max(1e-9);
+    let working = format!(
+        "{:.0} tokens in {} are {} tok/s; ceiling {:.1} tok/s",
+        generated.value * batch,
+        with_unit(cell),
+        Trimmed(rate),
+        limit.ceiling
+    );
+    if cell.workload.speculative {
+        report.remark(field, format!("{working}, without speculative decoding"));
+        return;
+    }
+    if decoded(generated.low) <= limit.hard * cell.reading.high {
+        report.pass(field, working);
+        return;
+    }
+    let seconds = decoded(generated.value) / limit.ceiling;
+    report.flag(
+        field,
+        Flag::new(
+            ClaimVerdict::ExceedsRoofline,
+            format!("{} is impossible: {working}", with_unit(cell)),
+        )
+        .instead(
+            with_unit(cell),
+            format!("at least {} s", Trimmed(seconds)),
+            seconds,
+        )
+        .factor(cell.reading.value / seconds),
     );
 }
 
@@ -373,7 +429,13 @@ fn memory(cell: &Cell, report: &mut Report) -> bool {
         weights + kv - most
     };
     let from_disk = cell.workload.batch * FASTEST_DISK * cell.machine.machines / missing.max(1.0);
-    let is_rate = cell.kind != FigureKind::PrefillSeconds && cell.kind != FigureKind::TimeToFirstTokenSeconds;
+    let is_rate = !matches!(
+        cell.kind,
+        FigureKind::PrefillSeconds
+            | FigureKind::TimeToFirstTokenSeconds
+            | FigureKind::TotalSeconds
+            | FigureKind::DecodeSeconds
+    );
     let decodes = is_rate && cell.kind != FigureKind::PrefillTokensPerSecond;
     let flag = if decodes && cell.reading.low > from_disk {
         let message = format!("{does_not_fit}; read from disk it would make at most {from_disk:.2} tok/s");

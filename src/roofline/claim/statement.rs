@@ -13,6 +13,8 @@ pub(super) const ABOUT: f64 = 0.1;
 const SLIP: f64 = 0.001;
 /// A reading that is off by less than a factor of 1.5 is likely the one that was meant.
 const NEARLY: f64 = 0.4;
+/// Of one weight.
+const MOST_BITS: f64 = 32.0;
 /// Numbers whose unit's meaning is varied; more would try too many combinations.
 const MAX_AMBIGUOUS: usize = 6;
 
@@ -70,6 +72,27 @@ impl<'a> Statement<'a> {
         let literal = last.expression.literal()?;
         let negative = matches!(last.expression, Expression::Negative(_));
         Some(Stated::of(literal, last.relation == Relation::About, negative))
+    }
+
+    /// Whether it begins with about that many parameters times bits or bytes for each, and nothing else.
+    pub(super) fn multiplies(&self, parameters: f64) -> bool {
+        let Ok(sides) = expression::parse(self.calculation) else {
+            return false;
+        };
+        let mut factors = Vec::new();
+        if sides.len() < 2 || !sides[0].expression.factors(&mut factors) || factors.len() < 2 {
+            return false;
+        }
+        let counts = |literal: &Literal| {
+            literal.meanings.iter().any(|unit| {
+                let count = literal.number * unit.scale;
+                unit.dimension == Dimension::NONE && (count / parameters - 1.0).abs() <= ABOUT
+            })
+        };
+        let of_one = |literal: &Literal| literal.number > 0.0 && literal.number <= MOST_BITS;
+        let (models, others): (Vec<&Literal>, Vec<&Literal>) =
+            factors.into_iter().partition(|literal| counts(literal));
+        models.len() == 1 && others.into_iter().all(of_one)
     }
 
     /// Whether its result is said to be a gain in throughput.
