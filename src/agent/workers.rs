@@ -309,6 +309,7 @@ impl Workers {
             ("--name", spec.serving_name.clone()),
             ("--context-tokens", start.context_tokens.to_string()),
             ("--max-concurrency", spec.max_concurrency.to_string()),
+            ("--memory-limit", start.reservation.total().0.to_string()),
             ("--grace-seconds", self.command.grace.as_secs().to_string()),
             (
                 "--termination-message-path",

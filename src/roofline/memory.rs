@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::dimensions::KvBits;
+use super::dimensions::{KvBits, ModelDimensions};
 use super::predict::ModelCost;
 use crate::units::Bytes;
 
@@ -21,6 +21,9 @@ pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 
 /// The most tokens that the engine prefills in one step.
 pub(crate) const PREFILL_STEP_TOKENS: u64 = 2048;
+
+/// The engine's caches grow in steps of so many tokens.
+pub(crate) const CACHE_STEP_TOKENS: u32 = 256;
 
 /// Kept free below the working-set limit, in percent. ROOFLINE.md section 4: "keep 5–10 % headroom".
 const HEADROOM_PERCENT: u64 = 5;
@@ -43,7 +46,8 @@ pub(crate) struct ServedModel {
 impl ServedModel {
     /// KV caches of every stream at full context.
     fn kv_bytes(&self, demand: Demand) -> Bytes {
-        self.cost.dimensions.kv_bytes(demand.context_tokens, self.kv_bits) * u64::from(demand.max_concurrency)
+        cache_bytes(&self.cost.dimensions, demand.context_tokens, self.kv_bits)
+            * u64::from(demand.max_concurrency)
     }
 }
 
@@ -96,6 +100,12 @@ impl ServedModel {
     }
 }
 
+/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole.
+pub(crate) fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> Bytes {
+    let steps = tokens.div_ceil(CACHE_STEP_TOKENS);
+    dimensions.kv_bytes(steps.saturating_mul(CACHE_STEP_TOKENS), bits)
+}
+
 /// Memory of one prefill step of a model with `hidden_size` dimensions.
 pub(crate) fn activation_bytes(hidden_size: u32) -> Bytes {
     Bytes(ACTIVATION_BYTES_PER_ELEMENT) * PREFILL_STEP_TOKENS * u64::from(hidden_size)
@@ -145,7 +155,7 @@ impl fmt::Display for Reservation {
 }
 
 /// The largest number of `first..=last` for which `holds`, which must not hold again once it has failed.
-pub(super) fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+pub(crate) fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     if first > last || !holds(first) {
         return None;
     }
@@ -293,6 +303,16 @@ mod tests {
             reservation.to_string(),
             "14.1 GiB (weights 4.3 GiB + KV cache 9.0 GiB for 4 streams of 16384 tokens + activations 320.0 MiB + runtime 476.8 MiB)"
         );
+    }
+
+    #[test]
+    fn a_cache_is_there_in_whole_steps() {
+        let of = |tokens| cache_bytes(&qwen3_8b().cost.dimensions, tokens, KvBits::HALF);
+        assert_eq!(of(0), Bytes::ZERO);
+        assert_eq!(of(1), Bytes(147_456 * 256));
+        assert_eq!(of(256), of(1));
+        assert_eq!(of(1000), Bytes(147_456 * 1024));
+        assert_eq!(of(u32::MAX), Bytes(147_456 * u64::from(u32::MAX)), "no overflow");
     }
 
     #[test]

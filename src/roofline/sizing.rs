@@ -7,7 +7,7 @@ use std::fmt;
 use super::chip::{self, ChipVariant};
 use super::dimensions::KvBits;
 use super::facts::{ModelFacts, WeightsSource};
-use super::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, last_that};
+use super::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes, last_that};
 use super::predict::{Basis, Engine, Hardware, Parameters, Prediction, Workload};
 use crate::units::Bytes;
 
@@ -260,7 +260,7 @@ impl Asked<'_> {
         MemoryNeed {
             weights: self.facts.weights.resident(),
             kv: dimensions.map(|dimensions| {
-                dimensions.kv_bytes(context_tokens, KvBits::new(kv_bits)) * u64::from(concurrency)
+                cache_bytes(dimensions, context_tokens, KvBits::new(kv_bits)) * u64::from(concurrency)
             }),
             activations: dimensions.map_or(Bytes::ZERO, |dimensions| activation_bytes(dimensions.hidden)),
             runtime: RUNTIME_OVERHEAD,
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(
             said(&fit),
             [
-                "a context of 20609 tokens: --context 20609",
+                "a context of 20480 tokens: --context 20480",
                 "2 streams at a time: --concurrency 2",
                 "a KV cache of 8 bits: --kv-bits 8",
                 "a machine with 48.0 GiB, such as Apple M4 Pro with 20 GPU cores",

@@ -307,7 +307,7 @@ fn a_refusal_says_what_would_fit() {
     assert!(
         refusal
             .message
-            .ends_with("It would be admitted with spec.serving.contextTokens: 1000"),
+            .ends_with("It would be admitted with spec.serving.contextTokens: 768"),
         "{refusal:?}"
     );
 }

@@ -6,10 +6,10 @@ use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 
 use crate::mlx::put_tokens;
+use crate::roofline::memory::CACHE_STEP_TOKENS;
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
-pub(crate) const CACHE_STEP_TOKENS: u64 = 256;
 
 /// One layer's cache, `[1, kv_heads, capacity, head_dim]` twice.
 #[derive(Debug, Default)]
