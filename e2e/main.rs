@@ -6,6 +6,7 @@ mod admission;
 mod apiserver;
 mod bad_input;
 mod chaos;
+mod clients;
 mod examples;
 mod faults;
 mod harness;

@@ -1,0 +1,147 @@
+//! The OpenAI API as its real clients use it: the scripts beside this file, with the packages pinned there.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Fleet, Scratch, repository};
+
+#[test]
+fn python_clients_work() {
+    let Some(python) = python() else { return };
+    let Some((fleet, _kubectl)) = Fleet::with_guide() else {
+        return;
+    };
+    for script in ["openai_python.py", "litellm_client.py", "langchain_client.py"] {
+        let mut command = Command::new(&python);
+        command
+            .arg(repository("e2e/clients").join(script))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            // litellm would ask the network for prices.
+            .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        passes(script, command, &fleet);
+    }
+    llm_works(&python, &fleet);
+}
+
+/// The command line program `llm`, set up as its documentation says.
+fn llm_works(python: &Path, fleet: &Fleet) {
+    let home = Scratch::new();
+    home.write(
+        "extra-openai-models.yaml",
+        &format!(
+            "- model_id: guide\n  model_name: guide\n  api_base: http://127.0.0.1:{}/v1\n",
+            fleet.gateway_port
+        ),
+    );
+    let ask = |more: &[&str]| {
+        let mut command = Command::new(python);
+        command
+            .args(["-m", "llm", "prompt", "What is rooflet?", "--no-log", "--key=any"])
+            .args([
+                "--model=guide",
+                "--option",
+                "temperature",
+                "0",
+                "--option",
+                "max_tokens",
+                "12",
+            ])
+            .args(more)
+            .env("LLM_USER_PATH", home.path());
+        passes("llm", command, fleet)
+    };
+    let whole = ask(&["--no-stream"]);
+    assert!(!whole.trim().is_empty());
+    assert_eq!(whole, ask(&[]), "streamed");
+}
+
+#[test]
+fn node_clients_work() {
+    let Some(modules) = node_modules() else { return };
+    let Some((fleet, _kubectl)) = Fleet::with_guide() else {
+        return;
+    };
+    // Node looks for packages beside the script.
+    let script = modules.join("openai_node.mjs");
+    std::fs::copy(repository("e2e/clients/openai_node.mjs"), &script).expect("writable");
+    let mut command = Command::new("node");
+    command.arg(script);
+    passes("openai_node.mjs", command, &fleet);
+}
+
+fn passes(name: &str, mut command: Command, fleet: &Fleet) -> String {
+    let gateway = format!("http://127.0.0.1:{}", fleet.gateway_port);
+    let output = command
+        .env("ROOFLET_GATEWAY", gateway)
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{name}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// A Python with the pinned clients, installed when it is first needed.
+fn python() -> Option<PathBuf> {
+    let requirements = repository("e2e/clients/requirements.txt");
+    let home = prepared("python", &[&requirements], |home| {
+        run(Command::new("python3").args(["-m", "venv"]).arg(home))
+            && run(Command::new(home.join("bin/python"))
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "--requirement",
+                ])
+                .arg(&requirements))
+    })?;
+    Some(home.join("bin/python"))
+}
+
+/// A directory with the pinned packages of Node.
+fn node_modules() -> Option<PathBuf> {
+    let [package, lock] =
+        ["package.json", "package-lock.json"].map(|file| repository("e2e/clients").join(file));
+    prepared("node", &[&package, &lock], |home| {
+        std::fs::create_dir_all(home).expect("writable");
+        for file in [&package, &lock] {
+            let name = file.file_name().expect("a file");
+            std::fs::copy(file, home.join(name)).expect("writable");
+        }
+        run(Command::new("npm")
+            .args(["ci", "--silent", "--no-audit", "--no-fund"])
+            .current_dir(home))
+    })
+}
+
+/// A directory made from the content of `files`, kept among the build's files. `None`, said on a line of its own, where
+/// that does not work.
+fn prepared(tool: &str, files: &[&Path], make: impl FnOnce(&Path) -> bool) -> Option<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        std::fs::read(file).expect("readable").hash(&mut hasher);
+    }
+    let home =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("clients-{tool}-{:016x}", hasher.finish()));
+    let ready = home.join("ready");
+    if !ready.exists() {
+        // What an interrupted run left.
+        drop(std::fs::remove_dir_all(&home));
+        if !make(&home) {
+            eprintln!("NOT RUN: this test needs {tool} and its package registry");
+            return None;
+        }
+        std::fs::write(ready, "").expect("writable");
+    }
+    Some(home)
+}
+
+fn run(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,22 @@
+"""langchain-openai against a gateway."""
+
+from langchain_openai import ChatOpenAI
+from setting import MODEL, QUESTION, base_url, check
+
+chat = ChatOpenAI(
+    model=MODEL, base_url=base_url(), api_key="any", temperature=0, max_tokens=12, max_retries=0, stream_usage=True
+)
+
+
+@check
+def answers_whole():
+    answer = chat.invoke(QUESTION)
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] == 12
+
+
+@check
+def streams_the_same_text():
+    chunks = list(chat.stream(QUESTION))
+    assert "".join(chunk.content for chunk in chunks) == chat.invoke(QUESTION).content
+    assert any(chunk.usage_metadata for chunk in chunks)

@@ -1,0 +1,80 @@
+"""openai-python against a gateway: what its users do, with what it parses and raises."""
+
+import openai
+from openai import OpenAI
+from setting import MODEL, QUESTION, base_url, check
+
+client = OpenAI(base_url=base_url(), api_key="any", max_retries=0)
+QUESTIONS = [{"role": "user", "content": QUESTION}]
+
+
+def ask(**options):
+    return client.chat.completions.create(model=MODEL, messages=QUESTIONS, temperature=0, **options)
+
+
+@check
+def lists_the_model():
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+@check
+def answers_whole():
+    answer = ask(max_completion_tokens=12)
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 12
+
+
+@check
+def streams_the_same_text():
+    whole = ask(max_tokens=12).choices[0].message.content
+    chunks = list(ask(max_tokens=12, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == whole
+    assert chunks[-1].usage.completion_tokens == 12
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+
+
+@check
+def completes_text():
+    answer = client.completions.create(model=MODEL, prompt=["rooflet", "A node"], max_tokens=3)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+
+
+@check
+def leaves_a_stream():
+    with ask(stream=True) as stream:
+        for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+    assert ask(max_tokens=1).usage.completion_tokens == 1
+
+
+@check
+def stops_where_it_is_told():
+    whole = ask(max_tokens=24).choices[0].message.content
+    word = whole.split()[2]
+    cut = ask(max_tokens=24, stop=word)
+    assert cut.choices[0].message.content == whole[: whole.index(word)]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+@check
+def raises_what_the_user_can_act_on():
+    for wrong, error in [
+        (lambda: ask(max_tokens=0), openai.BadRequestError),
+        (lambda: client.chat.completions.create(model="nobody", messages=QUESTIONS), openai.NotFoundError),
+        (lambda: ask(extra_body={"temprature": 1}), openai.BadRequestError),
+        (
+            lambda: client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": QUESTION * 5000}]
+            ),
+            openai.BadRequestError,
+        ),
+    ]:
+        try:
+            wrong()
+        except error as raised:
+            assert raised.code and raised.message
+        else:
+            raise AssertionError(f"no {error.__name__}")
