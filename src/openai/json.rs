@@ -59,6 +59,11 @@ impl Json {
 }
 
 impl Members {
+    /// As they came.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Json)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     pub(crate) fn new<const N: usize>(members: [(&str, Json); N]) -> Self {
         Self(members.map(|(name, value)| (name.to_owned(), value)).into())
     }

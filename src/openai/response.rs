@@ -59,13 +59,13 @@ pub(crate) struct Envelope {
 pub(crate) struct ChatCompletion<'a> {
     #[serde(flatten)]
     pub(crate) envelope: &'a Envelope,
-    pub(crate) choices: [ChatChoice; 1],
+    pub(crate) choices: Vec<ChatChoice>,
     pub(crate) usage: Usage,
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatChoice {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     pub(crate) message: AssistantMessage,
     pub(crate) logprobs: (),
     pub(crate) finish_reason: FinishReason,
@@ -78,27 +78,18 @@ pub(crate) struct AssistantMessage {
     pub(crate) refusal: (),
 }
 
-impl<'a> ChatCompletion<'a> {
-    pub(crate) fn new(
-        envelope: &'a Envelope,
-        content: String,
-        finish_reason: FinishReason,
-        usage: Usage,
-    ) -> Self {
+impl ChatChoice {
+    pub(crate) fn new(index: usize, content: String, finish_reason: FinishReason) -> Self {
         let message = AssistantMessage {
             role: "assistant",
             content,
             refusal: (),
         };
         Self {
-            envelope,
-            choices: [ChatChoice {
-                index: 0,
-                message,
-                logprobs: (),
-                finish_reason,
-            }],
-            usage,
+            index,
+            message,
+            logprobs: (),
+            finish_reason,
         }
     }
 }
@@ -116,7 +107,7 @@ pub(crate) struct ChatChunk<'a> {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatChunkChoice<'a> {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     pub(crate) delta: Delta<'a>,
     pub(crate) logprobs: (),
     pub(crate) finish_reason: Option<FinishReason>,
@@ -176,7 +167,11 @@ mod tests {
     #[test]
     fn a_chat_completion_reads_as_openai_writes_it() {
         let envelope = envelope("chat.completion");
-        let body = ChatCompletion::new(&envelope, "hi".to_owned(), FinishReason::Stop, Usage::new(3, 2));
+        let body = ChatCompletion {
+            envelope: &envelope,
+            choices: vec![ChatChoice::new(0, "hi".to_owned(), FinishReason::Stop)],
+            usage: Usage::new(3, 2),
+        };
         assert_eq!(
             serde_json::to_value(body).unwrap(),
             json!({

@@ -12,7 +12,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
-use crate::openai::json::Json;
+use crate::openai::json::{Json, Members};
 
 /// Work that one rendering may do, in template instructions: a template is code from a download.
 const MAX_RENDER_INSTRUCTIONS: u64 = 50_000_000;
@@ -60,6 +60,8 @@ pub(crate) struct RenderError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderInput<'a> {
     pub(crate) messages: &'a [Json],
+    /// Others that the request names.
+    pub(crate) variables: &'a Members,
     pub(crate) add_generation_prompt: bool,
     pub(crate) bos_token: Option<&'a str>,
     pub(crate) eos_token: Option<&'a str>,
@@ -131,6 +133,8 @@ impl ChatTemplate {
         // Absent tokens stay undefined, which prints as nothing.
         context.extend(input.bos_token.map(|token| ("bos_token", Value::from(token))));
         context.extend(input.eos_token.map(|token| ("eos_token", Value::from(token))));
+        let variables = input.variables.iter();
+        context.extend(variables.map(|(name, value)| (name, Value::from(Serde(value)))));
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(Value::from_pairs(context)).map_err(failed)
     }

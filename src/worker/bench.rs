@@ -16,8 +16,9 @@ use crate::clock::Clock;
 use crate::error::Chain;
 use crate::metrics::Registry;
 use crate::model_dir::ModelDir;
+use crate::openai::json::Members;
 use crate::openai::message;
-use crate::openai::request::Options;
+use crate::openai::request::{Options, SamplingOptions};
 
 /// A loaded model in this process.
 #[derive(Debug)]
@@ -86,7 +87,10 @@ impl BareEngine {
     pub fn chat(&self, question: &str, max_tokens: usize) -> Result<Answer, String> {
         let options = Options {
             max_tokens: Some(max_tokens),
-            temperature: Some(0.0),
+            sampling: SamplingOptions {
+                temperature: Some(0.0),
+                ..SamplingOptions::default()
+            },
             ..Options::default()
         };
         let begin = self.clock.instant();
@@ -94,7 +98,7 @@ impl BareEngine {
         let messages = [message::user(question)];
         let request = self
             .prompter
-            .chat(&messages, &options, &now)
+            .chat(&messages, &Members::default(), &options, &now)
             .map_err(|err| format!("{err:?}"))?;
         let mut completion = self.engine.submit(request).map_err(|err| format!("{err:?}"))?;
         let (mut text, mut first) = (String::new(), None);

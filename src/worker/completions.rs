@@ -18,7 +18,7 @@ use super::stream::{self, Chunks};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::request::{ChatRequest, Options, TextRequest};
-use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
+use crate::openai::response::{ChatChoice, ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
 
 /// Said when the engine's thread ends while a request is under way.
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
@@ -34,6 +34,8 @@ pub(crate) async fn chat(
     let ChatRequest {
         model,
         messages,
+        template_variables,
+        n,
         options,
     } = ChatRequest::parse(&body)?;
     app.check_model(&model)?;
@@ -41,18 +43,24 @@ pub(crate) async fn chat(
     let kept = options.clone();
     let validate = move |app: &App| {
         app.prompter
-            .chat(&messages, &kept, &now(app))
+            .chat(&messages, &template_variables, &kept, &now(app))
             .map(|request| vec![request])
     };
     let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
-    let completions = submit(&app, requests)?;
+    let submitted = submit(&app, requests, n)?;
     if options.stream {
-        return Ok(respond_streaming(&app, Chunks::Chat, &options, completions));
+        return Ok(respond_streaming(&app, Chunks::Chat, &options, submitted));
     }
-    let (mut texts, usage) = collect(completions).await?;
-    let (text, done) = texts.pop().expect("one completion was submitted");
+    let (texts, usage) = collect(submitted).await?;
     let envelope = envelope(&app, "chatcmpl", "chat.completion");
-    Ok(Json(ChatCompletion::new(&envelope, text, done.reason, usage)).into_response())
+    let choice = |(index, (text, done)): (usize, (String, Done))| ChatChoice::new(index, text, done.reason);
+    let choices = texts.into_iter().enumerate().map(choice).collect();
+    Ok(Json(ChatCompletion {
+        envelope: &envelope,
+        choices,
+        usage,
+    })
+    .into_response())
 }
 
 pub(crate) async fn text(
@@ -63,6 +71,7 @@ pub(crate) async fn text(
     let TextRequest {
         model,
         prompts,
+        n,
         options,
     } = TextRequest::parse(&body)?;
     app.check_model(&model)?;
@@ -75,11 +84,11 @@ pub(crate) async fn text(
             .collect()
     };
     let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
-    let completions = submit(&app, requests)?;
+    let submitted = submit(&app, requests, n)?;
     if options.stream {
-        return Ok(respond_streaming(&app, Chunks::Text, &options, completions));
+        return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
     }
-    let (texts, usage) = collect(completions).await?;
+    let (texts, usage) = collect(submitted).await?;
     let choice = |(index, (text, done)): (usize, (String, Done))| TextChoice {
         index,
         text,
@@ -124,10 +133,20 @@ async fn off_thread_if<T: Send + 'static>(
         .unwrap_or_else(|_| Err(ApiError::server_error("The server failed on this request.")))
 }
 
-/// All or none: what was submitted before a refusal is cancelled by being dropped.
-fn submit(app: &App, requests: Vec<ValidRequest>) -> Result<Vec<Completion>, ApiError> {
-    requests
+/// The completions of one request, in the order of its choices.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    pub(crate) completions: Vec<Completion>,
+    /// Each prompt once, however many choices it has.
+    pub(crate) prompt_tokens: usize,
+}
+
+/// All or none: what was submitted before a refusal is cancelled by being dropped. `n` choices for each.
+fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
+    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let completions = requests
         .into_iter()
+        .flat_map(|request| request.choices(n))
         .map(|request| {
             app.engine.submit(request).map_err(|err| match err {
                 SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
@@ -137,7 +156,11 @@ fn submit(app: &App, requests: Vec<ValidRequest>) -> Result<Vec<Completion>, Api
                 SubmitError::Stopped => ApiError::unavailable(ErrorCode::ModelUnavailable, ENGINE_ENDED),
             })
         })
-        .collect()
+        .collect::<Result<_, _>>()?;
+    Ok(Submitted {
+        completions,
+        prompt_tokens,
+    })
 }
 
 fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
@@ -154,11 +177,11 @@ fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
 }
 
 /// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
-async fn collect(completions: Vec<Completion>) -> Result<(Vec<(String, Done)>, Usage), ApiError> {
-    let prompt_tokens = completions
-        .iter()
-        .map(|completion| completion.prompt_tokens)
-        .sum();
+async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), ApiError> {
+    let Submitted {
+        completions,
+        prompt_tokens,
+    } = submitted;
     let mut texts = Vec::with_capacity(completions.len());
     for mut completion in completions {
         let mut text = String::new();
@@ -176,10 +199,10 @@ async fn collect(completions: Vec<Completion>) -> Result<(Vec<(String, Done)>, U
     Ok((texts, Usage::new(prompt_tokens, completion_tokens)))
 }
 
-fn respond_streaming(app: &App, chunks: Chunks, options: &Options, completions: Vec<Completion>) -> Response {
+fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Submitted) -> Response {
     let envelope = match chunks {
         Chunks::Chat => envelope(app, "chatcmpl", "chat.completion.chunk"),
         Chunks::Text => envelope(app, "cmpl", "text_completion"),
     };
-    stream::response(chunks, envelope, options.include_usage, completions)
+    stream::response(chunks, envelope, options.include_usage, submitted)
 }

@@ -110,7 +110,6 @@ enum Command {
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) events: mpsc::Receiver<Event>,
-    pub(crate) prompt_tokens: usize,
     pub(crate) place: OwnedSemaphorePermit,
 }
 
@@ -169,7 +168,6 @@ impl Engine {
             return Err(self.full());
         };
         let (events_tx, events_rx) = mpsc::channel(Job::event_capacity(&request));
-        let prompt_tokens = request.prompt.len();
         let job = Job {
             request,
             events: events_tx,
@@ -178,7 +176,6 @@ impl Engine {
         match self.commands.try_send(Command::Run(job)) {
             Ok(()) => Ok(Completion {
                 events: events_rx,
-                prompt_tokens,
                 place,
             }),
             Err(mpsc::error::TrySendError::Full(_)) => Err(self.full()),

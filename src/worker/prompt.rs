@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
-use crate::openai::json::Json;
+use crate::openai::json::{Json, Members};
 use crate::openai::request::{Options, Prompt};
 use crate::roofline::model::ModelConfig;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
@@ -34,6 +34,18 @@ pub(crate) struct ValidRequest {
     pub(crate) sampling: Sampling,
     /// Lower goes first.
     pub(crate) priority: i32,
+}
+
+impl ValidRequest {
+    /// The same request `n` times, each choosing for itself: the first as if it were the only one.
+    pub(crate) fn choices(self, n: usize) -> Vec<Self> {
+        let choice = |index: usize| {
+            let mut request = self.clone();
+            request.sampling.seed = self.sampling.seed_of_choice(index);
+            request
+        };
+        (0..n).map(choice).collect()
+    }
 }
 
 /// Why the text side of a model directory cannot be used.
@@ -158,6 +170,7 @@ impl Prompter {
     pub(crate) fn chat(
         &self,
         messages: &[Json],
+        variables: &Members,
         options: &Options,
         now: &Zoned,
     ) -> Result<ValidRequest, ApiError> {
@@ -170,6 +183,7 @@ impl Prompter {
         let text = template
             .render(RenderInput {
                 messages,
+                variables,
                 add_generation_prompt: true,
                 bos_token: self.tokenizer.bos_token(),
                 eos_token: self.tokenizer.eos_token(),
@@ -230,15 +244,16 @@ impl Prompter {
             ));
         }
         let room = context_tokens - prompt.len();
+        let asked = &options.sampling;
         Ok(ValidRequest {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,
             stop: options.stop.clone(),
             sampling: Sampling {
-                temperature: options.temperature.unwrap_or(self.defaults.temperature),
-                top_p: options.top_p.unwrap_or(self.defaults.top_p),
-                top_k: options.top_k.unwrap_or(self.defaults.top_k),
-                seed: options.seed.unwrap_or_else(rand::random),
+                temperature: asked.temperature.unwrap_or(self.defaults.temperature),
+                top_p: asked.top_p.unwrap_or(self.defaults.top_p),
+                top_k: asked.top_k.unwrap_or(self.defaults.top_k),
+                seed: asked.seed.unwrap_or_else(rand::random),
             },
             priority: options.priority,
         })
@@ -302,7 +317,7 @@ mod tests {
 
     fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
         let messages = [message::user("What is rooflet?")];
-        prompter.chat(&messages, options, &Zoned::default())
+        prompter.chat(&messages, &Members::default(), options, &Zoned::default())
     }
 
     #[test]

@@ -24,6 +24,17 @@ pub(crate) struct Sampling {
     pub(crate) seed: u64,
 }
 
+impl Sampling {
+    /// Seeds of several choices of one request; the first is the request's own.
+    pub(crate) fn seed_of_choice(&self, index: usize) -> u64 {
+        match index {
+            0 => self.seed,
+            // The last steps of all: no completion comes so far.
+            index => mixed(self.seed, u64::MAX - index as u64),
+        }
+    }
+}
+
 /// What a row's next token is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Draw {
@@ -166,7 +177,7 @@ fn first_beyond(probabilities: &Array, uniform: &Array) -> Result<Array> {
 
 /// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds share nothing.
 fn mixed(seed: u64, step: u64) -> u64 {
-    let mut mixed = seed.wrapping_add((step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut mixed = seed.wrapping_add(step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)

@@ -12,8 +12,7 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::completions::ENGINE_ENDED;
-use super::engine::Completion;
+use super::completions::{ENGINE_ENDED, Submitted};
 use super::sequence::{Done, Event};
 use crate::openai::ApiError;
 use crate::openai::response::{
@@ -35,9 +34,9 @@ pub(crate) fn response(
     chunks: Chunks,
     envelope: Envelope,
     include_usage: bool,
-    completions: Vec<Completion>,
+    submitted: Submitted,
 ) -> Response {
-    let writer = Writer::new(chunks, envelope, include_usage, completions);
+    let writer = Writer::new(chunks, envelope, include_usage, submitted);
     let body = stream::unfold(writer, |mut writer| async move {
         let frame = writer.next().await?;
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
@@ -66,11 +65,11 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(chunks: Chunks, envelope: Envelope, include_usage: bool, completions: Vec<Completion>) -> Self {
-        let prompt_tokens = completions
-            .iter()
-            .map(|completion| completion.prompt_tokens)
-            .sum();
+    fn new(chunks: Chunks, envelope: Envelope, include_usage: bool, submitted: Submitted) -> Self {
+        let Submitted {
+            completions,
+            prompt_tokens,
+        } = submitted;
         let open = completions.len();
         let mut events = SelectAll::new();
         let mut places = Vec::new();
@@ -94,12 +93,14 @@ impl Writer {
             frames: VecDeque::new(),
         };
         if chunks == Chunks::Chat {
-            let delta = Delta {
-                role: Some("assistant"),
-                content: Some(""),
-            };
-            let frame = writer.chat_frame(delta, None);
-            writer.frames.push_back(frame);
+            for index in 0..open {
+                let delta = Delta {
+                    role: Some("assistant"),
+                    content: Some(""),
+                };
+                let frame = writer.chat_frame(index, delta, None);
+                writer.frames.push_back(frame);
+            }
         }
         writer
     }
@@ -126,6 +127,7 @@ impl Writer {
             Event::Text(text) => {
                 let frame = match self.chunks {
                     Chunks::Chat => self.chat_frame(
+                        index,
                         Delta {
                             content: Some(&text),
                             ..Delta::default()
@@ -156,7 +158,7 @@ impl Writer {
         }: Done,
     ) {
         let frame = match self.chunks {
-            Chunks::Chat => self.chat_frame(Delta::default(), Some(reason)),
+            Chunks::Chat => self.chat_frame(index, Delta::default(), Some(reason)),
             Chunks::Text => self.text_frame(index, String::new(), Some(reason)),
         };
         self.frames.push_back(frame);
@@ -198,9 +200,9 @@ impl Writer {
         self.include_usage.then_some(None)
     }
 
-    fn chat_frame(&self, delta: Delta<'_>, finish_reason: Option<FinishReason>) -> Bytes {
+    fn chat_frame(&self, index: usize, delta: Delta<'_>, finish_reason: Option<FinishReason>) -> Bytes {
         let choice = ChatChunkChoice {
-            index: 0,
+            index,
             delta,
             logprobs: (),
             finish_reason,
@@ -241,6 +243,7 @@ mod tests {
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
+    use crate::worker::engine::Completion;
 
     #[tokio::test(start_paused = true)]
     async fn a_long_silence_is_filled_with_comments() {
@@ -248,8 +251,11 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let completion = Completion {
             events,
-            prompt_tokens: 9,
             place: places.try_acquire_owned().expect("free"),
+        };
+        let submitted = Submitted {
+            completions: vec![completion],
+            prompt_tokens: 9,
         };
         let envelope = Envelope {
             id: "chatcmpl-1".to_owned(),
@@ -258,7 +264,7 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let mut writer = Writer::new(Chunks::Chat, envelope, false, vec![completion]);
+        let mut writer = Writer::new(Chunks::Chat, envelope, false, submitted);
         let mut next = async || {
             let frame = writer.next().await.expect("a frame");
             String::from_utf8(frame.to_vec()).expect("text")

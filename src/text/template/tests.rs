@@ -18,6 +18,7 @@ fn render(source: &str, messages: &Value) -> Result<String, RenderError> {
         .unwrap()
         .render(RenderInput {
             messages: &in_order(messages),
+            variables: &Members::default(),
             add_generation_prompt: true,
             bos_token: Some("<s>"),
             eos_token: None,
@@ -39,6 +40,7 @@ fn chats_of_the_reference() {
         let text = template
             .render(RenderInput {
                 messages: &in_order(&case["messages"]),
+                variables: &Members::default(),
                 add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
                 bos_token: Some("<|endoftext|>"),
                 eos_token: Some("<|im_end|>"),
@@ -99,6 +101,7 @@ fn published_templates_as_the_reference_renders_them() {
         for case in model.cases {
             let rendered = template.render(RenderInput {
                 messages: &case.messages,
+                variables: &Members::default(),
                 add_generation_prompt: case.add_generation_prompt,
                 bos_token: model.bos_token.as_deref(),
                 eos_token: model.eos_token.as_deref(),
@@ -127,6 +130,7 @@ fn what_templates_use_one_by_one() {
         let template = ChatTemplate::compile("chat_template.jinja", &source).unwrap();
         let rendered = template.render(RenderInput {
             messages: &recorded.snippet_messages,
+            variables: &Members::default(),
             add_generation_prompt: true,
             bos_token: Some("<s>"),
             eos_token: None,
@@ -165,4 +169,25 @@ fn templates_by_name() {
     assert_eq!(source_in("f", &several).unwrap().as_deref(), Some("d"));
     assert_eq!(source_in("f", &json!({})).unwrap(), None);
     assert!(source_in("f", &json!({"chat_template": 5})).is_err());
+}
+
+#[test]
+fn requests_may_name_variables() {
+    let template = ChatTemplate::compile(
+        "x",
+        "{{ effort }}{% if enable_thinking is false %}, quick{% endif %}",
+    )
+    .unwrap();
+    let variables: Json = serde_json::from_str(r#"{"effort": "low", "enable_thinking": false}"#).unwrap();
+    let rendered = template
+        .render(RenderInput {
+            messages: &[],
+            variables: variables.as_object().unwrap(),
+            add_generation_prompt: true,
+            bos_token: None,
+            eos_token: None,
+            now: &Zoned::default(),
+        })
+        .unwrap();
+    assert_eq!(rendered, "low, quick");
 }

@@ -254,6 +254,61 @@ fn several_prompts_are_several_choices() {
 }
 
 #[test]
+fn each_choice_is_one_of_its_own() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let ask = |extra: Value| worker.chat(merged(json!({"temperature": 1, "seed": 3}), extra));
+            let one = ask(json!({})).await.json();
+            let four = ask(json!({"n": 4})).await.json();
+            let texts: Vec<&str> = (0..4)
+                .map(|index| {
+                    let choice = &four["choices"][index];
+                    assert_eq!(choice["index"], index);
+                    choice["message"]["content"].as_str().unwrap()
+                })
+                .collect();
+            assert_eq!(texts[0], one["choices"][0]["message"]["content"]);
+            assert!(texts[1..].iter().all(|text| *text != texts[0]), "{texts:?}");
+            assert_eq!(four["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
+            assert_eq!(
+                four,
+                merged(
+                    ask(json!({"n": 4})).await.json(),
+                    json!({"id": four["id"], "created": four["created"]})
+                )
+            );
+
+            let stream =
+                ask(json!({"n": 4, "stream": true, "stream_options": {"include_usage": true}})).await;
+            let mut events = stream.events();
+            assert_eq!(events.pop().unwrap()["usage"], four["usage"]);
+            let mut streamed = vec![String::new(); 4];
+            let (mut heads, mut ends) = (0, 0);
+            for event in &events {
+                let choice = &event["choices"][0];
+                let delta = &choice["delta"];
+                streamed[choice["index"].as_u64().unwrap() as usize]
+                    .push_str(delta["content"].as_str().unwrap_or_default());
+                heads += usize::from(delta["role"] == "assistant");
+                ends += usize::from(choice["finish_reason"].is_string());
+            }
+            assert_eq!((heads, ends), (4, 4));
+            assert_eq!(streamed, texts);
+
+            let body = json!({"model": "tiny", "prompt": ["ab", "xyz"], "n": 2, "max_tokens": 6, "seed": 1});
+            let pairs = worker.post("/v1/completions", &body).await.json();
+            let single = merged(body, json!({"prompt": "xyz", "n": 1}));
+            let single = worker.post("/v1/completions", &single).await.json();
+            assert_eq!(pairs["choices"].as_array().unwrap().len(), 4);
+            assert_eq!(
+                pairs["choices"][2]["text"], single["choices"][0]["text"],
+                "each prompt's choices are together"
+            );
+        })
+    });
+}
+
+#[test]
 fn refusals_are_openai_s() {
     with_worker(config(), |worker| {
         Box::pin(async {

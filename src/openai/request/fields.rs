@@ -1,0 +1,67 @@
+//! A body's parameters by name, read as the types they must have. A parameter that is null is one that was not sent.
+
+use serde_json::{Map, Value};
+
+use crate::openai::ApiError;
+
+/// All parameters of a body but those whose order of members counts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    pub(super) fn insert(&mut self, name: String, value: Value) {
+        self.0.insert(name, value);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// What was sent, if anything was.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        self.read(name, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn number(&self, name: &str, min: f64, max: f64) -> Result<Option<f32>, ApiError> {
+        let expected = format!("a number from {min} to {max}");
+        self.read(name, &expected, |value| {
+            let number = value.as_f64().filter(|number| (min..=max).contains(number))?;
+            Some(number as f32)
+        })
+    }
+
+    /// From `min` to `max`, where the message names no `max` that nobody would reach.
+    pub(crate) fn integer(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>, ApiError> {
+        let expected = match max {
+            usize::MAX => format!("an integer of at least {min}"),
+            max => format!("an integer from {min} to {max}"),
+        };
+        self.read(name, &expected, |value| {
+            let number = usize::try_from(value.as_u64()?).unwrap_or(usize::MAX);
+            (min..=max).contains(&number).then_some(number)
+        })
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        self.read(name, "a string", Value::as_str)
+    }
+
+    /// `convert` returns `None` for a value that is not `expected`.
+    pub(super) fn read<'a, T>(
+        &'a self,
+        name: &str,
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        self.get(name)
+            .map(|value| {
+                convert(value)
+                    .ok_or_else(|| ApiError::invalid_value(name, format!("'{name}' must be {expected}.")))
+            })
+            .transpose()
+    }
+}

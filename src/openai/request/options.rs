@@ -1,0 +1,102 @@
+//! What both endpoints take besides the prompt: how long, how chosen, how sent.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::sampling::SamplingOptions;
+use crate::openai::ApiError;
+
+/// OpenAI's own limit.
+const MAX_STOP_STRINGS: usize = 4;
+const MAX_STOP_BYTES: usize = 1024;
+
+/// See the module's text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) sampling: SamplingOptions,
+    /// Among requests that wait, lower goes first; vLLM's extension.
+    pub(crate) priority: i32,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+}
+
+impl Options {
+    /// The parameters that are read here.
+    pub(super) const NAMES: &[&str] = &["max_tokens", "stop", "priority", "stream", "stream_options"];
+
+    pub(super) fn parse(fields: &Fields) -> Result<Self, ApiError> {
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        Ok(Self {
+            max_tokens: fields.integer("max_tokens", 1, usize::MAX)?,
+            stop: parse_stop(fields)?,
+            sampling: SamplingOptions::parse(fields)?,
+            priority: parse_priority(fields)?,
+            stream,
+            include_usage: parse_include_usage(fields, stream)?,
+        })
+    }
+}
+
+fn parse_priority(fields: &Fields) -> Result<i32, ApiError> {
+    let priority = fields.read("priority", "a 32-bit integer", |value| {
+        i32::try_from(value.as_i64()?).ok()
+    })?;
+    Ok(priority.unwrap_or(0))
+}
+
+fn parse_stop(fields: &Fields) -> Result<Vec<String>, ApiError> {
+    let expected = format!(
+        "a string or a list of at most {MAX_STOP_STRINGS} strings, none empty or longer than {MAX_STOP_BYTES} bytes"
+    );
+    let fits = |stop: &String| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES;
+    let stops = fields.read("stop", &expected, |value| {
+        let stops: Vec<String> = match value {
+            Value::String(stop) => vec![stop.clone()],
+            Value::Array(stops) => stops
+                .iter()
+                .map(|stop| stop.as_str().map(str::to_owned))
+                .collect::<Option<_>>()?,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
+        };
+        (stops.len() <= MAX_STOP_STRINGS && stops.iter().all(fits)).then_some(stops)
+    })?;
+    Ok(stops.unwrap_or_default())
+}
+
+fn parse_include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(options) = fields.read("stream_options", "an object", Value::as_object)? else {
+        return Ok(false);
+    };
+    if !stream {
+        return Err(ApiError::invalid_value(
+            "stream_options",
+            "'stream_options' is only allowed when 'stream' is true.",
+        ));
+    }
+    for (name, value) in options {
+        let param = format!("stream_options.{name}");
+        match (name.as_str(), value) {
+            ("include_usage", Value::Bool(_) | Value::Null) => {}
+            ("include_obfuscation", Value::Bool(false) | Value::Null) => {}
+            ("include_usage", _) => {
+                return Err(ApiError::invalid_value(
+                    &param,
+                    format!("'{param}' must be true or false."),
+                ));
+            }
+            ("include_obfuscation", _) => {
+                return Err(ApiError::unsupported(
+                    &param,
+                    format!("'{param}' is not supported by this server."),
+                ));
+            }
+            (_, _) => return Err(ApiError::unknown_parameter(&param)),
+        }
+    }
+    Ok(options
+        .get("include_usage")
+        .and_then(Value::as_bool)
+        .unwrap_or(false))
+}

@@ -1,0 +1,259 @@
+use serde_json::json;
+
+use super::*;
+use crate::openai::error::ErrorCode;
+
+fn chat(extra: Value) -> Result<ChatRequest, ApiError> {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    for (name, value) in extra.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    ChatRequest::parse(body.to_string().as_bytes())
+}
+
+fn text(prompt: Value) -> Result<Vec<Prompt>, ApiError> {
+    TextRequest::parse(json!({"model": "m", "prompt": prompt}).to_string().as_bytes()).map(|r| r.prompts)
+}
+
+#[test]
+fn a_full_request() {
+    let request = chat(json!({
+        "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.9,
+        "top_k": -1, "seed": -1, "priority": -2, "stream": true, "stream_options": {"include_usage": true}, "user": "u",
+        "n": 1, "tools": [], "logprobs": false, "presence_penalty": 0.0, "response_format": {"type": "text"},
+        "logit_bias": null, "tool_choice": "auto"
+    }))
+    .unwrap();
+    assert_eq!(
+        request.options,
+        Options {
+            max_tokens: Some(7),
+            stop: vec!["a".to_owned(), "b".to_owned()],
+            sampling: SamplingOptions {
+                temperature: Some(0.5),
+                top_p: Some(0.9),
+                top_k: Some(0),
+                seed: Some(u64::MAX),
+            },
+            priority: -2,
+            stream: true,
+            include_usage: true,
+        }
+    );
+}
+
+#[test]
+fn refusals_name_the_parameter() {
+    let cases = [
+        (
+            json!({"tools": [{"type": "function"}]}),
+            "tools",
+            ErrorCode::UnsupportedParameter,
+        ),
+        (json!({"n": 0}), "n", ErrorCode::InvalidValue),
+        (json!({"n": 65}), "n", ErrorCode::InvalidValue),
+        (json!({"n": 1.5}), "n", ErrorCode::InvalidValue),
+        (
+            json!({"chat_template_kwargs": [1]}),
+            "chat_template_kwargs",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"chat_template_kwargs": {"messages": []}}),
+            "chat_template_kwargs.messages",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"reasoning_effort": "much"}),
+            "reasoning_effort",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"reasoning": {"effort": 3}}),
+            "reasoning.effort",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"logprobs": true}),
+            "logprobs",
+            ErrorCode::UnsupportedParameter,
+        ),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+            ErrorCode::UnsupportedParameter,
+        ),
+        (
+            json!({"presence_penalty": 0.1}),
+            "presence_penalty",
+            ErrorCode::UnsupportedParameter,
+        ),
+        (
+            json!({"temprature": 1}),
+            "temprature",
+            ErrorCode::UnknownParameter,
+        ),
+        (
+            json!({"temperature": 2.5}),
+            "temperature",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"temperature": "hot"}),
+            "temperature",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"top_p": -0.1}), "top_p", ErrorCode::InvalidValue),
+        (json!({"top_k": -2}), "top_k", ErrorCode::InvalidValue),
+        (json!({"max_tokens": 0}), "max_tokens", ErrorCode::InvalidValue),
+        (json!({"max_tokens": 1.5}), "max_tokens", ErrorCode::InvalidValue),
+        (json!({"stop": 5}), "stop", ErrorCode::InvalidValue),
+        (json!({"stop": [""]}), "stop", ErrorCode::InvalidValue),
+        (
+            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            "stop",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"seed": 1.5}), "seed", ErrorCode::InvalidValue),
+        (
+            json!({"priority": 1_u64 << 31}),
+            "priority",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"stream": "yes"}), "stream", ErrorCode::InvalidValue),
+        (
+            json!({"stream_options": {}}),
+            "stream_options",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"stream": true, "stream_options": {"usage": true}}),
+            "stream_options.usage",
+            ErrorCode::UnknownParameter,
+        ),
+        (json!({"model": null}), "model", ErrorCode::MissingParameter),
+        (json!({"messages": []}), "messages", ErrorCode::InvalidValue),
+        (json!({"messages": null}), "messages", ErrorCode::MissingParameter),
+        (
+            json!({"messages": ["hi"]}),
+            "messages[0]",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"messages": [{"role": "robot", "content": ""}]}),
+            "messages[0].role",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"messages": [{"role": "user"}]}),
+            "messages[0].content",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}]}),
+            "messages[0].content[0].type",
+            ErrorCode::UnsupportedParameter,
+        ),
+    ];
+    for (extra, param, code) in cases {
+        let err = chat(extra.clone()).unwrap_err();
+        assert_eq!(
+            (err.param.as_deref(), err.code, err.status.as_u16()),
+            (Some(param), Some(code), 400),
+            "{extra}"
+        );
+    }
+}
+
+#[test]
+fn template_variables_come_from_several_parameters() {
+    let variables = |extra: Value| {
+        serde_json::to_value(
+            chat(extra)
+                .unwrap()
+                .template_variables
+                .iter()
+                .collect::<std::collections::BTreeMap<_, _>>(),
+        )
+        .unwrap()
+    };
+    assert_eq!(variables(json!({})), json!({}));
+    assert_eq!(
+        variables(json!({"chat_template_kwargs": {"b": 1, "a": [null]}, "enable_thinking": true})),
+        json!({"b": 1, "a": [null], "enable_thinking": true})
+    );
+    assert_eq!(
+        variables(json!({"reasoning": {"effort": "high"}})),
+        json!({"reasoning_effort": "high"})
+    );
+    assert_eq!(
+        variables(json!({"reasoning_effort": "none"})),
+        json!({"reasoning_effort": "none", "enable_thinking": false})
+    );
+    let said_twice = json!({"chat_template_kwargs": {"enable_thinking": true}, "enable_thinking": false});
+    assert_eq!(variables(said_twice), json!({"enable_thinking": true}));
+}
+
+#[test]
+fn choices_and_prompts_have_a_common_limit() {
+    let parse = |prompts: usize, n: usize| {
+        let body = json!({"model": "m", "prompt": vec!["a"; prompts], "n": n});
+        TextRequest::parse(body.to_string().as_bytes()).map(|request| request.n)
+    };
+    assert_eq!(parse(16, 4).unwrap(), 4);
+    assert_eq!(parse(17, 4).unwrap_err().param.as_deref(), Some("n"));
+    assert_eq!(parse(65, 1).unwrap_err().param.as_deref(), Some("prompt"));
+}
+
+#[test]
+fn empty_stream_options_are_accepted() {
+    let request = chat(json!({"stream": true, "stream_options": {}})).unwrap();
+    assert!(request.options.stream && !request.options.include_usage);
+}
+
+#[test]
+fn prompts_in_all_shapes() {
+    let words = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|t| Prompt::Text((*t).to_owned()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(text(json!("a")).unwrap(), words(&["a"]));
+    assert_eq!(text(json!(["a"])).unwrap(), words(&["a"]));
+    assert_eq!(text(json!(["a", "b"])).unwrap(), words(&["a", "b"]));
+    assert_eq!(text(json!([1, 2])).unwrap(), [Prompt::Tokens(vec![1, 2])]);
+    assert_eq!(
+        text(json!([[1], [2]])).unwrap(),
+        [Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2])]
+    );
+    for wrong in [
+        json!([]),
+        json!(5),
+        json!([1, "a"]),
+        json!([-1]),
+        json!([{}]),
+        json!([1.5]),
+    ] {
+        assert_eq!(
+            text(wrong.clone()).unwrap_err().param.as_deref(),
+            Some("prompt"),
+            "{wrong}"
+        );
+    }
+}
+
+#[test]
+fn a_body_that_is_no_object() {
+    for body in ["", "{", "[]", "\"a\"", "{\"model\": \"\u{0}\"}"] {
+        assert_eq!(
+            ChatRequest::parse(body.as_bytes()).unwrap_err().code,
+            Some(ErrorCode::InvalidJson),
+            "{body}"
+        );
+    }
+    assert_eq!(
+        ChatRequest::parse(b"\xff").unwrap_err().code,
+        Some(ErrorCode::InvalidJson)
+    );
+}
