@@ -40,6 +40,10 @@ pub(crate) struct Args {
     /// Memory for weights, caches and intermediate results, such as 12Gi. Default: what this machine leaves to models.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory_limit: Option<Bytes>,
+    /// The most of that memory which the prefix cache may use, such as 2Gi; 0 turns it off. It only uses what running
+    /// requests leave. Default: as much as the running requests can come to.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
+    prefix_cache_memory: Option<Bytes>,
     /// Seconds that running requests may take to finish after SIGTERM.
     #[arg(long, value_name = "N", default_value_t = 30)]
     grace_seconds: u64,
@@ -63,6 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
         memory_limit: args.memory_limit,
+        prefix_cache_memory: args.prefix_cache_memory,
         grace: Duration::from_secs(args.grace_seconds),
         clock: Clock::System,
     };

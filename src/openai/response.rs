@@ -41,6 +41,12 @@ impl Usage {
             ..Self::default()
         }
     }
+
+    /// So many of the prompt's tokens did not have to be computed.
+    pub(crate) fn with_cached_tokens(mut self, cached_tokens: usize) -> Self {
+        self.prompt_tokens_details.cached_tokens = cached_tokens;
+        self
+    }
 }
 
 /// What stays the same in all bodies of one completion.
@@ -170,7 +176,7 @@ mod tests {
         let body = ChatCompletion {
             envelope: &envelope,
             choices: vec![ChatChoice::new(0, "hi".to_owned(), FinishReason::Stop)],
-            usage: Usage::new(3, 2),
+            usage: Usage::new(3, 2).with_cached_tokens(1),
         };
         assert_eq!(
             serde_json::to_value(body).unwrap(),
@@ -179,7 +185,7 @@ mod tests {
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi", "refusal": null},
                              "logprobs": null, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
-                          "prompt_tokens_details": {"cached_tokens": 0},
+                          "prompt_tokens_details": {"cached_tokens": 1},
                           "completion_tokens_details": {"reasoning_tokens": 0}}
             })
         );

@@ -66,6 +66,7 @@ impl BareEngine {
         let (engine, ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: None,
+            prefix_cache_memory: None,
             prompter: Arc::clone(&prompter),
             max_concurrency,
             clock: clock.clone(),

@@ -139,6 +139,8 @@ pub(crate) struct Submitted {
     pub(crate) completions: Vec<Completion>,
     /// Each prompt once, however many choices it has.
     pub(crate) prompt_tokens: usize,
+    /// The first of them stands for the prompt in the usage.
+    pub(crate) choices_per_prompt: usize,
 }
 
 /// All or none: what was submitted before a refusal is cancelled by being dropped. `n` choices for each.
@@ -160,6 +162,7 @@ fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted,
     Ok(Submitted {
         completions,
         prompt_tokens,
+        choices_per_prompt: n,
     })
 }
 
@@ -181,6 +184,7 @@ async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), A
     let Submitted {
         completions,
         prompt_tokens,
+        choices_per_prompt,
     } = submitted;
     let mut texts = Vec::with_capacity(completions.len());
     for mut completion in completions {
@@ -196,7 +200,10 @@ async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), A
         texts.push((text, done));
     }
     let completion_tokens = texts.iter().map(|(_, done)| done.completion_tokens).sum();
-    Ok((texts, Usage::new(prompt_tokens, completion_tokens)))
+    let prompts = texts.iter().step_by(choices_per_prompt);
+    let cached_tokens = prompts.map(|(_, done)| done.cached_tokens).sum();
+    let usage = Usage::new(prompt_tokens, completion_tokens).with_cached_tokens(cached_tokens);
+    Ok((texts, usage))
 }
 
 fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Submitted) -> Response {

@@ -15,8 +15,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::batch::{Batch, Landed};
 use super::kv_budget::{KvBudget, NoRoom};
-use super::metrics::{KvUse, Outcome, StepPart, WorkerMetrics};
+use super::kv_memory::KvMemory;
+use super::metrics::{Outcome, StepPart, WorkerMetrics};
 use super::models::Decoder;
+use super::prefix_cache::{Keep, PrefixCache};
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
 use super::sequence::{Done, Event, Job, Queued, Sequence, StepError, token_row};
@@ -78,6 +80,8 @@ pub(crate) struct EngineConfig {
     pub(crate) model: ModelDir,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
+    /// The most that prefixes may take of that; `None` = as much as the running requests can come to.
+    pub(crate) prefix_cache_memory: Option<Bytes>,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) max_concurrency: usize,
     pub(crate) clock: Clock,
@@ -241,7 +245,7 @@ impl EngineThread {
     fn run(mut self) -> Result<(), EngineError> {
         let backend = Backend::current().map_err(EngineError::Device)?;
         let engine = device::engine_info().map_err(EngineError::Device)?;
-        let budget = self.kv_budget(backend)?;
+        let mut kv = self.kv_memory(backend)?;
         self.state.set_info(engine, self.model_info(backend));
         let model = self.load(backend)?;
         self.state.set_phase(WorkerPhase::Warming);
@@ -249,17 +253,18 @@ impl EngineThread {
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
-        while self.receive(&budget) {
+        while self.receive(&kv) {
             self.state.set_progress();
             self.drop_cancelled();
             let begin = self.config.clock.instant();
-            let plan = self.plan(budget.bytes());
+            let plan = self.plan(kv.limit());
             self.join(&plan, &model);
-            self.tell_load(budget.bytes());
+            kv.give_way(&self.active, plan.prefill);
+            self.tell_load(&kv);
             self.spent(StepPart::Schedule, begin);
-            self.decode(&model);
+            self.decode(&model, &mut kv);
             if let Some(chunk) = plan.prefill {
-                self.prefill(chunk, &model);
+                self.prefill(chunk, &model, &mut kv);
             }
             steps += 1;
             self.housekeep(steps);
@@ -268,7 +273,7 @@ impl EngineThread {
     }
 
     /// Shortens the context to what the memory can hold: a request that is accepted can be computed.
-    fn kv_budget(&self, backend: Backend) -> Result<KvBudget, EngineError> {
+    fn kv_memory(&self, backend: Backend) -> Result<KvMemory, EngineError> {
         let EngineConfig { model, prompter, .. } = &self.config;
         let limit = self.config.memory_limit.unwrap_or_else(|| {
             device::own_memory(backend).unwrap_or_else(|| {
@@ -289,7 +294,9 @@ impl EngineThread {
             );
         }
         prompter.limit_context(longest);
-        Ok(budget)
+        let most = budget.request_bytes(prompter.context_tokens()) * self.config.max_concurrency as u64;
+        let prefixes = PrefixCache::new(self.config.prefix_cache_memory.unwrap_or(Bytes(most)));
+        Ok(KvMemory::new(budget, prefixes))
     }
 
     /// Sizes are those in memory, which depend on the back end.
@@ -317,27 +324,27 @@ impl EngineThread {
     }
 
     /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
-    fn receive(&mut self, budget: &KvBudget) -> bool {
+    fn receive(&mut self, kv: &KvMemory) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
-            self.rest(budget);
+            self.rest(kv);
             match self.commands.blocking_recv() {
-                Some(command) => self.take(command, budget),
+                Some(command) => self.take(command, kv),
                 None => return false,
             }
         }
         while let Ok(command) = self.commands.try_recv() {
-            self.take(command, budget);
+            self.take(command, kv);
         }
         !self.stop.load(Ordering::Relaxed)
     }
 
-    fn take(&mut self, command: Command, budget: &KvBudget) {
+    fn take(&mut self, command: Command, kv: &KvMemory) {
         match command {
             Command::Run(job) => {
                 let tokens = job.request.prompt.len() + job.request.max_tokens;
                 self.waiting.push_back(Queued {
                     id: RequestId(self.next_id),
-                    bytes: budget.request_bytes(tokens),
+                    bytes: kv.request_bytes(tokens),
                     overtaken: 0,
                     job,
                 });
@@ -349,29 +356,17 @@ impl EngineThread {
         }
     }
 
-    fn rest(&self, budget: &KvBudget) {
+    fn rest(&self, kv: &KvMemory) {
         // What the last requests used is of no use to the next ones, whose sizes differ.
         drop(mlx_rs::memory::clear_cache());
         self.state.set_memory(device::memory());
-        self.tell_load(budget.bytes());
+        self.tell_load(kv);
         self.state.set_idle();
     }
 
-    fn tell_load(&self, kv_limit: Bytes) {
+    fn tell_load(&self, kv: &KvMemory) {
         self.state.set_load(self.active.len(), self.waiting.len());
-        self.state.set_kv_use(KvUse {
-            held: self
-                .active
-                .iter()
-                .map(|sequence| sequence.cache().bytes() as u64)
-                .sum(),
-            reserved: self
-                .active
-                .iter()
-                .map(|sequence| sequence.as_running().bytes)
-                .sum(),
-            limit: kv_limit.0,
-        });
+        self.state.set_kv_use(kv.in_use(&self.active));
         if !self.waiting.is_empty() {
             let typical = self.state.typical_completion_tokens().unwrap_or(usize::MAX);
             let running = self.active.iter().map(|sequence| sequence.remaining(typical));
@@ -431,7 +426,7 @@ impl EngineThread {
     }
 
     /// One token for every sequence that decodes.
-    fn decode(&mut self, model: &Decoder) {
+    fn decode(&mut self, model: &Decoder, kv: &mut KvMemory) {
         if self.batch.is_empty() {
             return;
         }
@@ -455,29 +450,50 @@ impl EngineThread {
                 token.and_then(|token| self.active[index].take(token, rows, tokenizer, || clock.instant()));
             if let Some(outcome) = taken.transpose() {
                 let sequence = self.active.remove(index);
+                let computed = outcome.is_ok();
                 self.end(&sequence, outcome);
+                if computed {
+                    kv.keep(&sequence, Keep::Everything, &self.active);
+                }
             }
         }
         self.spent(StepPart::Text, computed);
     }
 
     /// The next chunk of a prompt; after the last one its row decodes.
-    fn prefill(&mut self, Chunk { id, tokens }: Chunk, model: &Decoder) {
+    fn prefill(&mut self, Chunk { id, tokens }: Chunk, model: &Decoder, kv: &mut KvMemory) {
         // It may have been the only one to fail in the step.
         let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
             return;
         };
         let begin = self.config.clock.instant();
-        let outcome = self.active[index].prefill(model, tokens);
-        self.spent(StepPart::Prefill, begin);
-        match outcome {
-            Ok(None) => self.pace.saw_chunk(tokens, self.config.clock.instant() - begin),
-            Ok(Some(token)) => self.batch.join(id, token),
-            Err(err) => {
-                let sequence = self.active.remove(index);
-                self.end(&sequence, Err(err));
+        let mut sequence = self.active.swap_remove(index);
+        if sequence.prefilled() == 0 {
+            // Not before now: an equal prompt may have been computed since it joined.
+            if let Some(prefix) = kv.prefix(&sequence) {
+                sequence.begin_with(prefix);
             }
+            self.config
+                .metrics
+                .prefix(sequence.prompt_tokens(), sequence.cached_tokens());
         }
+        let before = sequence.prefilled();
+        let outcome = sequence.prefill(model, tokens);
+        let took = self.config.clock.instant() - begin;
+        let kept = match outcome {
+            Ok(None) => {
+                self.pace.saw_chunk(sequence.prefilled() - before, took);
+                Keep::WholeBlocks
+            }
+            Ok(Some(token)) => {
+                self.batch.join(id, token);
+                Keep::Everything
+            }
+            Err(err) => return self.end(&sequence, Err(err)),
+        };
+        kv.keep(&sequence, kept, &self.active);
+        self.active.push(sequence);
+        self.spent(StepPart::Prefill, begin);
     }
 
     fn spent(&self, part: StepPart, since: Instant) {
@@ -528,6 +544,7 @@ impl EngineThread {
             decode_tokens_per_second: between.and_then(rate),
             streams: sequence.streams(),
             prompt_tokens: sequence.prompt_tokens() as f64,
+            cached_tokens: sequence.cached_tokens(),
             completion_tokens: done.completion_tokens,
             context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
         });

@@ -74,6 +74,8 @@ pub(crate) struct KvUse {
     pub(crate) held: u64,
     /// The most that those that run can come to.
     pub(crate) reserved: u64,
+    /// Kept for requests that begin alike.
+    pub(crate) prefixes: u64,
     /// The most there may be.
     pub(crate) limit: u64,
 }
@@ -87,6 +89,8 @@ pub(crate) struct WorkerMetrics {
     requests: IntCounterVec,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
+    prefix_queries: IntCounter,
+    prefix_hits: IntCounter,
     running: IntGauge,
     queued: IntGauge,
     time_to_first_token: Histogram,
@@ -142,7 +146,7 @@ impl WorkerMetrics {
         let kv_cache = IntGaugeVec::new(
             Opts::new(
                 "rooflet_worker_kv_cache_bytes",
-                "Memory of the requests' caches: held, reserved for those that run, and the limit.",
+                "Memory of the requests' caches: held, reserved for those that run, prefixes kept for others, and the limit.",
             ),
             &["kind"],
         )?;
@@ -160,6 +164,14 @@ impl WorkerMetrics {
             completion_tokens: counter(
                 "rooflet_worker_completion_tokens_total",
                 "Tokens that were generated.",
+            )?,
+            prefix_queries: counter(
+                "rooflet_worker_prefix_cache_queried_tokens_total",
+                "Tokens of prompts that were looked up in the prefix cache.",
+            )?,
+            prefix_hits: counter(
+                "rooflet_worker_prefix_cache_hit_tokens_total",
+                "Tokens of prompts that were in the prefix cache and did not have to be computed.",
             )?,
             running: gauge("rooflet_worker_running_requests", "Completions being computed.")?,
             queued: gauge(
@@ -190,6 +202,12 @@ impl WorkerMetrics {
         self.completion_tokens.inc_by(completion as u64);
     }
 
+    /// Of a prompt, so many tokens were known.
+    pub(crate) fn prefix(&self, prompt: usize, known: usize) {
+        self.prefix_queries.inc_by(prompt as u64);
+        self.prefix_hits.inc_by(known as u64);
+    }
+
     pub(crate) fn spent(&self, part: StepPart, time: Duration) {
         self.step_seconds[part as usize].inc_by(time.as_secs_f64());
     }
@@ -215,7 +233,12 @@ impl WorkerMetrics {
         let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(count(running));
         self.queued.set(count(queued));
-        for (kind, bytes) in [("held", kv.held), ("reserved", kv.reserved), ("limit", kv.limit)] {
+        for (kind, bytes) in [
+            ("held", kv.held),
+            ("reserved", kv.reserved),
+            ("prefixes", kv.prefixes),
+            ("limit", kv.limit),
+        ] {
             self.kv_cache.with_label_values(&[kind]).set(count(bytes));
         }
         for (kind, bytes) in [

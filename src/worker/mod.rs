@@ -8,8 +8,10 @@ pub(crate) mod bench;
 mod completions;
 mod engine;
 mod kv_budget;
+mod kv_memory;
 mod metrics;
 mod models;
+mod prefix_cache;
 mod prompt;
 mod sampler;
 mod schedule;
@@ -67,6 +69,9 @@ pub(crate) struct WorkerConfig {
     pub(crate) max_concurrency: usize,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
+    /// The most that prefixes of earlier requests may take of that; `None` = as much as the running requests can come
+    /// to. What running requests need goes first.
+    pub(crate) prefix_cache_memory: Option<Bytes>,
     /// How long requests under way may take after a stop.
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -205,6 +210,7 @@ impl Worker {
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: config.memory_limit,
+            prefix_cache_memory: config.prefix_cache_memory,
             prompter: Arc::clone(&prompter),
             max_concurrency: config.max_concurrency.max(1),
             clock: config.clock.clone(),

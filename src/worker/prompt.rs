@@ -34,6 +34,8 @@ pub(crate) struct ValidRequest {
     pub(crate) sampling: Sampling,
     /// Lower goes first.
     pub(crate) priority: i32,
+    /// Prefixes are shared only between requests that have the same.
+    pub(crate) cache_salt: String,
 }
 
 impl ValidRequest {
@@ -256,6 +258,7 @@ impl Prompter {
                 seed: asked.seed.unwrap_or_else(rand::random),
             },
             priority: options.priority,
+            cache_salt: options.cache_salt.clone(),
         })
     }
 }

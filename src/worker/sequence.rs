@@ -6,6 +6,7 @@ use mlx_rs::{Array, transforms};
 use tokio::sync::mpsc;
 
 use super::models::{Decoder, KvCache};
+use super::prefix_cache::Prefix;
 use super::prompt::ValidRequest;
 use super::sampler::{Draw, sample};
 use super::schedule::{Remaining, RequestId, Running, Waiting};
@@ -29,6 +30,8 @@ pub(crate) struct Done {
     pub(crate) reason: FinishReason,
     /// Every token that was chosen, the one that ended the text included.
     pub(crate) completion_tokens: usize,
+    /// Of the prompt's tokens, those that did not have to be computed.
+    pub(crate) cached_tokens: usize,
 }
 
 /// A request and where its events go.
@@ -85,12 +88,14 @@ pub(crate) struct Sequence {
     cache: KvCache,
     /// Tokens of the prompt that are in the cache.
     prefilled: usize,
+    /// Those of them that were there already.
+    cached: usize,
     detokenizer: Detokenizer,
     stops: StopMatcher,
     /// Tokens chosen, read or not.
     chosen: usize,
     /// Tokens read.
-    produced: usize,
+    answer: Vec<u32>,
     /// Rows of the passes that chose all but the first of these, added up.
     shared: usize,
 }
@@ -127,10 +132,11 @@ impl Sequence {
             },
             cache: model.new_cache(),
             prefilled: 0,
+            cached: 0,
             detokenizer: Detokenizer::new(tokenizer),
             stops: StopMatcher::new(queued.job.request.stop.clone()),
             chosen: 0,
-            produced: 0,
+            answer: Vec::new(),
             shared: 0,
             queued: Queued {
                 overtaken: 0,
@@ -177,7 +183,7 @@ impl Sequence {
     /// Where a typical answer has `typical` tokens.
     pub(crate) fn remaining(&self, typical: usize) -> Remaining {
         let max_tokens = self.request().max_tokens;
-        Remaining::new(self.prompt_left(), self.produced, max_tokens, typical)
+        Remaining::new(self.prompt_left(), self.answer.len(), max_tokens, typical)
     }
 
     pub(crate) fn was_overtaken(&mut self) {
@@ -186,7 +192,7 @@ impl Sequence {
 
     /// How many sequences were decoded together with this one, itself included, on average.
     pub(crate) fn streams(&self) -> f64 {
-        match self.produced {
+        match self.answer.len() {
             0 | 1 => 1.0,
             more => self.shared as f64 / (more - 1) as f64,
         }
@@ -204,8 +210,37 @@ impl Sequence {
         self.request().prompt.len()
     }
 
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.request().prompt
+    }
+
+    pub(crate) fn cache_salt(&self) -> &str {
+        &self.request().cache_salt
+    }
+
     pub(crate) fn completion_tokens(&self) -> usize {
-        self.produced
+        self.answer.len()
+    }
+
+    pub(crate) fn cached_tokens(&self) -> usize {
+        self.cached
+    }
+
+    /// Tokens of the prompt that are in the cache.
+    pub(crate) fn prefilled(&self) -> usize {
+        self.prefilled
+    }
+
+    /// Prompt and answer as far as it has been read.
+    pub(crate) fn tokens(&self) -> Vec<u32> {
+        [self.prompt(), &self.answer].concat()
+    }
+
+    /// Begins with what is known of the prompt, before anything of it is computed.
+    pub(crate) fn begin_with(&mut self, Prefix { cache, tokens }: Prefix) {
+        self.cache = cache;
+        self.prefilled = tokens;
+        self.cached = tokens;
     }
 
     pub(crate) fn cache(&self) -> &KvCache {
@@ -262,10 +297,10 @@ impl Sequence {
         tokenizer: &Tokenizer,
         now: impl Fn() -> Instant,
     ) -> Result<Option<Done>, StepError> {
-        if self.produced > 0 {
+        if !self.answer.is_empty() {
             self.shared += rows;
         }
-        self.produced += 1;
+        self.answer.push(token);
         self.timing.first_token.get_or_insert_with(now);
         if tokenizer.is_eos(token) {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
@@ -276,7 +311,7 @@ impl Sequence {
         if self.stops.stopped() {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
-        if self.produced == self.request().max_tokens {
+        if self.answer.len() == self.request().max_tokens {
             return self.finish(tokenizer, FinishReason::Length).map(Some);
         }
         Ok(None)
@@ -295,7 +330,8 @@ impl Sequence {
         }
         Ok(Done {
             reason,
-            completion_tokens: self.produced,
+            completion_tokens: self.answer.len(),
+            cached_tokens: self.cached,
         })
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Sample {
     /// Sequences decoded together, on average.
     pub(crate) streams: f64,
     pub(crate) prompt_tokens: f64,
+    /// Of these, those that did not have to be computed.
+    pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
     /// In the cache, on average while it was decoded.
     pub(crate) context_tokens: f64,
@@ -188,11 +190,13 @@ impl EngineState {
 
     pub(crate) fn measured(&self) -> MeasuredSpeed {
         let recent = lock(&self.recent);
+        // A prompt that was partly known says nothing about how fast prompts are computed.
+        let computed = || recent.iter().filter(|sample| sample.cached_tokens == 0);
         MeasuredSpeed {
             decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
-            time_to_first_token_seconds: median(recent.iter().map(|s| s.time_to_first_token.as_secs_f64())),
+            time_to_first_token_seconds: median(computed().map(|s| s.time_to_first_token.as_secs_f64())),
             streams: median(recent.iter().map(|s| s.streams)),
-            prompt_tokens: median(recent.iter().map(|s| s.prompt_tokens)),
+            prompt_tokens: median(computed().map(|s| s.prompt_tokens)),
             context_tokens: median(recent.iter().map(|s| s.context_tokens)),
             samples: recent.len() as u64,
         }
@@ -249,14 +253,16 @@ mod tests {
                 decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
                 streams: 2.0,
                 prompt_tokens: f64::from(index),
+                cached_tokens: usize::from(index == 50),
                 completion_tokens: 7,
                 context_tokens: f64::from(index),
             });
         }
         let measured = state.measured();
         assert_eq!(measured.samples, 64);
-        // Of 37..=100.
-        assert_eq!(measured.time_to_first_token_seconds, Some(68.5));
+        // Of 37..=100, without the one that was partly known.
+        assert_eq!(measured.time_to_first_token_seconds, Some(69.0));
+        assert_eq!(measured.prompt_tokens, Some(69.0));
         assert_eq!(measured.decode_tokens_per_second, Some(99.5));
         assert_eq!(
             (measured.streams, measured.context_tokens),

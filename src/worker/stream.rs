@@ -56,6 +56,8 @@ struct Writer {
     envelope: Envelope,
     include_usage: bool,
     prompt_tokens: usize,
+    choices_per_prompt: usize,
+    cached_tokens: usize,
     completion_tokens: usize,
     events: SelectAll<BoxStream<'static, (usize, Event)>>,
     /// Places in the queue, freed as each completion ends, however slow its reader is.
@@ -69,6 +71,7 @@ impl Writer {
         let Submitted {
             completions,
             prompt_tokens,
+            choices_per_prompt,
         } = submitted;
         let open = completions.len();
         let mut events = SelectAll::new();
@@ -86,6 +89,8 @@ impl Writer {
             envelope,
             include_usage,
             prompt_tokens,
+            choices_per_prompt,
+            cached_tokens: 0,
             completion_tokens: 0,
             events,
             places,
@@ -155,6 +160,7 @@ impl Writer {
         Done {
             reason,
             completion_tokens,
+            cached_tokens,
         }: Done,
     ) {
         let frame = match self.chunks {
@@ -163,13 +169,17 @@ impl Writer {
         };
         self.frames.push_back(frame);
         self.completion_tokens += completion_tokens;
+        if index.is_multiple_of(self.choices_per_prompt) {
+            self.cached_tokens += cached_tokens;
+        }
         self.places[index] = None;
         self.open -= 1;
         if self.open > 0 {
             return;
         }
         if self.include_usage {
-            let usage = Some(Some(Usage::new(self.prompt_tokens, self.completion_tokens)));
+            let usage = Usage::new(self.prompt_tokens, self.completion_tokens);
+            let usage = Some(Some(usage.with_cached_tokens(self.cached_tokens)));
             let frame = match self.chunks {
                 Chunks::Chat => data(&ChatChunk {
                     envelope: &self.envelope,
@@ -256,6 +266,7 @@ mod tests {
         let submitted = Submitted {
             completions: vec![completion],
             prompt_tokens: 9,
+            choices_per_prompt: 1,
         };
         let envelope = Envelope {
             id: "chatcmpl-1".to_owned(),

@@ -16,6 +16,7 @@ use crate::wire::WorkerStatus;
 mod answers;
 mod batching;
 mod load;
+mod prefixes;
 mod process;
 mod scripted;
 
@@ -33,6 +34,7 @@ fn config() -> WorkerConfig {
         context_tokens: None,
         max_concurrency: 2,
         memory_limit: None,
+        prefix_cache_memory: None,
         grace: DEADLINE,
         clock: Clock::System,
     }

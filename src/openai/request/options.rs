@@ -18,13 +18,22 @@ pub(crate) struct Options {
     pub(crate) sampling: SamplingOptions,
     /// Among requests that wait, lower goes first; vLLM's extension.
     pub(crate) priority: i32,
+    /// Requests share what is cached of their prompts only with those that have the same; empty where none was sent.
+    pub(crate) cache_salt: String,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
 }
 
 impl Options {
     /// The parameters that are read here.
-    pub(super) const NAMES: &[&str] = &["max_tokens", "stop", "priority", "stream", "stream_options"];
+    pub(super) const NAMES: &[&str] = &[
+        "max_tokens",
+        "stop",
+        "priority",
+        "cache_salt",
+        "stream",
+        "stream_options",
+    ];
 
     pub(super) fn parse(fields: &Fields) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -33,9 +42,21 @@ impl Options {
             stop: parse_stop(fields)?,
             sampling: SamplingOptions::parse(fields)?,
             priority: parse_priority(fields)?,
+            cache_salt: parse_cache_salt(fields)?,
             stream,
             include_usage: parse_include_usage(fields, stream)?,
         })
+    }
+}
+
+/// As in vLLM.
+fn parse_cache_salt(fields: &Fields) -> Result<String, ApiError> {
+    match fields.text("cache_salt")? {
+        Some("") => Err(ApiError::invalid_value(
+            "cache_salt",
+            "'cache_salt' must not be empty.",
+        )),
+        salt => Ok(salt.unwrap_or_default().to_owned()),
     }
 }
 

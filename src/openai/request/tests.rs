@@ -19,7 +19,7 @@ fn text(prompt: Value) -> Result<Vec<Prompt>, ApiError> {
 fn a_full_request() {
     let request = chat(json!({
         "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.9,
-        "top_k": -1, "seed": -1, "priority": -2, "stream": true, "stream_options": {"include_usage": true}, "user": "u",
+        "top_k": -1, "seed": -1, "priority": -2, "cache_salt": "s", "stream": true, "stream_options": {"include_usage": true}, "user": "u",
         "n": 1, "tools": [], "logprobs": false, "presence_penalty": 0.0, "response_format": {"type": "text"},
         "logit_bias": null, "tool_choice": "auto"
     }))
@@ -36,6 +36,7 @@ fn a_full_request() {
                 seed: Some(u64::MAX),
             },
             priority: -2,
+            cache_salt: "s".to_owned(),
             stream: true,
             include_usage: true,
         }
@@ -109,6 +110,7 @@ fn refusals_name_the_parameter() {
         (json!({"max_tokens": 1.5}), "max_tokens", ErrorCode::InvalidValue),
         (json!({"stop": 5}), "stop", ErrorCode::InvalidValue),
         (json!({"stop": [""]}), "stop", ErrorCode::InvalidValue),
+        (json!({"cache_salt": ""}), "cache_salt", ErrorCode::InvalidValue),
         (
             json!({"stop": ["a", "b", "c", "d", "e"]}),
             "stop",

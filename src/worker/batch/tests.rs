@@ -36,6 +36,7 @@ impl Subject {
             stop: Vec::new(),
             sampling,
             priority: 0,
+            cache_salt: String::new(),
         };
         let (events, _) = mpsc::channel::<Event>(1);
         let queued = Queued {

@@ -1,4 +1,7 @@
-//! The keys and values of one sequence in one layer, grown in steps so that a token costs a slice update, not a copy.
+//! The keys and values of one sequence in one layer, grown in steps so that a token costs a slice update, not a copy;
+//! and copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
+
+use std::ops::Range;
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
@@ -31,6 +34,23 @@ pub(crate) enum LayerRows<'a> {
     },
 }
 
+/// A copy of some tokens' keys and values in all layers.
+#[derive(Debug)]
+pub(crate) struct KvBlock {
+    layers: Vec<(Array, Array)>,
+}
+
+impl KvBlock {
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |(keys, values): &(Array, Array)| (keys.nbytes() + values.nbytes()) as u64;
+        self.layers.iter().map(bytes).sum()
+    }
+
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.layers.iter().flat_map(|(keys, values)| [keys, values])
+    }
+}
+
 /// All layers' caches of one sequence.
 #[derive(Debug)]
 pub(crate) struct KvCache {
@@ -45,6 +65,37 @@ impl KvCache {
             layers: std::iter::repeat_with(LayerCache::default).take(layers).collect(),
             offset: 0,
         }
+    }
+
+    /// What the first tokens of each block, in order, have left, with room for `capacity` tokens. Lazy.
+    pub(crate) fn from_blocks(blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
+        let layers = blocks.first().map_or(0, |(block, _)| block.layers.len());
+        let layer = |layer: usize| {
+            let parts = blocks
+                .iter()
+                .map(|(block, tokens)| (&block.layers[layer], *tokens));
+            let (keys, values): (Vec<_>, Vec<_>) = parts
+                .map(|((keys, values), tokens)| ((keys, tokens), (values, tokens)))
+                .unzip();
+            Ok(LayerCache {
+                buffers: Some((joined(&keys, capacity)?, joined(&values, capacity)?)),
+            })
+        };
+        Ok(Self {
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+            offset: blocks.iter().map(|(_, tokens)| length(*tokens)).sum(),
+        })
+    }
+
+    /// A copy of these tokens' keys and values, which stays what it is when this goes on. Lazy.
+    pub(crate) fn block(&self, tokens: &Range<usize>) -> Result<KvBlock> {
+        let (start, end) = (length(tokens.start), length(tokens.end));
+        let buffers = self.layers.iter().filter_map(|layer| layer.buffers.as_ref());
+        let layer =
+            |(keys, values): &(Array, Array)| Ok((copied(keys, start, end)?, copied(values, start, end)?));
+        Ok(KvBlock {
+            layers: buffers.map(layer).collect::<Result<_>>()?,
+        })
     }
 
     /// Tokens held.
@@ -114,6 +165,38 @@ fn empty(new: &Array) -> Result<Array> {
         &[new.dim(0), new.dim(1), steps * STEP_TOKENS, new.dim(3)],
         new.dtype(),
     )
+}
+
+fn length(tokens: usize) -> i32 {
+    i32::try_from(tokens).expect("a cache is far shorter than i32::MAX")
+}
+
+/// The first tokens of each array, one after the other, and zeros up to whole steps.
+fn joined(parts: &[(&Array, usize)], capacity: usize) -> Result<Array> {
+    let mut arrays = Vec::with_capacity(parts.len() + 1);
+    let mut tokens = 0;
+    for (array, count) in parts {
+        let count = length(*count);
+        tokens += count;
+        arrays.push(if count == array.dim(2) {
+            (*array).clone()
+        } else {
+            array.try_index((Ellipsis, ..count, ..))?
+        });
+    }
+    let capacity = length(capacity.next_multiple_of(CACHE_STEP_TOKENS as usize));
+    if let (true, Some((like, _))) = (tokens < capacity, parts.first()) {
+        let shape = [like.dim(0), like.dim(1), capacity - tokens, like.dim(3)];
+        arrays.push(zeros_dtype(&shape, like.dtype())?);
+    }
+    concatenate(&arrays, 2)
+}
+
+/// An array of its own: a part of one head would otherwise be the same memory, which it would keep from being freed.
+fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
+    let part = buffer.try_index((Ellipsis, start..end, ..))?;
+    let zeros = zeros_dtype(part.shape(), part.dtype())?;
+    put_tokens(zeros, &part, 0)
 }
 
 fn grown(old: Array, offset: i32, new: &Array) -> Result<Array> {

@@ -8,5 +8,5 @@ pub(crate) mod decoder;
 pub(crate) mod linear;
 pub(crate) mod rope;
 
-pub(crate) use cache::KvCache;
+pub(crate) use cache::{KvBlock, KvCache};
 pub(crate) use decoder::Decoder;

@@ -6,7 +6,7 @@ use crate::openai::response::FinishReason;
 use crate::roofline::memory::{RUNTIME_OVERHEAD, activation_bytes};
 
 /// The value of a metric without labels, or with those given.
-fn value(metrics: &str, name: &str) -> f64 {
+pub(super) fn value(metrics: &str, name: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
     line.trim().parse().unwrap()
@@ -44,7 +44,7 @@ fn requests_are_computed_together() {
 }
 
 /// Caches of one layer, two heads of 16 elements: 256 bytes per token, in steps of 256 tokens.
-fn with_memory_for(tokens: u64, config: WorkerConfig) -> WorkerConfig {
+pub(super) fn with_memory_for(tokens: u64, config: WorkerConfig) -> WorkerConfig {
     let weights: u64 = ModelDir::inspect(&config.model)
         .unwrap()
         .shape

@@ -86,6 +86,7 @@ fn a_failed_request_harms_no_other() {
                     seed: 0,
                 },
                 priority: 0,
+                cache_salt: String::new(),
             };
             let mut completion = worker.app.engine.submit(broken).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
@@ -109,6 +110,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
             seed: 0,
         },
         priority: 0,
+        cache_salt: String::new(),
     }
 }
 

@@ -1,0 +1,97 @@
+//! The memory of all caches: what running requests hold and may still come to, and the prefixes that are kept in what
+//! they leave free.
+
+use mlx_rs::error::Result;
+
+use super::kv_budget::KvBudget;
+use super::metrics::KvUse;
+use super::prefix_cache::{Keep, Prefix, PrefixCache};
+use super::schedule::Chunk;
+use super::sequence::Sequence;
+use crate::units::Bytes;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct KvMemory {
+    budget: KvBudget,
+    prefixes: PrefixCache,
+}
+
+impl KvMemory {
+    pub(crate) fn new(budget: KvBudget, prefixes: PrefixCache) -> Self {
+        Self { budget, prefixes }
+    }
+
+    /// For the caches of all requests.
+    pub(crate) fn limit(&self) -> Bytes {
+        self.budget.bytes()
+    }
+
+    /// The most that the cache of a request takes whose prompt and answer have `tokens` together.
+    pub(crate) fn request_bytes(&self, tokens: usize) -> u64 {
+        self.budget.request_bytes(tokens)
+    }
+
+    pub(crate) fn in_use(&self, active: &[Sequence]) -> KvUse {
+        KvUse {
+            held: active
+                .iter()
+                .map(|sequence| sequence.cache().bytes() as u64)
+                .sum(),
+            reserved: active.iter().map(|sequence| sequence.as_running().bytes).sum(),
+            prefixes: self.prefixes.bytes().0,
+            limit: self.budget.bytes().0,
+        }
+    }
+
+    /// Makes room for what the caches grow by in the next step.
+    pub(crate) fn give_way(&mut self, active: &[Sequence], chunk: Option<Chunk>) {
+        let reserved = active.iter().map(|sequence| sequence.as_running().bytes).sum();
+        // Most steps: whatever the requests come to, there is room.
+        if self.prefixes.bytes() > self.limit() - Bytes(reserved) {
+            let after = |sequence: &Sequence| {
+                let reads = chunk.is_some_and(|chunk| chunk.id == sequence.id());
+                let tokens = if reads {
+                    // A prefix that is found gives room for the whole prompt at once.
+                    sequence.prompt_tokens()
+                } else {
+                    1 + usize::try_from(sequence.cache().offset()).unwrap_or(0)
+                };
+                self.held(sequence).max(self.request_bytes(tokens))
+            };
+            let growing = active.iter().map(after).sum();
+            self.prefixes.give_way(self.limit() - Bytes(growing));
+        }
+    }
+
+    /// The beginning of a prompt, where it is kept.
+    pub(crate) fn prefix(&mut self, sequence: &Sequence) -> Option<Prefix> {
+        let found = self.prefixes.find(sequence.cache_salt(), sequence.prompt());
+        self.sound(found).flatten()
+    }
+
+    /// Keeps what has been computed of a sequence, which is not one of the `others`.
+    pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, others: &[Sequence]) {
+        let held = self.held(sequence) + others.iter().map(|other| self.held(other)).sum::<u64>();
+        let room = self.limit() - Bytes(held);
+        let (salt, cache) = (sequence.cache_salt(), sequence.cache());
+        let kept = self.prefixes.keep(salt, &sequence.tokens(), cache, keep, room);
+        self.sound(kept);
+    }
+
+    fn held(&self, sequence: &Sequence) -> u64 {
+        sequence.cache().bytes() as u64
+    }
+
+    /// A prefix that cannot be had is computed, and what failed once is not trusted again.
+    fn sound<T>(&mut self, outcome: Result<T>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(err) => {
+                tracing::warn!(error = %err, "the prefix cache failed and is emptied");
+                self.prefixes.give_way(Bytes::ZERO);
+                None
+            }
+        }
+    }
+}

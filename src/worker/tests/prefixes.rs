@@ -1,0 +1,145 @@
+//! Requests that begin with what earlier ones have computed.
+
+use super::batching::{value, with_memory_for};
+use super::*;
+
+async fn complete(worker: &Subject, prompt: &[u32], extra: Value) -> Value {
+    let body = merged(
+        json!({"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0}),
+        extra,
+    );
+    let answer = worker.post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+fn cached(answer: &Value) -> u64 {
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .as_u64()
+        .unwrap()
+}
+
+fn prompt(tokens: u32) -> Vec<u32> {
+    (0..tokens).map(|at| 3 + at * 7 % 250).collect()
+}
+
+#[test]
+fn a_known_beginning_is_not_computed_again_and_is_told() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let first = complete(worker, &prompt(300), json!({})).await;
+            assert_eq!(cached(&first), 0);
+            let again = complete(worker, &prompt(300), json!({})).await;
+            assert_eq!(cached(&again), 299, "its last token is computed, for its logits");
+            assert_eq!(again["choices"], first["choices"]);
+            assert_eq!(again["usage"]["prompt_tokens"], 300);
+            let other = [prompt(270), vec![5; 30]].concat();
+            assert_eq!(cached(&complete(worker, &other, json!({})).await), 270);
+            let salted = complete(worker, &prompt(300), json!({"cache_salt": "mine"})).await;
+            assert_eq!((cached(&salted), &salted["choices"]), (0, &first["choices"]));
+            // The answer counts, too: the next turn of a conversation begins with it.
+            let mut longer = prompt(300);
+            let text = first["choices"][0]["text"].as_str().unwrap();
+            let said = worker.app.prompter.tokenizer().encode_prompt(text).unwrap();
+            longer.extend(said);
+            longer.extend(prompt(20));
+            assert!(cached(&complete(worker, &longer, json!({})).await) >= 300);
+
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            let of = |name: &str| {
+                value(
+                    &metrics,
+                    &format!("rooflet_worker_prefix_cache_{name}_tokens_total"),
+                )
+            };
+            assert!(of("hit") >= 299.0 + 270.0 + 300.0, "{metrics}");
+            assert!(of("queried") >= of("hit") + 600.0, "{metrics}");
+            assert!(value(&metrics, "rooflet_worker_kv_cache_bytes{kind=\"prefixes\"}") > 0.0);
+        })
+    });
+}
+
+#[test]
+fn chats_and_streams_tell_what_was_known() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let chat = worker.chat(json!({})).await.json();
+            assert_eq!(cached(&chat), 0);
+            let tokens = chat["usage"]["prompt_tokens"].as_u64().unwrap();
+            assert!(tokens > 16, "{tokens}");
+            let again = worker.chat(json!({})).await.json();
+            assert_eq!(cached(&again), tokens - 1);
+            assert_eq!(again["choices"], chat["choices"]);
+            let streaming = json!({"stream": true, "stream_options": {"include_usage": true}});
+            let events = worker.chat(streaming).await.events();
+            assert_eq!(cached(events.last().unwrap()), tokens - 1);
+        })
+    });
+}
+
+/// The first is computed, the others begin with what it left; they count its prompt once.
+#[test]
+fn choices_share_their_prompt() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let four = complete(worker, &prompt(200), json!({"n": 4})).await;
+            assert_eq!(four["usage"]["prompt_tokens"], 200);
+            assert_eq!(cached(&four), 0);
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            let hits = value(&metrics, "rooflet_worker_prefix_cache_hit_tokens_total");
+            assert_eq!(hits, 3.0 * 199.0);
+            assert_eq!(
+                cached(&complete(worker, &prompt(200), json!({"n": 4})).await),
+                199
+            );
+            // Two prompts, of which one is known.
+            let body = json!({"prompt": [prompt(200), vec![9; 40]], "n": 2});
+            assert_eq!(cached(&complete(worker, &[], body).await), 199);
+        })
+    });
+}
+
+#[test]
+fn it_can_be_turned_off() {
+    let config = WorkerConfig {
+        prefix_cache_memory: Some(Bytes::ZERO),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            for _ in 0..2 {
+                assert_eq!(cached(&complete(worker, &prompt(300), json!({})).await), 0);
+            }
+        })
+    });
+}
+
+/// Room for 1024 tokens: two texts of 600 tokens cannot be kept, and one that runs goes first.
+#[test]
+fn prefixes_give_way_to_requests() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(with_memory_for(1024, config), |worker| {
+        Box::pin(async move {
+            let text = |first| [vec![first], vec![cue; 599]].concat();
+            let within_limits = async || {
+                let metrics = worker.send("GET", "/metrics", "").await.body;
+                let of = |kind| {
+                    value(
+                        &metrics,
+                        &format!("rooflet_worker_kv_cache_bytes{{kind=\"{kind}\"}}"),
+                    )
+                };
+                assert!(of("held") + of("prefixes") <= of("limit"), "{metrics}");
+                of("prefixes")
+            };
+            complete(worker, &text(1), json!({})).await;
+            assert!(within_limits().await > 0.0);
+            assert!(cached(&complete(worker, &text(1), json!({})).await) > 0);
+            complete(worker, &text(2), json!({})).await;
+            within_limits().await;
+            assert!(cached(&complete(worker, &text(2), json!({})).await) > 0);
+            complete(worker, &[cue], json!({"max_tokens": 1023})).await;
+            within_limits().await;
+        })
+    });
+}
