@@ -78,6 +78,10 @@ impl Members {
         found.map(|(_, value)| value)
     }
 
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str, &Json) -> bool) {
+        self.0.retain(|(name, value)| keep(name, value));
+    }
+
     /// Puts a value in the place of the one of that name, or at the end.
     pub(crate) fn insert(&mut self, name: &str, value: Json) {
         match self.get_mut(name) {

@@ -77,6 +77,17 @@ fn parse_message(index: usize, mut whole: Json) -> Result<Json, ApiError> {
         Some(Json::Null) | None if role == "assistant" => String::new(),
         Some(_) | None => return Err(invalid(".content", "a string or a list of text parts")),
     };
+    // Clients send back all members of what they were sent; templates ask only whether one is there.
+    message.retain(|name, value| match value {
+        Json::Null => name == "content",
+        Json::Array(calls) => name != "tool_calls" || !calls.is_empty(),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => true,
+    });
+    if message.get("reasoning_content").is_none()
+        && let Some(Json::String(reasoning)) = message.get("reasoning").cloned()
+    {
+        message.insert("reasoning_content", Json::String(reasoning));
+    }
     parse_tool_arguments(message);
     message.insert("role", Json::String(role));
     message.insert("content", Json::String(content));
@@ -148,6 +159,20 @@ mod tests {
             json!({"x": 1})
         );
         assert_eq!(messages[2]["tool_call_id"], "1");
+    }
+
+    #[test]
+    fn an_answer_can_be_sent_back_as_it_came() {
+        let messages = parsed(
+            r#"[{"role": "assistant", "content": "b", "reasoning": "a", "refusal": null, "tool_calls": null, "audio": null},
+                {"role": "assistant", "content": "b", "reasoning_content": "c", "reasoning": "a", "tool_calls": []}]"#,
+        );
+        assert_eq!(
+            messages[0],
+            json!({"role": "assistant", "content": "b", "reasoning": "a", "reasoning_content": "a"})
+        );
+        assert_eq!(messages[1]["reasoning_content"], "c");
+        assert_eq!(messages[1].get("tool_calls"), None);
     }
 
     #[test]

@@ -15,5 +15,7 @@ pub(crate) mod models;
 pub(crate) mod request;
 #[cfg(feature = "mlx")]
 pub(crate) mod response;
+#[cfg(feature = "mlx")]
+pub(crate) mod tools;
 
 pub(crate) use error::ApiError;

@@ -20,6 +20,7 @@ pub(crate) use self::sampling::SamplingOptions;
 use super::error::ApiError;
 use super::json::{Json, Members};
 use super::message;
+use super::tools::{self, Tools};
 
 /// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
 const MAX_COMPLETIONS: usize = 64;
@@ -32,6 +33,8 @@ pub(crate) struct ChatRequest {
     pub(crate) messages: Vec<Json>,
     /// What else the template is told.
     pub(crate) template_variables: Members,
+    /// `None`: there is nothing to call.
+    pub(crate) tools: Option<Tools>,
     /// Choices; at least 1.
     pub(crate) n: usize,
     pub(crate) options: Options,
@@ -73,14 +76,11 @@ const UNSERVED: &[&str] = &[
     "logprobs",
     "min_p",
     "modalities",
-    "parallel_tool_calls",
     "prediction",
     "presence_penalty",
     "repetition_penalty",
     "response_format",
     "suffix",
-    "tool_choice",
-    "tools",
     "top_logprobs",
     "verbosity",
     "web_search_options",
@@ -94,9 +94,10 @@ impl ChatRequest {
         let Body {
             messages,
             template_variables,
+            tools,
             fields,
         } = Body::parse(body)?;
-        check_parameters(&fields, &[Self::NAMES, template::NAMES])?;
+        check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
         let mut options = Options::parse(&fields)?;
         if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
             options.max_tokens = Some(max_tokens);
@@ -105,6 +106,11 @@ impl ChatRequest {
             model: parse_model(&fields)?,
             messages: message::parse(messages)?,
             template_variables: template::parse_variables(template_variables, &fields)?,
+            tools: Tools::parse(
+                tools,
+                fields.get("tool_choice"),
+                fields.boolean("parallel_tool_calls")?,
+            )?,
             n: parse_n(&fields, 1)?,
             options,
         })
@@ -119,8 +125,12 @@ impl TextRequest {
         let Body {
             messages,
             template_variables,
+            tools,
             fields,
         } = Body::parse(body)?;
+        if tools.is_some_and(|tools| tools != Json::Null) {
+            return Err(ApiError::unknown_parameter("tools"));
+        }
         if messages.is_some() {
             return Err(ApiError::unknown_parameter("messages"));
         }
@@ -143,6 +153,7 @@ impl TextRequest {
 struct Body {
     messages: Option<Json>,
     template_variables: Option<Json>,
+    tools: Option<Json>,
     /// All others.
     fields: Fields,
 }
@@ -173,6 +184,7 @@ impl<'de> Visitor<'de> for BodyVisitor {
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
                 "messages" => body.messages = Some(map.next_value()?),
+                "tools" => body.tools = Some(map.next_value()?),
                 "chat_template_kwargs" => body.template_variables = Some(map.next_value()?),
                 _ => body.fields.insert(name, map.next_value()?),
             }
@@ -210,11 +222,9 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
             number.as_f64() == Some(0.0)
         }
         ("echo" | "logprobs", Value::Bool(asked)) => !asked,
-        // Without tools there are no calls to run in parallel.
-        ("parallel_tool_calls", Value::Bool(_)) => true,
-        ("tool_choice" | "function_call", Value::String(choice)) => choice == "none" || choice == "auto",
+        ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
-        ("tools" | "functions", Value::Array(list)) => list.is_empty(),
+        ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
         ("logit_bias", Value::Object(map)) => map.is_empty(),
         ("response_format", Value::Object(format)) => {

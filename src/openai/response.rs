@@ -10,6 +10,8 @@ pub(crate) enum FinishReason {
     Stop,
     /// `max_tokens` or the context is used up.
     Length,
+    /// It is for the client to answer tool calls.
+    ToolCalls,
 }
 
 /// Tokens that a request cost.
@@ -47,6 +49,12 @@ impl Usage {
         self.prompt_tokens_details.cached_tokens = cached_tokens;
         self
     }
+
+    /// Of the completion's tokens.
+    pub(crate) fn with_reasoning_tokens(mut self, reasoning_tokens: usize) -> Self {
+        self.completion_tokens_details.reasoning_tokens = reasoning_tokens;
+        self
+    }
 }
 
 /// What stays the same in all bodies of one completion.
@@ -80,17 +88,104 @@ pub(crate) struct ChatChoice {
 #[derive(Debug, Serialize)]
 pub(crate) struct AssistantMessage {
     pub(crate) role: &'static str,
-    pub(crate) content: String,
+    /// Null where there are only tool calls.
+    pub(crate) content: Option<String>,
     pub(crate) refusal: (),
+    #[serde(flatten)]
+    pub(crate) reasoning: Option<Reasoning>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<CalledTool>,
+}
+
+impl AssistantMessage {
+    pub(crate) fn new(content: String, reasoning: String, tool_calls: Vec<CalledTool>) -> Self {
+        Self {
+            role: "assistant",
+            content: (tool_calls.is_empty() || !content.is_empty()).then_some(content),
+            refusal: (),
+            reasoning: (!reasoning.is_empty()).then(|| Reasoning::new(reasoning)),
+            tool_calls,
+        }
+    }
+}
+
+/// The same text under both names that clients know.
+#[derive(Debug, Serialize)]
+pub(crate) struct Reasoning {
+    reasoning_content: String,
+    reasoning: String,
+}
+
+impl Reasoning {
+    pub(crate) fn new(text: String) -> Self {
+        Self {
+            reasoning_content: text.clone(),
+            reasoning: text,
+        }
+    }
+}
+
+/// A tool call, or part of one in a stream: `id`, `type` and `name` come with its first part.
+#[derive(Debug, Serialize)]
+pub(crate) struct CalledTool {
+    /// Only in streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) function: CalledFunction,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct CalledFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// JSON as text.
+    pub(crate) arguments: String,
+}
+
+impl CalledTool {
+    /// A whole call.
+    pub(crate) fn new(id: String, name: String, arguments: String) -> Self {
+        Self {
+            index: None,
+            id: Some(id),
+            kind: Some("function"),
+            function: CalledFunction {
+                name: Some(name),
+                arguments,
+            },
+        }
+    }
+
+    /// The same as the parts of a stream.
+    pub(crate) fn into_parts(self, index: usize) -> [Self; 2] {
+        let arguments = Self {
+            index: Some(index),
+            id: None,
+            kind: None,
+            function: CalledFunction {
+                name: None,
+                arguments: self.function.arguments,
+            },
+        };
+        let head = Self {
+            index: Some(index),
+            function: CalledFunction {
+                name: self.function.name,
+                arguments: String::new(),
+            },
+            id: self.id,
+            kind: self.kind,
+        };
+        [head, arguments]
+    }
 }
 
 impl ChatChoice {
-    pub(crate) fn new(index: usize, content: String, finish_reason: FinishReason) -> Self {
-        let message = AssistantMessage {
-            role: "assistant",
-            content,
-            refusal: (),
-        };
+    pub(crate) fn new(index: usize, message: AssistantMessage, finish_reason: FinishReason) -> Self {
         Self {
             index,
             message,
@@ -105,26 +200,30 @@ impl ChatChoice {
 pub(crate) struct ChatChunk<'a> {
     #[serde(flatten)]
     pub(crate) envelope: &'a Envelope,
-    pub(crate) choices: Vec<ChatChunkChoice<'a>>,
+    pub(crate) choices: Vec<ChatChunkChoice>,
     /// Only where the client asked for usage: null in every chunk but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<Usage>>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct ChatChunkChoice<'a> {
+pub(crate) struct ChatChunkChoice {
     pub(crate) index: usize,
-    pub(crate) delta: Delta<'a>,
+    pub(crate) delta: Delta,
     pub(crate) logprobs: (),
     pub(crate) finish_reason: Option<FinishReason>,
 }
 
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Delta<'a> {
+pub(crate) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) content: Option<&'a str>,
+    pub(crate) content: Option<String>,
+    #[serde(flatten)]
+    pub(crate) reasoning: Option<Reasoning>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<CalledTool>,
 }
 
 /// `POST /v1/completions`, not streamed.
@@ -175,7 +274,11 @@ mod tests {
         let envelope = envelope("chat.completion");
         let body = ChatCompletion {
             envelope: &envelope,
-            choices: vec![ChatChoice::new(0, "hi".to_owned(), FinishReason::Stop)],
+            choices: vec![ChatChoice::new(
+                0,
+                AssistantMessage::new("hi".to_owned(), String::new(), Vec::new()),
+                FinishReason::Stop,
+            )],
             usage: Usage::new(3, 2).with_cached_tokens(1),
         };
         assert_eq!(
@@ -188,6 +291,24 @@ mod tests {
                           "prompt_tokens_details": {"cached_tokens": 1},
                           "completion_tokens_details": {"reasoning_tokens": 0}}
             })
+        );
+    }
+
+    #[test]
+    fn reasoning_and_calls_stand_beside_the_content() {
+        let call = || CalledTool::new("call_1".to_owned(), "f".to_owned(), "{}".to_owned());
+        let message = AssistantMessage::new(String::new(), "why".to_owned(), vec![call()]);
+        assert_eq!(
+            serde_json::to_value(message).unwrap(),
+            json!({"role": "assistant", "content": null, "refusal": null, "reasoning_content": "why", "reasoning": "why",
+                   "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
+        );
+        assert_eq!(
+            serde_json::to_value(call().into_parts(2)).unwrap(),
+            json!([
+                {"index": 2, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}},
+                {"index": 2, "function": {"arguments": "{}"}}
+            ])
         );
     }
 

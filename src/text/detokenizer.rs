@@ -4,6 +4,8 @@
 //! completes it. Others (sentencepiece and the like) strip or merge at token edges: there, a short window of tokens
 //! is decoded with and without the new one.
 
+use std::sync::Arc;
+
 use super::tokenizer::{DecodeError, Tokenizer};
 
 /// A character has at most four bytes, each possibly a token of its own. Replacement characters that are still there
@@ -12,33 +14,49 @@ const MAX_HELD_TOKENS: usize = 4;
 
 /// Decodes one completion.
 #[derive(Debug, Clone)]
-pub(crate) enum Detokenizer {
+pub(crate) struct Detokenizer {
+    decoder: Decoder,
+    /// Special tokens that are text here, since they are marks in what the model says. Others are none.
+    shown: Arc<[u32]>,
+}
+
+#[derive(Debug, Clone)]
+enum Decoder {
     Bytes(ByteDetokenizer),
     Window(WindowDetokenizer),
 }
 
 impl Detokenizer {
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Self {
-        if tokenizer.is_byte_level() {
-            Self::Bytes(ByteDetokenizer::default())
+    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>) -> Self {
+        let decoder = if tokenizer.is_byte_level() {
+            Decoder::Bytes(ByteDetokenizer::default())
         } else {
-            Self::Window(WindowDetokenizer::default())
+            Decoder::Window(WindowDetokenizer::default())
+        };
+        Self {
+            decoder,
+            shown: Arc::clone(shown),
         }
     }
 
     /// Takes the next token and returns the text that became certain.
     pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes.push(&tokenizer.token_bytes(token))),
-            Self::Window(window) => window.push(tokenizer, token),
+        if self.shown.contains(&token) {
+            let mut text = self.flush(tokenizer)?;
+            text.push_str(&tokenizer.token_text(token).unwrap_or_default());
+            return Ok(text);
+        }
+        match &mut self.decoder {
+            Decoder::Bytes(bytes) => Ok(bytes.push(&tokenizer.token_bytes(token))),
+            Decoder::Window(window) => window.push(tokenizer, token),
         }
     }
 
     /// The completion has ended: bytes that never became a character are shown as U+FFFD.
     pub(crate) fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes.flush()),
-            Self::Window(window) => window.flush(tokenizer),
+        match &mut self.decoder {
+            Decoder::Bytes(bytes) => Ok(bytes.flush()),
+            Decoder::Window(window) => window.flush(tokenizer),
         }
     }
 }

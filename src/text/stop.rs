@@ -1,6 +1,8 @@
 //! Stop strings, matched on text across token boundaries. Text that may still turn out to be the beginning of a stop
 //! string is held back, and handed out when the completion ends without one.
 
+use super::markers::held_from;
+
 /// Watches one completion's text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StopMatcher {
@@ -34,7 +36,7 @@ impl StopMatcher {
             self.held.truncate(start);
             return std::mem::take(&mut self.held);
         }
-        let hold_from = self.hold_from();
+        let hold_from = held_from(&self.held, self.stops.iter().map(String::as_str));
         let kept = self.held.split_off(hold_from);
         std::mem::replace(&mut self.held, kept)
     }
@@ -57,16 +59,6 @@ impl StopMatcher {
             .filter_map(|stop| self.held.find(stop).map(|start| (start + stop.len(), start)))
             .min()
             .map(|(_, start)| start)
-    }
-
-    /// Where the longest suffix begins that is also the beginning of a stop string.
-    fn hold_from(&self) -> usize {
-        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
-        let earliest = (self.held.len() + 1).saturating_sub(longest);
-        (earliest..self.held.len())
-            .filter(|at| self.held.is_char_boundary(*at))
-            .find(|at| self.stops.iter().any(|stop| stop.starts_with(&self.held[*at..])))
-            .unwrap_or(self.held.len())
     }
 }
 

@@ -22,6 +22,7 @@ const NAME: &str = "chat_template";
 /// A compiled chat template.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -62,6 +63,7 @@ pub(crate) struct RenderInput<'a> {
     pub(crate) messages: &'a [Json],
     /// Others that the request names.
     pub(crate) variables: &'a Members,
+    pub(crate) tools: Option<&'a [Json]>,
     pub(crate) add_generation_prompt: bool,
     pub(crate) bos_token: Option<&'a str>,
     pub(crate) eos_token: Option<&'a str>,
@@ -111,7 +113,15 @@ impl ChatTemplate {
                 file,
                 problem: err.to_string(),
             })?;
-        Ok(Self { environment })
+        Ok(Self {
+            environment,
+            source: source.to_owned(),
+        })
+    }
+
+    /// What was compiled.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
     }
 
     pub(crate) fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
@@ -126,7 +136,12 @@ impl ChatTemplate {
         let mut context = vec![
             ("messages", Value::from(Serde(input.messages))),
             ("add_generation_prompt", Value::from(input.add_generation_prompt)),
-            ("tools", Value::from(())),
+            (
+                "tools",
+                input
+                    .tools
+                    .map_or(Value::from(()), |tools| Value::from(Serde(tools))),
+            ),
             ("documents", Value::from(())),
             ("strftime_now", strftime_now),
         ];

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -183,6 +184,22 @@ impl Tokenizer {
         self.inner.decode(tokens, true).map_err(|err| DecodeError {
             problem: err.to_string(),
         })
+    }
+
+    /// How the vocabulary writes a token.
+    pub(crate) fn token_text(&self, token: u32) -> Option<String> {
+        self.inner.id_to_token(token)
+    }
+
+    /// Of these texts, those that are special tokens.
+    pub(crate) fn special_tokens(&self, texts: &[&str]) -> Arc<[u32]> {
+        let ids = texts.iter().filter_map(|text| self.token_id(text));
+        ids.filter(|id| self.special_ids.contains(id)).collect()
+    }
+
+    /// The token that stands for exactly this text, where there is one.
+    pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
     }
 
     pub(crate) fn is_eos(&self, token: u32) -> bool {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::engine::{Engine, EngineConfig, EngineError};
 use super::metrics::WorkerMetrics;
-use super::prompt::Prompter;
+use super::prompt::{Chat, Prompter};
 use super::sequence::Event;
 use super::{WorkerError, context_tokens};
 use crate::clock::Clock;
@@ -96,18 +96,25 @@ impl BareEngine {
         };
         let begin = self.clock.instant();
         let now = self.clock.now().to_zoned(jiff::tz::TimeZone::UTC);
-        let messages = [message::user(question)];
-        let request = self
+        let chat = Chat {
+            messages: &[message::user(question)],
+            variables: &Members::default(),
+            tools: None,
+        };
+        let chat = self
             .prompter
-            .chat(&messages, &Members::default(), &options, &now)
+            .chat(chat, &options, &now)
             .map_err(|err| format!("{err:?}"))?;
-        let mut completion = self.engine.submit(request).map_err(|err| format!("{err:?}"))?;
+        let mut completion = self
+            .engine
+            .submit(chat.request)
+            .map_err(|err| format!("{err:?}"))?;
         let (mut text, mut first) = (String::new(), None);
         let done = loop {
             match completion.events.blocking_recv() {
                 Some(Event::Text(more)) => {
                     first.get_or_insert_with(|| self.clock.instant());
-                    text.push_str(&more);
+                    text.push_str(&more.text);
                 }
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(message),

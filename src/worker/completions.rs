@@ -10,15 +10,16 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use uuid::Uuid;
 
+use super::answers::Answer;
 use super::engine::{Completion, SubmitError};
-use super::prompt::ValidRequest;
-use super::sequence::{Done, Event};
+use super::prompt::{Chat, ValidChat, ValidRequest};
+use super::sequence::{Done, Event, Spoken};
 use super::server::{App, MAX_BODY_BYTES};
 use super::stream::{self, Chunks};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::request::{ChatRequest, Options, TextRequest};
-use crate::openai::response::{ChatChoice, ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
+use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
 
 /// Said when the engine's thread ends while a request is under way.
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
@@ -35,6 +36,7 @@ pub(crate) async fn chat(
         model,
         messages,
         template_variables,
+        tools,
         n,
         options,
     } = ChatRequest::parse(&body)?;
@@ -42,19 +44,28 @@ pub(crate) async fn chat(
     app.check_ready()?;
     let kept = options.clone();
     let validate = move |app: &App| {
-        app.prompter
-            .chat(&messages, &template_variables, &kept, &now(app))
-            .map(|request| vec![request])
+        let chat = Chat {
+            messages: &messages,
+            variables: &template_variables,
+            tools: tools.as_ref(),
+        };
+        app.prompter.chat(chat, &kept, &now(app))
     };
-    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
-    let submitted = submit(&app, requests, n)?;
+    let ValidChat { request, answer } = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let submitted = submit(&app, vec![request], n)?;
     if options.stream {
-        return Ok(respond_streaming(&app, Chunks::Chat, &options, submitted));
+        return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
     }
     let (texts, usage) = collect(submitted).await?;
     let envelope = envelope(&app, "chatcmpl", "chat.completion");
-    let choice = |(index, (text, done)): (usize, (String, Done))| ChatChoice::new(index, text, done.reason);
+    let mut reasoning_tokens = 0;
+    let choice = |(index, (text, done)): (usize, (Vec<Spoken>, Done))| {
+        let message = Answer::read(answer.clone(), &text);
+        reasoning_tokens += message.reasoning_tokens;
+        message.into_choice(index, done.reason)
+    };
     let choices = texts.into_iter().enumerate().map(choice).collect();
+    let usage = usage.with_reasoning_tokens(reasoning_tokens);
     Ok(Json(ChatCompletion {
         envelope: &envelope,
         choices,
@@ -89,9 +100,9 @@ pub(crate) async fn text(
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
     }
     let (texts, usage) = collect(submitted).await?;
-    let choice = |(index, (text, done)): (usize, (String, Done))| TextChoice {
+    let choice = |(index, (text, done)): (usize, (Vec<Spoken>, Done))| TextChoice {
         index,
-        text,
+        text: text.into_iter().map(|spoken| spoken.text).collect(),
         logprobs: (),
         finish_reason: Some(done.reason),
     };
@@ -180,7 +191,7 @@ fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
 }
 
 /// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
-async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), ApiError> {
+async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Spoken>, Done)>, Usage), ApiError> {
     let Submitted {
         completions,
         prompt_tokens,
@@ -188,10 +199,10 @@ async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), A
     } = submitted;
     let mut texts = Vec::with_capacity(completions.len());
     for mut completion in completions {
-        let mut text = String::new();
+        let mut text = Vec::new();
         let done = loop {
             match completion.events.recv().await {
-                Some(Event::Text(more)) => text.push_str(&more),
+                Some(Event::Text(more)) => text.push(more),
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
                 None => return Err(ApiError::server_error(ENGINE_ENDED)),
@@ -208,7 +219,7 @@ async fn collect(submitted: Submitted) -> Result<(Vec<(String, Done)>, Usage), A
 
 fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Submitted) -> Response {
     let envelope = match chunks {
-        Chunks::Chat => envelope(app, "chatcmpl", "chat.completion.chunk"),
+        Chunks::Chat(_) => envelope(app, "chatcmpl", "chat.completion.chunk"),
         Chunks::Text => envelope(app, "cmpl", "text_completion"),
     };
     stream::response(chunks, envelope, options.include_usage, submitted)

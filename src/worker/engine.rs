@@ -526,7 +526,7 @@ impl EngineThread {
         let metrics = &self.config.metrics;
         let timing = sequence.timing();
         metrics.ended(match done.reason {
-            FinishReason::Stop => Outcome::Stop,
+            FinishReason::Stop | FinishReason::ToolCalls => Outcome::Stop,
             FinishReason::Length => Outcome::Length,
         });
         let now = self.config.clock.instant();

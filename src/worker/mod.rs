@@ -3,6 +3,7 @@
 //! Inputs: a model directory and an address. Tasks: the engine's thread and the HTTP server. It ends when it is told
 //! to, after the requests under way, or when the engine does.
 
+mod answers;
 mod batch;
 pub(crate) mod bench;
 mod completions;

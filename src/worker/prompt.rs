@@ -1,6 +1,7 @@
 //! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use camino::Utf8Path;
@@ -11,9 +12,13 @@ use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::{Options, Prompt};
+use crate::openai::tools::{ToolChoice, Tools};
 use crate::roofline::model::ModelConfig;
+use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
+use crate::text::reasoning::ReasoningMarkers;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
 use crate::text::tokenizer::{Tokenizer, TokenizerError};
+use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::sampler::Sampling;
 
 /// The largest published ones are about 35 MB.
@@ -31,6 +36,8 @@ pub(crate) struct ValidRequest {
     /// At least 1; prompt plus this fits the context.
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
+    /// Special tokens that are text.
+    pub(crate) shown_tokens: Arc<[u32]>,
     pub(crate) sampling: Sampling,
     /// Lower goes first.
     pub(crate) priority: i32,
@@ -48,6 +55,22 @@ impl ValidRequest {
         };
         (0..n).map(choice).collect()
     }
+}
+
+/// A conversation to be answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chat<'a> {
+    pub(crate) messages: &'a [Json],
+    /// What the template is told besides.
+    pub(crate) variables: &'a Members,
+    pub(crate) tools: Option<&'a Tools>,
+}
+
+/// A request for an answer, and how to read that.
+#[derive(Debug, Clone)]
+pub(crate) struct ValidChat {
+    pub(crate) request: ValidRequest,
+    pub(crate) answer: AnswerParser,
 }
 
 /// Why the text side of a model directory cannot be used.
@@ -120,6 +143,8 @@ impl SamplingDefaults {
 pub(crate) struct Prompter {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    reasoning: Option<ReasoningMarkers>,
+    tool_format: ToolFormat,
     defaults: SamplingDefaults,
     vocab_size: u32,
     context_tokens: AtomicUsize,
@@ -146,9 +171,13 @@ impl Prompter {
         tokenizer
             .check_fits(config.vocab_size)
             .map_err(|err| PromptError::Tokenizer { err })?;
+        let template = load_template(dir, tokenizer_config.as_ref())?;
+        let source = template.as_ref().map(ChatTemplate::source);
         Ok(Self {
+            reasoning: ReasoningMarkers::of(source, &tokenizer),
+            tool_format: ToolFormat::of(source, &tokenizer),
             tokenizer,
-            template: load_template(dir, tokenizer_config.as_ref())?,
+            template,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.vocab_size,
             context_tokens: AtomicUsize::new(context_tokens),
@@ -169,23 +198,32 @@ impl Prompter {
         &self.tokenizer
     }
 
-    pub(crate) fn chat(
-        &self,
-        messages: &[Json],
-        variables: &Members,
-        options: &Options,
-        now: &Zoned,
-    ) -> Result<ValidRequest, ApiError> {
+    pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
         let template = self.template.as_ref().ok_or_else(|| {
             ApiError::unsupported(
                 "messages",
                 "This model has no chat template; use /v1/completions.",
             )
         })?;
+        if chat.tools.is_some_and(|tools| tools.choice != ToolChoice::Auto) {
+            return Err(ApiError::unsupported(
+                "tool_choice",
+                "'tool_choice' can be 'none' or 'auto'.",
+            ));
+        }
+        let listed = chat.tools.map(|tools| tools.listed.as_slice());
+        let as_text;
+        let (messages, tools) = if template.source().contains("tools") {
+            (chat.messages, listed)
+        } else {
+            as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
+            (as_text.as_slice(), None)
+        };
         let text = template
             .render(RenderInput {
                 messages,
-                variables,
+                variables: chat.variables,
+                tools,
                 add_generation_prompt: true,
                 bos_token: self.tokenizer.bos_token(),
                 eos_token: self.tokenizer.eos_token(),
@@ -201,7 +239,40 @@ impl Prompter {
             .tokenizer
             .encode_chat(&text)
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))?;
-        self.limited("messages", prompt, options, self.context_tokens())
+        let request = self.limited("messages", prompt, options, self.context_tokens())?;
+        let shape = self.answer_shape(&text, chat.tools);
+        Ok(ValidChat {
+            request: ValidRequest {
+                shown_tokens: self.shown_tokens(&shape),
+                ..request
+            },
+            answer: AnswerParser::new(&shape),
+        })
+    }
+
+    /// What may be in the answer to a rendered prompt.
+    fn answer_shape(&self, prompt: &str, tools: Option<&Tools>) -> AnswerShape {
+        let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
+        AnswerShape {
+            reasoning: reasoning.map(|markers| (markers, markers.opened_by(prompt))),
+            tool_format: self.tool_format,
+            tools: tools.map(|tools| CallableTools {
+                functions: tools.functions.clone().into(),
+                parallel: tools.parallel,
+            }),
+        }
+    }
+
+    /// The marks by which an answer is taken apart, where they are special tokens.
+    fn shown_tokens(&self, shape: &AnswerShape) -> Arc<[u32]> {
+        let mut marks = Vec::new();
+        if let Some((markers, _)) = shape.reasoning {
+            marks.extend([markers.open, markers.close]);
+        }
+        if shape.tools.is_some() || shape.tool_format == ToolFormat::Harmony {
+            marks.extend(shape.tool_format.markers());
+        }
+        self.tokenizer.special_tokens(&marks)
     }
 
     pub(crate) fn text(&self, prompt: &Prompt, options: &Options) -> Result<ValidRequest, ApiError> {
@@ -251,6 +322,7 @@ impl Prompter {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,
             stop: options.stop.clone(),
+            shown_tokens: [].into(),
             sampling: Sampling {
                 temperature: asked.temperature.unwrap_or(self.defaults.temperature),
                 top_p: asked.top_p.unwrap_or(self.defaults.top_p),
@@ -319,8 +391,14 @@ mod tests {
     }
 
     fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
-        let messages = [message::user("What is rooflet?")];
-        prompter.chat(&messages, &Members::default(), options, &Zoned::default())
+        let chat = Chat {
+            messages: &[message::user("What is rooflet?")],
+            variables: &Members::default(),
+            tools: None,
+        };
+        prompter
+            .chat(chat, options, &Zoned::default())
+            .map(|chat| chat.request)
     }
 
     #[test]

@@ -18,11 +18,19 @@ use crate::text::tokenizer::{DecodeError, Tokenizer};
 /// What a request's owner hears, in order; [`Event::Done`] or [`Event::Failed`] is the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
-    /// More text, never empty.
-    Text(String),
+    Text(Spoken),
     Done(Done),
     /// The engine could not go on with this request.
     Failed(String),
+}
+
+/// More text of a completion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spoken {
+    /// Never empty.
+    pub(crate) text: String,
+    /// Tokens that were read since the text before.
+    pub(crate) tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +104,8 @@ pub(crate) struct Sequence {
     chosen: usize,
     /// Tokens read.
     answer: Vec<u32>,
+    /// Tokens that the request's owner has heard of.
+    told: usize,
     /// Rows of the passes that chose all but the first of these, added up.
     shared: usize,
 }
@@ -133,10 +143,11 @@ impl Sequence {
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
-            detokenizer: Detokenizer::new(tokenizer),
+            detokenizer: Detokenizer::new(tokenizer, &queued.job.request.shown_tokens),
             stops: StopMatcher::new(queued.job.request.stop.clone()),
             chosen: 0,
             answer: Vec::new(),
+            told: 0,
             shared: 0,
             queued: Queued {
                 overtaken: 0,
@@ -335,9 +346,11 @@ impl Sequence {
         })
     }
 
-    fn send_text(&self, text: String) {
+    fn send_text(&mut self, text: String) {
         if !text.is_empty() {
-            self.send(Event::Text(text));
+            let tokens = self.answer.len() - self.told;
+            self.told = self.answer.len();
+            self.send(Event::Text(Spoken { text, tokens }));
         }
     }
 

@@ -12,20 +12,23 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::answers::StreamedAnswer;
 use super::completions::{ENGINE_ENDED, Submitted};
 use super::sequence::{Done, Event};
 use crate::openai::ApiError;
 use crate::openai::response::{
     ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, TextChoice, TextChunk, Usage,
 };
+use crate::text::answer::AnswerParser;
 
 /// Silence after which a comment is sent. Common proxies give up after 30 to 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Whose chunks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Chunks {
-    Chat,
+    /// Each answer is taken apart.
+    Chat(AnswerParser),
     Text,
 }
 
@@ -52,7 +55,8 @@ pub(crate) fn response(
 }
 
 struct Writer {
-    chunks: Chunks,
+    /// Of a chat, one for each choice.
+    answers: Option<Vec<StreamedAnswer>>,
     envelope: Envelope,
     include_usage: bool,
     prompt_tokens: usize,
@@ -85,7 +89,12 @@ impl Writer {
             places.push(Some(completion.place));
         }
         let mut writer = Self {
-            chunks,
+            answers: match chunks {
+                Chunks::Chat(parser) => {
+                    Some((0..open).map(|_| StreamedAnswer::new(parser.clone())).collect())
+                }
+                Chunks::Text => None,
+            },
             envelope,
             include_usage,
             prompt_tokens,
@@ -97,14 +106,14 @@ impl Writer {
             open,
             frames: VecDeque::new(),
         };
-        if chunks == Chunks::Chat {
+        if writer.answers.is_some() {
             for index in 0..open {
                 let delta = Delta {
                     role: Some("assistant"),
-                    content: Some(""),
+                    content: Some(String::new()),
+                    ..Delta::default()
                 };
-                let frame = writer.chat_frame(index, delta, None);
-                writer.frames.push_back(frame);
+                writer.write_deltas(index, vec![delta], None);
             }
         }
         writer
@@ -129,20 +138,16 @@ impl Writer {
 
     fn write(&mut self, index: usize, event: Event) {
         match event {
-            Event::Text(text) => {
-                let frame = match self.chunks {
-                    Chunks::Chat => self.chat_frame(
-                        index,
-                        Delta {
-                            content: Some(&text),
-                            ..Delta::default()
-                        },
-                        None,
-                    ),
-                    Chunks::Text => self.text_frame(index, text, None),
-                };
-                self.frames.push_back(frame);
-            }
+            Event::Text(spoken) => match &mut self.answers {
+                Some(answers) => {
+                    let deltas = answers[index].push(&spoken);
+                    self.write_deltas(index, deltas, None);
+                }
+                None => {
+                    let frame = self.text_frame(index, spoken.text, None);
+                    self.frames.push_back(frame);
+                }
+            },
             Event::Done(done) => self.write_end(index, done),
             // The engine's message of a completion that is over comes from the chain above: nothing to say.
             Event::Failed(_) if self.places[index].is_none() => {}
@@ -163,11 +168,18 @@ impl Writer {
             cached_tokens,
         }: Done,
     ) {
-        let frame = match self.chunks {
-            Chunks::Chat => self.chat_frame(index, Delta::default(), Some(reason)),
-            Chunks::Text => self.text_frame(index, String::new(), Some(reason)),
-        };
-        self.frames.push_back(frame);
+        match &mut self.answers {
+            Some(answers) => {
+                let deltas = answers[index].finish();
+                let reason = answers[index].finish_reason(reason);
+                self.write_deltas(index, deltas, None);
+                self.write_deltas(index, vec![Delta::default()], Some(reason));
+            }
+            None => {
+                let frame = self.text_frame(index, String::new(), Some(reason));
+                self.frames.push_back(frame);
+            }
+        }
         self.completion_tokens += completion_tokens;
         if index.is_multiple_of(self.choices_per_prompt) {
             self.cached_tokens += cached_tokens;
@@ -178,15 +190,19 @@ impl Writer {
             return;
         }
         if self.include_usage {
-            let usage = Usage::new(self.prompt_tokens, self.completion_tokens);
-            let usage = Some(Some(usage.with_cached_tokens(self.cached_tokens)));
-            let frame = match self.chunks {
-                Chunks::Chat => data(&ChatChunk {
+            let answers = self.answers.iter().flatten();
+            let reasoning_tokens = answers.map(StreamedAnswer::reasoning_tokens).sum();
+            let usage = Usage::new(self.prompt_tokens, self.completion_tokens)
+                .with_cached_tokens(self.cached_tokens)
+                .with_reasoning_tokens(reasoning_tokens);
+            let usage = Some(Some(usage));
+            let frame = match self.answers {
+                Some(_) => data(&ChatChunk {
                     envelope: &self.envelope,
                     choices: Vec::new(),
                     usage,
                 }),
-                Chunks::Text => data(&TextChunk {
+                None => data(&TextChunk {
                     envelope: &self.envelope,
                     choices: Vec::new(),
                     usage,
@@ -210,18 +226,22 @@ impl Writer {
         self.include_usage.then_some(None)
     }
 
-    fn chat_frame(&self, index: usize, delta: Delta<'_>, finish_reason: Option<FinishReason>) -> Bytes {
-        let choice = ChatChunkChoice {
-            index,
-            delta,
-            logprobs: (),
-            finish_reason,
-        };
-        data(&ChatChunk {
-            envelope: &self.envelope,
-            choices: vec![choice],
-            usage: self.no_usage(),
-        })
+    /// A chunk for each.
+    fn write_deltas(&mut self, index: usize, deltas: Vec<Delta>, finish_reason: Option<FinishReason>) {
+        for delta in deltas {
+            let choice = ChatChunkChoice {
+                index,
+                delta,
+                logprobs: (),
+                finish_reason,
+            };
+            let frame = data(&ChatChunk {
+                envelope: &self.envelope,
+                choices: vec![choice],
+                usage: self.no_usage(),
+            });
+            self.frames.push_back(frame);
+        }
     }
 
     fn text_frame(&self, index: usize, text: String, finish_reason: Option<FinishReason>) -> Bytes {
@@ -253,7 +273,10 @@ mod tests {
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
+    use crate::text::answer::AnswerShape;
+    use crate::text::tool_calls::ToolFormat;
     use crate::worker::engine::Completion;
+    use crate::worker::sequence::Spoken;
 
     #[tokio::test(start_paused = true)]
     async fn a_long_silence_is_filled_with_comments() {
@@ -268,6 +291,11 @@ mod tests {
             prompt_tokens: 9,
             choices_per_prompt: 1,
         };
+        let answer = AnswerParser::new(&AnswerShape {
+            reasoning: None,
+            tool_format: ToolFormat::Tagged,
+            tools: None,
+        });
         let envelope = Envelope {
             id: "chatcmpl-1".to_owned(),
             object: "chat.completion.chunk",
@@ -275,7 +303,7 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let mut writer = Writer::new(Chunks::Chat, envelope, false, submitted);
+        let mut writer = Writer::new(Chunks::Chat(answer), envelope, false, submitted);
         let mut next = async || {
             let frame = writer.next().await.expect("a frame");
             String::from_utf8(frame.to_vec()).expect("text")
@@ -291,7 +319,10 @@ mod tests {
             assert_eq!(comment.expect("in time"), ": keepalive\n\n");
         }
         events_tx
-            .send(Event::Text("hello".to_owned()))
+            .send(Event::Text(Spoken {
+                text: "hello".to_owned(),
+                tokens: 1,
+            }))
             .await
             .expect("read");
         assert!(next().await.contains("hello"));

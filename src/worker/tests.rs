@@ -19,6 +19,7 @@ mod load;
 mod prefixes;
 mod process;
 mod scripted;
+mod structure;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

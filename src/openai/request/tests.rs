@@ -48,8 +48,8 @@ fn refusals_name_the_parameter() {
     let cases = [
         (
             json!({"tools": [{"type": "function"}]}),
-            "tools",
-            ErrorCode::UnsupportedParameter,
+            "tools[0].function",
+            ErrorCode::InvalidValue,
         ),
         (json!({"n": 0}), "n", ErrorCode::InvalidValue),
         (json!({"n": 65}), "n", ErrorCode::InvalidValue),

@@ -19,6 +19,7 @@ fn render(source: &str, messages: &Value) -> Result<String, RenderError> {
         .render(RenderInput {
             messages: &in_order(messages),
             variables: &Members::default(),
+            tools: None,
             add_generation_prompt: true,
             bos_token: Some("<s>"),
             eos_token: None,
@@ -41,6 +42,7 @@ fn chats_of_the_reference() {
             .render(RenderInput {
                 messages: &in_order(&case["messages"]),
                 variables: &Members::default(),
+                tools: None,
                 add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
                 bos_token: Some("<|endoftext|>"),
                 eos_token: Some("<|im_end|>"),
@@ -102,6 +104,7 @@ fn published_templates_as_the_reference_renders_them() {
             let rendered = template.render(RenderInput {
                 messages: &case.messages,
                 variables: &Members::default(),
+                tools: None,
                 add_generation_prompt: case.add_generation_prompt,
                 bos_token: model.bos_token.as_deref(),
                 eos_token: model.eos_token.as_deref(),
@@ -131,6 +134,7 @@ fn what_templates_use_one_by_one() {
         let rendered = template.render(RenderInput {
             messages: &recorded.snippet_messages,
             variables: &Members::default(),
+            tools: None,
             add_generation_prompt: true,
             bos_token: Some("<s>"),
             eos_token: None,
@@ -183,6 +187,7 @@ fn requests_may_name_variables() {
         .render(RenderInput {
             messages: &[],
             variables: variables.as_object().unwrap(),
+            tools: None,
             add_generation_prompt: true,
             bos_token: None,
             eos_token: None,

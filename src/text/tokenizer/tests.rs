@@ -52,7 +52,7 @@ fn sentencepiece() -> Tokenizer {
 }
 
 fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> (Vec<String>, String) {
-    let mut detokenizer = Detokenizer::new(tokenizer);
+    let mut detokenizer = Detokenizer::new(tokenizer, &[].into());
     let pieces = tokens
         .iter()
         .map(|token| detokenizer.push(tokenizer, *token).unwrap())

@@ -34,6 +34,7 @@ impl Subject {
             prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
             max_tokens: 20 + id as usize,
             stop: Vec::new(),
+            shown_tokens: [].into(),
             sampling,
             priority: 0,
             cache_salt: String::new(),

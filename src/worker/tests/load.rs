@@ -79,6 +79,7 @@ fn a_failed_request_harms_no_other() {
                 prompt: Vec::new(),
                 max_tokens: 5,
                 stop: Vec::new(),
+                shown_tokens: [].into(),
                 sampling: sampler::Sampling {
                     temperature: 0.0,
                     top_p: 1.0,
@@ -103,6 +104,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         prompt: vec![cue],
         max_tokens: 1_000_000,
         stop: Vec::new(),
+        shown_tokens: [].into(),
         sampling: sampler::Sampling {
             temperature: 0.0,
             top_p: 1.0,

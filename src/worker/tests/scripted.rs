@@ -29,21 +29,24 @@ pub(super) fn endless() -> (tempfile::TempDir, WorkerConfig, u32) {
 }
 
 /// A model that follows `script`.
-struct Script {
+pub(super) struct Script {
     /// Token texts, in bytes; token 0 is the end of text.
     tokens: Vec<Vec<u8>>,
     next: HashMap<u32, Vec<u32>>,
+    /// Tokens that are no text, besides the end.
+    special: Vec<u32>,
     /// First token of each line.
-    cues: Vec<u32>,
+    pub(super) cues: Vec<u32>,
 }
 
 impl Script {
     /// Each line is said after its cue, token by token. A line that ends in `true` ends the text; another one begins
     /// again at its first piece.
-    fn new(lines: &[(&[&[u8]], bool)]) -> Self {
+    pub(super) fn new(lines: &[(&[&[u8]], bool)]) -> Self {
         let mut script = Self {
             tokens: vec![b"<end>".to_vec()],
             next: HashMap::new(),
+            special: Vec::new(),
             cues: Vec::new(),
         };
         for (index, (pieces, ends)) in lines.iter().enumerate() {
@@ -59,10 +62,31 @@ impl Script {
         script
     }
 
+    /// Another text that starts a line.
+    pub(super) fn rename_cue(&mut self, line: usize, text: &str) {
+        self.tokens[self.cues[line] as usize] = text.as_bytes().to_vec();
+    }
+
+    /// Makes the token with this text a special one.
+    pub(super) fn make_special(&mut self, text: &str) {
+        let place = self
+            .tokens
+            .iter()
+            .position(|token| token == text.as_bytes())
+            .unwrap();
+        self.special.push(u32::try_from(place).unwrap());
+    }
+
     fn add(&mut self, text: Vec<u8>) -> u32 {
         self.tokens.push(text);
         assert!(self.tokens.len() <= SIZE);
         u32::try_from(self.tokens.len() - 1).unwrap()
+    }
+
+    /// Of a model for chats, too: `template` renders them, a line's cue being the text `<cue INDEX>`.
+    pub(super) fn write_for_chats(&self, dir: &std::path::Path, template: &str) {
+        self.write(dir);
+        std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
     }
 
     fn write(&self, dir: &std::path::Path) {
@@ -81,6 +105,10 @@ impl Script {
         .unwrap();
     }
 
+    fn is_added(&self, id: u32) -> bool {
+        id == END || self.cues.contains(&id) || self.special.contains(&id)
+    }
+
     fn tokenizer(&self) -> Value {
         // GPT-2's alphabet, as the tokenizer's own decoder has it.
         let plain = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
@@ -91,13 +119,26 @@ impl Script {
         };
         let mut vocab = serde_json::Map::new();
         for (id, bytes) in self.tokens.iter().enumerate() {
-            let text: String = bytes.iter().map(letter).collect();
+            let added = self.is_added(u32::try_from(id).unwrap());
+            let text = match String::from_utf8(bytes.clone()) {
+                // Added tokens are texts, not pieces of the model's alphabet.
+                Ok(text) if added => text,
+                Ok(_) | Err(_) => bytes.iter().map(letter).collect(),
+            };
             assert!(vocab.insert(text.clone(), json!(id)).is_none(), "`{text}` twice");
         }
+        let added: Vec<Value> = (0..)
+            .zip(&self.tokens)
+            .filter(|(id, _)| self.is_added(*id))
+            .map(|(id, bytes)| {
+                let special = !self.cues.contains(&id);
+                json!({"id": id, "content": String::from_utf8(bytes.clone()).unwrap(), "single_word": false,
+                       "lstrip": false, "rstrip": false, "normalized": false, "special": special})
+            })
+            .collect();
         json!({
             "version": "1.0", "normalizer": null, "pre_tokenizer": null, "post_processor": null,
-            "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
-                              "normalized": false, "special": true}],
+            "added_tokens": added,
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
             "model": {"type": "BPE", "vocab": vocab, "merges": []}
         })

@@ -1,0 +1,196 @@
+//! What a model said, taken apart: reasoning, content and tool calls. Works on text in pieces of any size; what is
+//! whole is the same for all of them.
+
+use std::sync::Arc;
+
+use super::harmony::HarmonyParser;
+use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
+use super::tool_calls::{self, Format, ToolCall, ToolCallScanner, ToolFormat};
+use crate::openai::tools::Function;
+
+/// A piece of an answer; texts are not empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    Reasoning(String),
+    Content(String),
+    ToolCall(ToolCall),
+}
+
+/// What may be in an answer beside content.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AnswerShape {
+    /// And whether the prompt has begun the block.
+    pub(crate) reasoning: Option<(ReasoningMarkers, bool)>,
+    pub(crate) tool_format: ToolFormat,
+    /// `None`: calls are not asked for and stay text.
+    pub(crate) tools: Option<CallableTools>,
+}
+
+/// What may be called.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CallableTools {
+    pub(crate) functions: Arc<[Function]>,
+    /// Only the first call counts otherwise.
+    pub(crate) parallel: bool,
+}
+
+/// Reads one completion.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerParser {
+    kind: Kind,
+    tool_format: ToolFormat,
+    parallel: bool,
+    calls: usize,
+    reasoning_tokens: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Marked {
+        reasoning: Option<ReasoningSplitter>,
+        calls: Option<ToolCallScanner>,
+    },
+    Harmony(HarmonyParser),
+}
+
+impl AnswerParser {
+    pub(crate) fn new(shape: &AnswerShape) -> Self {
+        let scanner = |format| {
+            let tools = shape.tools.as_ref()?;
+            Some(ToolCallScanner::new(format, Arc::clone(&tools.functions)))
+        };
+        let marked = |calls| Kind::Marked {
+            reasoning: shape
+                .reasoning
+                .map(|(markers, opened)| ReasoningSplitter::new(markers, opened)),
+            calls,
+        };
+        let kind = match shape.tool_format {
+            ToolFormat::Tagged => marked(scanner(Format::Tagged)),
+            ToolFormat::Llama => marked(scanner(Format::Llama)),
+            ToolFormat::Mistral => marked(scanner(Format::Mistral)),
+            ToolFormat::Harmony => Kind::Harmony(HarmonyParser::new(shape.tools.is_some())),
+        };
+        Self {
+            kind,
+            tool_format: shape.tool_format,
+            parallel: shape.tools.as_ref().is_none_or(|tools| tools.parallel),
+            calls: 0,
+            reasoning_tokens: 0,
+        }
+    }
+
+    /// Takes the next text, which came with so many tokens.
+    pub(crate) fn push(&mut self, text: &str, tokens: usize) -> Vec<Part> {
+        let before = self.is_reasoning();
+        let parts = match &mut self.kind {
+            Kind::Marked {
+                reasoning: None,
+                calls,
+            } => content(text.to_owned(), calls),
+            Kind::Marked {
+                reasoning: Some(splitter),
+                calls,
+            } => answered(splitter.push(text), calls),
+            Kind::Harmony(parser) => parser.push(text),
+        };
+        // The token that closes a block is none of it.
+        if before && self.is_reasoning() {
+            self.reasoning_tokens += tokens;
+        }
+        self.counted(parts)
+    }
+
+    /// The completion has ended.
+    pub(crate) fn finish(&mut self) -> Vec<Part> {
+        let parts = match &mut self.kind {
+            Kind::Marked { reasoning, calls } => {
+                let pieces = reasoning
+                    .as_mut()
+                    .map(ReasoningSplitter::finish)
+                    .unwrap_or_default();
+                let mut parts = answered(pieces, calls);
+                if let Some(scanner) = calls {
+                    parts.extend(scanner.finish().into_iter().map(scanned));
+                }
+                parts
+            }
+            Kind::Harmony(parser) => parser.finish(),
+        };
+        self.counted(parts)
+    }
+
+    /// A name for a call, made from letters and digits of which there are at least 24. Templates of Mistral's refuse
+    /// all names but those of nine.
+    pub(crate) fn call_id(&self, random: &str) -> String {
+        match self.tool_format {
+            ToolFormat::Mistral => random.chars().take(9).collect(),
+            ToolFormat::Tagged | ToolFormat::Llama | ToolFormat::Harmony => {
+                let name: String = random.chars().take(24).collect();
+                format!("call_{name}")
+            }
+        }
+    }
+
+    /// Tokens between the markers.
+    pub(crate) fn reasoning_tokens(&self) -> usize {
+        self.reasoning_tokens
+    }
+
+    fn is_reasoning(&self) -> bool {
+        match &self.kind {
+            Kind::Marked { reasoning, .. } => reasoning.as_ref().is_some_and(ReasoningSplitter::is_reasoning),
+            Kind::Harmony(parser) => parser.is_reasoning(),
+        }
+    }
+
+    fn counted(&mut self, mut parts: Vec<Part>) -> Vec<Part> {
+        parts.retain(|part| match part {
+            Part::Reasoning(_) | Part::Content(_) => true,
+            Part::ToolCall(_) => {
+                self.calls += 1;
+                self.parallel || self.calls == 1
+            }
+        });
+        parts
+    }
+}
+
+fn answered(pieces: Vec<reasoning::Piece>, calls: &mut Option<ToolCallScanner>) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for piece in pieces {
+        match piece {
+            reasoning::Piece::Reasoning(text) => parts.push(Part::Reasoning(text)),
+            reasoning::Piece::Answer(text) => parts.extend(content(text, calls)),
+        }
+    }
+    parts
+}
+
+fn content(text: String, calls: &mut Option<ToolCallScanner>) -> Vec<Part> {
+    match calls {
+        None => vec![Part::Content(text)],
+        Some(scanner) => scanner.push(&text).into_iter().map(scanned).collect(),
+    }
+}
+
+fn scanned(piece: tool_calls::Piece) -> Part {
+    match piece {
+        tool_calls::Piece::Text(text) => Part::Content(text),
+        tool_calls::Piece::Call(call) => Part::ToolCall(call),
+    }
+}
+
+/// Parts with neighbouring texts put together.
+#[cfg(test)]
+pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
+    let mut whole: Vec<Part> = Vec::new();
+    for part in parts {
+        match (whole.last_mut(), part) {
+            (Some(Part::Reasoning(text)), Part::Reasoning(more))
+            | (Some(Part::Content(text)), Part::Content(more)) => text.push_str(&more),
+            (_, part) => whole.push(part),
+        }
+    }
+    whole
+}

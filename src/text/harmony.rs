@@ -1,0 +1,248 @@
+//! The harmony format (gpt-oss): an answer is a row of messages, each on a channel. `analysis` is reasoning, `final` the
+//! answer, and a message `to=functions.NAME` a tool call.
+
+use super::answer::Part;
+use super::markers::held_from;
+use super::tool_calls::{ToolCall, is_object};
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const CONSTRAIN: &str = "<|constrain|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const CALL: &str = "<|call|>";
+const RETURN: &str = "<|return|>";
+/// `<|call|>` and `<|return|>` end the text and are not seen where the model's files say so.
+pub(super) const MARKERS: &[&str] = &[START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];
+const ENDS: [&str; 4] = [END, CALL, RETURN, START];
+
+/// Reads one completion, which begins behind `<|start|>assistant`.
+#[derive(Debug, Clone)]
+pub(super) struct HarmonyParser {
+    /// Calls are taken as such.
+    tools: bool,
+    state: State,
+    held: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// Before a message; its channel and recipient come.
+    Header,
+    Body(Body),
+    /// Text without any message around it.
+    Bare,
+}
+
+/// Whose text a message is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Body {
+    Reasoning,
+    Answer,
+    /// Arguments of a call of this function.
+    Call(String),
+}
+
+impl HarmonyParser {
+    pub(super) fn new(tools: bool) -> Self {
+        Self {
+            tools,
+            state: State::Header,
+            held: String::new(),
+        }
+    }
+
+    pub(super) fn is_reasoning(&self) -> bool {
+        self.state == State::Body(Body::Reasoning)
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
+        self.held.push_str(text);
+        self.advance(false)
+    }
+
+    pub(super) fn finish(&mut self) -> Vec<Part> {
+        self.advance(true)
+    }
+
+    fn advance(&mut self, last: bool) -> Vec<Part> {
+        let mut parts = Vec::new();
+        loop {
+            let before = (self.state.clone(), self.held.len());
+            match std::mem::replace(&mut self.state, State::Header) {
+                State::Header => self.header(last),
+                State::Body(body) => parts.extend(self.body(body, last)),
+                State::Bare => {
+                    self.state = State::Bare;
+                    let text = std::mem::take(&mut self.held);
+                    parts.extend((!text.is_empty()).then_some(Part::Content(text)));
+                }
+            }
+            if (&self.state, self.held.len()) == (&before.0, before.1) {
+                return parts;
+            }
+        }
+    }
+
+    /// Headers are markup: one that is cut off says nothing.
+    fn header(&mut self, last: bool) {
+        let text = self.held.trim_start();
+        let begins = |marker: &str| text.starts_with(marker) || marker.starts_with(text);
+        if ![START, CHANNEL, "to="].into_iter().any(begins) {
+            self.state = State::Bare;
+        } else if let Some((header, behind)) = self.held.split_once(MESSAGE) {
+            self.state = State::Body(self.body_of(header));
+            self.held = behind.to_owned();
+        } else if last {
+            self.held.clear();
+        }
+    }
+
+    /// `<|channel|>commentary to=functions.NAME <|constrain|>json`, in this order or with the recipient first.
+    fn body_of(&self, header: &str) -> Body {
+        let word = |behind: &str| {
+            let (_, rest) = header.split_once(behind)?;
+            let end = rest
+                .find(|c: char| c.is_whitespace() || c == '<')
+                .unwrap_or(rest.len());
+            Some(rest[..end].to_owned())
+        };
+        let function = word("to=functions.").filter(|name| self.tools && !name.is_empty());
+        if let Some(name) = function {
+            return Body::Call(name);
+        }
+        match word(CHANNEL).as_deref() {
+            Some("analysis") => Body::Reasoning,
+            Some(_) | None => Body::Answer,
+        }
+    }
+
+    fn body(&mut self, body: Body, last: bool) -> Option<Part> {
+        let end = ENDS
+            .into_iter()
+            .filter_map(|marker| Some((self.held.find(marker)?, marker)))
+            .min();
+        if let Some((at, marker)) = end {
+            let behind = self.held.split_off(at);
+            let text = std::mem::replace(&mut self.held, behind);
+            // What stands between the end of one message and the header of the next is its author.
+            let skipped = if marker == START { 0 } else { marker.len() };
+            self.held.drain(..skipped);
+            return whole(body, text);
+        }
+        if last {
+            return whole(body, std::mem::take(&mut self.held));
+        }
+        let certain = held_from(&self.held, ENDS);
+        let certain = match body {
+            // A call is shown when it is whole.
+            Body::Call(_) => 0,
+            Body::Reasoning | Body::Answer => certain,
+        };
+        let kept = self.held.split_off(certain);
+        let text = std::mem::replace(&mut self.held, kept);
+        self.state = State::Body(body.clone());
+        match body {
+            Body::Call(_) => None,
+            Body::Reasoning | Body::Answer => whole(body, text),
+        }
+    }
+}
+
+fn whole(body: Body, text: String) -> Option<Part> {
+    match body {
+        Body::Call(name) if is_object(&text) => Some(Part::ToolCall(ToolCall {
+            name,
+            arguments: text.trim().to_owned(),
+        })),
+        _ if text.is_empty() => None,
+        Body::Reasoning => Some(Part::Reasoning(text)),
+        Body::Answer | Body::Call(_) => Some(Part::Content(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::text::answer::merged;
+
+    fn read<'a>(tools: bool, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Part> {
+        let mut parser = HarmonyParser::new(tools);
+        let mut parts: Vec<Part> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+        parts.extend(parser.finish());
+        merged(parts)
+    }
+
+    /// The shapes of OpenAI's description of the format.
+    #[test]
+    fn channels_are_reasoning_answer_and_calls() {
+        let reasoning = || Part::Reasoning("Need weather.".to_owned());
+        let call = || {
+            Part::ToolCall(ToolCall {
+                name: "get_weather".to_owned(),
+                arguments: r#"{"town":"Bern"}"#.to_owned(),
+            })
+        };
+        let content = |text: &str| Part::Content(text.to_owned());
+        let thought = "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant";
+        let cases = [
+            (
+                format!("{thought}<|channel|>final<|message|>It is < 5 °C."),
+                vec![reasoning(), content("It is < 5 °C.")],
+            ),
+            (
+                format!(
+                    "{thought}<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{{\"town\":\"Bern\"}}<|call|>"
+                ),
+                vec![reasoning(), call()],
+            ),
+            (
+                format!(
+                    "{thought} to=functions.get_weather<|channel|>commentary json<|message|>{{\"town\":\"Bern\"}}"
+                ),
+                vec![reasoning(), call()],
+            ),
+            (
+                "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>comm"
+                    .to_owned(),
+                vec![content("I will look.")],
+            ),
+            (
+                "<|channel|>commentary to=functions.f<|message|>{\"cut".to_owned(),
+                vec![content("{\"cut")],
+            ),
+            ("plain text".to_owned(), vec![content("plain text")]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(true, [text.as_str()]), expected, "{text}");
+        }
+        assert_eq!(
+            read(
+                false,
+                ["<|channel|>commentary to=functions.f<|message|>{}<|call|>"]
+            ),
+            [content("{}")]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_say_what_the_whole_says(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    Just("<|channel|>analysis<|message|>"), Just("<|channel|>final<|message|>"), Just("<|end|>"),
+                    Just("<|start|>assistant"), Just(" to=functions.f <|constrain|>json<|message|>"), Just("{}"),
+                    Just("a<|é "), Just("<|call|>"), Just("\n"),
+                ],
+                0..8,
+            ),
+            sizes in proptest::collection::vec(1_usize..7, 0..60),
+        ) {
+            let text = parts.concat();
+            let pieces = crate::text::markers::pieces(&text, &sizes);
+            prop_assert_eq!(read(true, pieces), read(true, [text.as_str()]));
+        }
+    }
+}

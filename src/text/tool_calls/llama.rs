@@ -1,0 +1,23 @@
+//! Llama 3's calls: JSON objects as the whole answer, several of them separated by `;`.
+
+use super::ToolCall;
+use super::json::JsonCall;
+use crate::openai::tools::Function;
+
+/// Before calls of built-in tools, and of others in some models.
+pub(super) const MARKER: &str = "<|python_tag|>";
+
+/// All calls of an answer. Other JSON may be an answer in its own right: a call has a known name, and arguments.
+pub(super) fn read(text: &str, functions: &[Function]) -> Option<Vec<ToolCall>> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
+        let call = values.next()?.ok().filter(JsonCall::has_arguments)?.into_call()?;
+        functions.iter().find(|function| function.name == call.name)?;
+        calls.push(call);
+        rest = rest[values.byte_offset()..].trim_start();
+        rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
+    }
+    (!calls.is_empty()).then_some(calls)
+}

@@ -1,0 +1,118 @@
+//! Tools for models whose chat template knows none: the system message describes them, and earlier calls and their
+//! results become text, in the tags that most models have seen.
+
+use super::tagged;
+use crate::openai::json::{Json, Members};
+
+/// The conversation in roles and texts alone.
+pub(crate) fn as_text(messages: &[Json], tools: &[Json]) -> Vec<Json> {
+    let mut plain: Vec<Json> = Vec::with_capacity(messages.len() + 1);
+    let mut results_open = false;
+    for message in messages {
+        let is_result = role(message) == "tool";
+        if is_result {
+            let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
+            match plain.last_mut() {
+                // One turn of the user, however many calls were answered.
+                Some(turn) if results_open => append(turn, &result),
+                Some(_) | None => plain.push(said("user", &result)),
+            }
+        } else {
+            let mut turn = said(role(message), content(message));
+            if let Some(Json::Array(calls)) = message.get("tool_calls") {
+                calls.iter().for_each(|call| append(&mut turn, &written(call)));
+            }
+            plain.push(turn);
+        }
+        results_open = is_result;
+    }
+    if !tools.is_empty() {
+        let description = described(tools);
+        match plain.first_mut() {
+            Some(first) if role(first) == "system" => append(first, &format!("\n{description}")),
+            Some(_) | None => plain.insert(0, said("system", &description)),
+        }
+    }
+    plain
+}
+
+fn role(message: &Json) -> &str {
+    message.get("role").and_then(Json::as_str).unwrap_or_default()
+}
+
+fn content(message: &Json) -> &str {
+    message.get("content").and_then(Json::as_str).unwrap_or_default()
+}
+
+fn said(role: &str, content: &str) -> Json {
+    Json::Object(Members::new([
+        ("role", Json::String(role.to_owned())),
+        ("content", Json::String(content.to_owned())),
+    ]))
+}
+
+fn append(message: &mut Json, text: &str) {
+    if let Some(Json::String(content)) = message.get_mut("content") {
+        if !content.is_empty() {
+            content.push('\n');
+        }
+        content.push_str(text);
+    }
+}
+
+fn written(call: &Json) -> String {
+    let call = call.get("function").unwrap_or(call);
+    let member = |name: &str| call.get(name).cloned().unwrap_or(Json::Null);
+    let call = Json::Object(Members::new([
+        ("name", member("name")),
+        ("arguments", member("arguments")),
+    ]));
+    format!("{}\n{}\n{}", tagged::OPEN, json(&call), tagged::CLOSE)
+}
+
+fn described(tools: &[Json]) -> String {
+    let listed: Vec<String> = tools.iter().map(json).collect();
+    format!(
+        "You may call functions. These are the ones there are:\n<tools>\n{}\n</tools>\n\
+         To call one, answer with its name and its arguments as a JSON object in these tags:\n\
+         {}\n{{\"name\": \"…\", \"arguments\": {{…}}}}\n{}",
+        listed.join("\n"),
+        tagged::OPEN,
+        tagged::CLOSE
+    )
+}
+
+fn json(value: &Json) -> String {
+    serde_json::to_string(value).expect("names are strings and memory does not fail")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_with_tools_as_text() {
+        let messages: Vec<Json> = serde_json::from_str(
+            r#"[{"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]},
+                {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}, {"role": "user", "content": "Go on"}]"#,
+        )
+        .unwrap();
+        let tools: Vec<Json> = serde_json::from_str(r#"[{"type": "function"}]"#).unwrap();
+        let plain = as_text(&messages, &tools);
+        let roles: Vec<&str> = plain.iter().map(role).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "user", "user"]);
+        assert!(content(&plain[0]).contains("<tools>\n{\"type\":\"function\"}\n</tools>"));
+        assert_eq!(
+            content(&plain[2]),
+            "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"z\":1,\"a\":2}}\n</tool_call>"
+        );
+        assert_eq!(
+            content(&plain[3]),
+            "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+        );
+        let terse = [said("system", "Be terse."), said("user", "Hi")];
+        assert!(content(&as_text(&terse, &tools)[0]).starts_with("Be terse.\n\nYou may"));
+        assert_eq!(as_text(&terse, &[]), terse);
+    }
+}

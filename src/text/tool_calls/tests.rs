@@ -1,0 +1,183 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn functions() -> Arc<[Function]> {
+    let function = |name: &str, parameters: serde_json::Value| Function {
+        name: name.to_owned(),
+        parameters: serde_json::from_value(parameters).unwrap(),
+    };
+    let weather = json!({"type": "object", "properties": {
+        "town": {"type": "string"}, "days": {"type": "integer"}, "units": {"enum": ["C", "F"]},
+        "at": {"type": ["string", "null"]}, "where": {"type": "object"}
+    }});
+    [function("weather", weather), function("now", json!(null))].into()
+}
+
+fn scan<'a>(format: Format, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Piece> {
+    let mut scanner = ToolCallScanner::new(format, functions());
+    let mut all: Vec<Piece> = pieces.into_iter().flat_map(|piece| scanner.push(piece)).collect();
+    all.extend(scanner.finish());
+    let mut whole: Vec<Piece> = Vec::new();
+    for piece in all {
+        match (whole.last_mut(), piece) {
+            (Some(Piece::Text(text)), Piece::Text(more)) => text.push_str(&more),
+            (_, piece) => whole.push(piece),
+        }
+    }
+    whole
+}
+
+fn text(text: &str) -> Piece {
+    Piece::Text(text.to_owned())
+}
+
+fn call(name: &str, arguments: &str) -> Piece {
+    Piece::Call(ToolCall {
+        name: name.to_owned(),
+        arguments: arguments.to_owned(),
+    })
+}
+
+fn check(format: Format, said: &str, expected: &[Piece]) {
+    assert_eq!(scan(format, [said]), expected, "{said}");
+}
+
+#[test]
+fn calls_in_tags_as_json() {
+    let bern = r#"{"town": "Bern", "days":2}"#;
+    let tagged = |said: &str, expected: &[Piece]| check(Format::Tagged, said, expected);
+    let one = format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {bern}}}\n</tool_call>");
+    tagged(&one, &[call("weather", bern)]);
+    tagged(
+        &format!("I look.\n\n{one}\n{one}\n"),
+        &[text("I look."), call("weather", bern), call("weather", bern)],
+    );
+    tagged(&format!("{one}\nDone."), &[call("weather", bern), text("Done.")]);
+    // Without arguments, without the closing tag, with them as a string, with a tag inside.
+    tagged(r#"<tool_call>{"name": "now"}"#, &[call("now", "{}")]);
+    tagged(
+        r#"<tool_call>{"name": "now", "arguments": "{\"a\":1}"}</tool_call>"#,
+        &[call("now", r#"{"a":1}"#)],
+    );
+    tagged(
+        r#"<tool_call>{"name": "now", "arguments": {"a": "</tool_call>"}}</tool_call>"#,
+        &[call("now", r#"{"a": "</tool_call>"}"#)],
+    );
+}
+
+#[test]
+fn what_is_no_call_stays_text() {
+    for said in [
+        "text only\n",
+        "<tool_call>",
+        "a\n<tool_call>\nnot a call\n</tool_call> b",
+        r#"<tool_call>{"name": 5}</tool_call>"#,
+        r#"<tool_call>{"name": "now", "arguments": [1]}</tool_call>"#,
+        r#"<tool_call>{"name": "now", "arguments": {"#,
+        "<tool_call><function=weather><parameter=town>Bern",
+    ] {
+        check(Format::Tagged, said, &[text(said)]);
+    }
+    for said in [
+        r#"{"name": "Bob", "age": 3}"#,
+        r#"{"name": "other", "parameters": {}}"#,
+        "{",
+        "[TOOL_CALLS]",
+    ] {
+        check(Format::Llama, said, &[text(said)]);
+    }
+    for said in [
+        "[TOOL_CALLS][",
+        "[TOOL_CALLS]now[ARGS]{",
+        "a [TOOL",
+        "[TOOL_CALLS]{}",
+    ] {
+        check(Format::Mistral, said, &[text(said)]);
+    }
+}
+
+/// Values are what the function's schema says; the shapes are those of the models' own templates.
+#[test]
+fn calls_in_tags_as_xml_and_as_pairs() {
+    let arguments = r#"{"town":"5","days":2,"units":"C","at":"12","where":{"x":[1]},"other":"7"}"#;
+    let xml = "<tool_call>\n<function=weather>\n<parameter=town>\n5\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
+               <parameter=units>\nC\n</parameter>\n<parameter=at>\n12\n</parameter>\n\
+               <parameter=where>\n{\"x\": [1]}\n</parameter>\n<parameter=other>\n7\n</parameter>\n</function>\n</tool_call>";
+    check(Format::Tagged, xml, &[call("weather", arguments)]);
+    let pair = |key: &str, value: &str| format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n");
+    let pairs = [
+        ("town", "5"),
+        ("days", "2"),
+        ("units", "C"),
+        ("at", "12"),
+        ("where", "{\"x\": [1]}"),
+        ("other", "7"),
+    ];
+    let pairs: String = pairs.iter().map(|(key, value)| pair(key, value)).collect();
+    check(
+        Format::Tagged,
+        &format!("<tool_call>weather\n{pairs}</tool_call>"),
+        &[call("weather", arguments)],
+    );
+    check(Format::Tagged, "<tool_call>now</tool_call>", &[call("now", "{}")]);
+    check(
+        Format::Tagged,
+        "<tool_call><function=now><parameter=code>\n\na\n\n</parameter></function></tool_call>",
+        &[call("now", r#"{"code":"\na\n"}"#)],
+    );
+}
+
+#[test]
+fn calls_of_llama() {
+    let weather = r#"{"name": "weather", "parameters": {"town": "Bern"}}"#;
+    let bern = || call("weather", r#"{"town": "Bern"}"#);
+    check(Format::Llama, weather, &[bern()]);
+    check(
+        Format::Llama,
+        &format!("\n{weather}; {weather}"),
+        &[bern(), bern()],
+    );
+    check(
+        Format::Llama,
+        &format!("Look:<|python_tag|>{weather}"),
+        &[text("Look:"), bern()],
+    );
+    check(Format::Llama, "Hello {", &[text("Hello {")]);
+}
+
+#[test]
+fn calls_of_mistral() {
+    let weather = || call("weather", r#"{"town": "Bern"}"#);
+    check(
+        Format::Mistral,
+        r#"[TOOL_CALLS] [{"name": "weather", "arguments": {"town": "Bern"}}, {"name": "now", "arguments": {}}]"#,
+        &[weather(), call("now", "{}")],
+    );
+    check(
+        Format::Mistral,
+        r#"a[TOOL_CALLS]weather[CALL_ID]x1[ARGS]{"town": "Bern"}[TOOL_CALLS]now[ARGS]{}"#,
+        &[text("a"), weather(), call("now", "{}")],
+    );
+}
+
+proptest! {
+    #[test]
+    fn pieces_say_what_the_whole_says(
+        parts in proptest::collection::vec(
+            prop_oneof![
+                Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just("a "), Just("é"), Just("<tool"), Just("[TOOL_CALLS]"),
+                Just("[{\"name\":\"now\"}]"), Just("{\"name\":\"now\",\"arguments\":{}}"), Just("<function=now></function>"),
+                Just("now"), Just("<|python_tag|>"), Just("{\"a\":"), Just("[ARGS]{}"),
+            ],
+            0..8,
+        ),
+        format in prop_oneof![Just(Format::Tagged), Just(Format::Llama), Just(Format::Mistral)],
+        sizes in proptest::collection::vec(1_usize..7, 0..50),
+    ) {
+        let said = parts.concat();
+        let pieces = crate::text::markers::pieces(&said, &sizes);
+        prop_assert_eq!(scan(format, pieces), scan(format, [said.as_str()]));
+    }
+}

@@ -1,0 +1,116 @@
+//! Answers of a chat, taken apart into reasoning, content and tool calls: whole, or as the deltas of a stream.
+
+use uuid::Uuid;
+
+use super::sequence::Spoken;
+use crate::openai::response::{AssistantMessage, CalledTool, ChatChoice, Delta, FinishReason, Reasoning};
+use crate::text::answer::{AnswerParser, Part};
+use crate::text::tool_calls::ToolCall;
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    content: String,
+    reasoning: String,
+    tool_calls: Vec<CalledTool>,
+    pub(crate) reasoning_tokens: usize,
+}
+
+impl Answer {
+    pub(crate) fn read(mut parser: AnswerParser, said: &[Spoken]) -> Self {
+        let (mut content, mut reasoning, mut tool_calls) = (String::new(), String::new(), Vec::new());
+        let mut parts: Vec<Part> = said
+            .iter()
+            .flat_map(|spoken| parser.push(&spoken.text, spoken.tokens))
+            .collect();
+        parts.extend(parser.finish());
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => reasoning.push_str(&text),
+                Part::Content(text) => content.push_str(&text),
+                Part::ToolCall(call) => tool_calls.push(called(&parser, call)),
+            }
+        }
+        Self {
+            content,
+            reasoning,
+            tool_calls,
+            reasoning_tokens: parser.reasoning_tokens(),
+        }
+    }
+
+    pub(crate) fn into_choice(self, index: usize, ended: FinishReason) -> ChatChoice {
+        let reason = finish_reason(ended, !self.tool_calls.is_empty());
+        let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
+        ChatChoice::new(index, message, reason)
+    }
+}
+
+/// An answer in a stream.
+#[derive(Debug)]
+pub(crate) struct StreamedAnswer {
+    parser: AnswerParser,
+    calls: usize,
+}
+
+impl StreamedAnswer {
+    pub(crate) fn new(parser: AnswerParser) -> Self {
+        Self { parser, calls: 0 }
+    }
+
+    pub(crate) fn push(&mut self, spoken: &Spoken) -> Vec<Delta> {
+        let parts = self.parser.push(&spoken.text, spoken.tokens);
+        self.deltas(parts)
+    }
+
+    pub(crate) fn finish(&mut self) -> Vec<Delta> {
+        let parts = self.parser.finish();
+        self.deltas(parts)
+    }
+
+    pub(crate) fn finish_reason(&self, ended: FinishReason) -> FinishReason {
+        finish_reason(ended, self.calls > 0)
+    }
+
+    pub(crate) fn reasoning_tokens(&self) -> usize {
+        self.parser.reasoning_tokens()
+    }
+
+    fn deltas(&mut self, parts: Vec<Part>) -> Vec<Delta> {
+        let mut deltas = Vec::with_capacity(parts.len());
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => deltas.push(Delta {
+                    reasoning: Some(Reasoning::new(text)),
+                    ..Delta::default()
+                }),
+                Part::Content(text) => deltas.push(Delta {
+                    content: Some(text),
+                    ..Delta::default()
+                }),
+                Part::ToolCall(call) => {
+                    let parts = called(&self.parser, call).into_parts(self.calls);
+                    deltas.extend(parts.map(|part| Delta {
+                        tool_calls: vec![part],
+                        ..Delta::default()
+                    }));
+                    self.calls += 1;
+                }
+            }
+        }
+        deltas
+    }
+}
+
+fn called(parser: &AnswerParser, call: ToolCall) -> CalledTool {
+    let random = Uuid::new_v4().simple().to_string();
+    CalledTool::new(parser.call_id(&random), call.name, call.arguments)
+}
+
+/// An answer that was cut off is not waiting for its calls to be answered.
+fn finish_reason(ended: FinishReason, called: bool) -> FinishReason {
+    match ended {
+        FinishReason::Stop if called => FinishReason::ToolCalls,
+        FinishReason::Stop | FinishReason::Length | FinishReason::ToolCalls => ended,
+    }
+}

@@ -1,0 +1,325 @@
+//! What is in an answer besides content: reasoning and tool calls, on models whose text is known.
+
+use super::scripted::Script;
+use super::*;
+
+/// Answers what the last message's cue says; knows no tools.
+const PLAIN: &str = "{{ messages[-1].content }}";
+
+fn config_of(dir: &tempfile::TempDir) -> WorkerConfig {
+    WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        ..config()
+    }
+}
+
+fn weather() -> Value {
+    json!([{"type": "function", "function": {"name": "weather", "description": "…", "parameters": {
+        "type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}}])
+}
+
+/// A message, its finish reason and the usage, first whole and then streamed: both must agree. Names of calls are
+/// taken out, after a look at them.
+async fn answer(worker: &Subject, cue: usize, extra: Value) -> (Value, String, Value) {
+    let ask = merged(
+        json!({"messages": [{"role": "user", "content": format!("<cue {cue}>")}], "max_tokens": 40}),
+        extra,
+    );
+    let whole = worker.chat(ask.clone()).await;
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    let (mut message, reason) = (
+        whole["choices"][0]["message"].clone(),
+        whole["choices"][0]["finish_reason"].as_str().unwrap().to_owned(),
+    );
+    take_ids(&mut message);
+
+    let streaming = merged(
+        ask,
+        json!({"stream": true, "stream_options": {"include_usage": true}}),
+    );
+    let mut events = worker.chat(streaming).await.events();
+    assert_eq!(events.pop().unwrap()["usage"], whole["usage"]);
+    let end = events.pop().unwrap();
+    assert_eq!(end["choices"][0]["finish_reason"], reason);
+    assert_eq!(end["choices"][0]["delta"], json!({}));
+    let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
+    assert_eq!(put_together(deltas, &message), message);
+    (message, reason, whole["usage"].clone())
+}
+
+fn take_ids(message: &mut Value) {
+    for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
+        let id = call["id"].take();
+        assert!(id.as_str().unwrap().len() >= 9, "{id}");
+    }
+    if message["tool_calls"].is_null() {
+        message.as_object_mut().unwrap().remove("tool_calls");
+    }
+}
+
+/// As clients do it.
+fn put_together<'a>(deltas: impl Iterator<Item = &'a Value>, like: &Value) -> Value {
+    let mut message = json!({"role": null, "content": "", "refusal": null});
+    for delta in deltas {
+        for (name, value) in delta.as_object().unwrap() {
+            match value {
+                Value::Array(calls) => {
+                    for call in calls {
+                        add_call(&mut message, call);
+                    }
+                }
+                _ if name == "role" => message["role"] = value.clone(),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                    let before = message[name].as_str().unwrap_or_default().to_owned();
+                    message[name] = json!(before + value.as_str().unwrap());
+                }
+            }
+        }
+    }
+    if like["content"].is_null() && message["content"] == "" {
+        message["content"] = json!(null);
+    }
+    message
+}
+
+fn add_call(message: &mut Value, part: &Value) {
+    let index = part["index"].as_u64().unwrap() as usize;
+    if part["id"].is_string() {
+        assert_eq!(part["function"]["arguments"], "");
+        let calls = message["tool_calls"].as_array().map_or(0, Vec::len);
+        assert_eq!(index, calls, "calls come in their order");
+        if calls == 0 {
+            message["tool_calls"] = json!([]);
+        }
+        let call = json!({"id": null, "type": part["type"], "function": part["function"]});
+        message["tool_calls"].as_array_mut().unwrap().push(call);
+    } else {
+        let arguments = &mut message["tool_calls"][index]["function"]["arguments"];
+        let more = part["function"]["arguments"].as_str().unwrap();
+        *arguments = json!(arguments.as_str().unwrap().to_owned() + more);
+    }
+}
+
+fn message(content: Value, extra: Value) -> Value {
+    merged(
+        json!({"role": "assistant", "content": content, "refusal": null}),
+        extra,
+    )
+}
+
+fn call(name: &str, arguments: &str) -> Value {
+    json!({"id": null, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+#[test]
+fn reasoning_is_told_apart_from_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[
+        (
+            &[
+                b"<thi",
+                b"nk>\n",
+                b"a ",
+                b"plan\n</",
+                b"think>",
+                b"\n\nDo",
+                b" it.",
+            ],
+            true,
+        ),
+        (&[b"no <think>", b"x</think>!"], true),
+    ]);
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let (said, reason, usage) = answer(worker, 0, json!({})).await;
+            let reasoning = json!({"reasoning_content": "a plan", "reasoning": "a plan"});
+            assert_eq!(said, message(json!("Do it."), reasoning));
+            assert_eq!(
+                (reason.as_str(), &usage["completion_tokens"]),
+                ("stop", &json!(8))
+            );
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 2);
+            let (said, _, usage) = answer(worker, 1, json!({})).await;
+            assert_eq!(said, message(json!("no <think>x</think>!"), json!({})));
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 0);
+            let bare = json!({"model": "tiny", "prompt": "<cue 0>", "max_tokens": 40, "temperature": 0});
+            let text = worker.post("/v1/completions", &bare).await.json();
+            assert_eq!(text["choices"][0]["text"], "<think>\na plan\n</think>\n\nDo it.");
+        })
+    });
+}
+
+/// The first line is said after a prompt that ends with `<think>`.
+#[test]
+fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = Script::new(&[(&[b"why", b"</think>", b"So."], true)]);
+    script.rename_cue(0, "<think>");
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let ask = |extra: Value| {
+                merged(
+                    json!({"messages": [{"role": "user", "content": "<think>"}]}),
+                    extra,
+                )
+            };
+            let why = json!({"reasoning_content": "why", "reasoning": "why"});
+            let (said, reason, _) = answer(worker, 0, ask(json!({}))).await;
+            assert_eq!(
+                (said, reason.as_str()),
+                (message(json!("So."), why.clone()), "stop")
+            );
+            let (said, reason, usage) = answer(worker, 0, ask(json!({"max_tokens": 1}))).await;
+            assert_eq!((said, reason.as_str()), (message(json!(""), why), "length"));
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 1);
+        })
+    });
+}
+
+#[test]
+fn calls_are_taken_out_only_where_tools_were_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = b"<tool_call>\n{\"name\": \"weather\", \"arg";
+    let script = Script::new(&[
+        (
+            &[
+                b"I look.\n",
+                b"<tool",
+                b"_call>\n{\"name\": ",
+                b"\"weather\", \"arguments\": ",
+                b"{\"town\": \"B",
+                b"ern\"}}\n</tool",
+                b"_call>",
+                b"\n",
+            ],
+            true,
+        ),
+        (
+            &[
+                one,
+                b"uments\": {\"town\":\"Z\xc3",
+                b"\xbc",
+                b"rich\"}}\n</tool_call>",
+                b"\n<tool_call>{\"name\": \"weather\"}</tool_call>",
+            ],
+            true,
+        ),
+        (&[b"<tool_call>", b"{\"name\": 5", b"}</tool_call>!"], true),
+        (&[b"<tool_call>{\"name\": \"wea"], true),
+    ]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let tools = json!({"tools": weather()});
+            let (said, reason, _) = answer(worker, 0, tools.clone()).await;
+            let bern = call("weather", r#"{"town": "Bern"}"#);
+            assert_eq!(said, message(json!("I look."), json!({"tool_calls": [bern]})));
+            assert_eq!(reason, "tool_calls");
+
+            let (said, _, _) = answer(worker, 1, tools.clone()).await;
+            let zurich = call("weather", r#"{"town":"Zürich"}"#);
+            let both = json!({"tool_calls": [zurich, call("weather", "{}")]});
+            assert_eq!(said, message(json!(null), both));
+            let (said, _, _) = answer(
+                worker,
+                1,
+                merged(tools.clone(), json!({"parallel_tool_calls": false})),
+            )
+            .await;
+            assert_eq!(said, message(json!(null), json!({"tool_calls": [zurich]})));
+
+            for (cue, text) in [
+                (2, "<tool_call>{\"name\": 5}</tool_call>!"),
+                (3, "<tool_call>{\"name\": \"wea"),
+            ] {
+                let (said, reason, _) = answer(worker, cue, tools.clone()).await;
+                assert_eq!((said, reason.as_str()), (message(json!(text), json!({})), "stop"));
+            }
+            let whole = "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"Bern\"}}\n</tool_call>\n";
+            for none in [json!({}), merged(tools, json!({"tool_choice": "none"}))] {
+                let (said, reason, _) = answer(worker, 0, none).await;
+                assert_eq!(
+                    (said, reason.as_str()),
+                    (message(json!(whole), json!({})), "stop")
+                );
+            }
+        })
+    });
+}
+
+/// `[TOOL_CALLS]` is a special token, which other answers do not show.
+#[test]
+fn marks_that_are_special_tokens_are_read_and_not_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = Script::new(&[(
+        &[
+            b"Hm.",
+            b"[TOOL_CALLS]",
+            b"[{\"name\": \"weather\", ",
+            b"\"arguments\": {}}]",
+        ],
+        true,
+    )]);
+    script.make_special("[TOOL_CALLS]");
+    let template = "{% if tools %}{% endif %}{# [TOOL_CALLS] #}{{ messages[-1].content }}";
+    script.write_for_chats(dir.path(), template);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let (said, _, _) = answer(worker, 0, json!({"tools": weather()})).await;
+            let calls = json!({"tool_calls": [call("weather", "{}")]});
+            assert_eq!(said, message(json!("Hm."), calls));
+            let (said, _, _) = answer(worker, 0, json!({})).await;
+            assert_eq!(said["content"], "Hm.[{\"name\": \"weather\", \"arguments\": {}}]");
+        })
+    });
+}
+
+#[test]
+fn wrong_tools_are_refused_by_name() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let function =
+                |extra: Value| merged(json!({"type": "function", "function": {"name": "f"}}), extra);
+            let named = json!({"type": "function", "function": {"name": "g"}});
+            let cases = [
+                (json!({"tools": {}}), "tools"),
+                (json!({"tools": [{}]}), "tools[0].type"),
+                (json!({"tools": [{"type": "code"}]}), "tools[0].type"),
+                (
+                    json!({"tools": [function(json!({"function": 1}))]}),
+                    "tools[0].function",
+                ),
+                (
+                    json!({"tools": [function(json!({"function": {"name": "a b"}}))]}),
+                    "tools[0].function.name",
+                ),
+                (
+                    json!({"tools": [function(json!({})), function(json!({}))]}),
+                    "tools[1].function.name",
+                ),
+                (
+                    json!({"tools": [function(json!({"function": {"name": "f", "parameters": []}}))]}),
+                    "tools[0].function.parameters",
+                ),
+                (json!({"tools": weather(), "tool_choice": "any"}), "tool_choice"),
+                (json!({"tools": weather(), "tool_choice": named}), "tool_choice"),
+                (json!({"tool_choice": "required"}), "tool_choice"),
+                (
+                    json!({"tools": weather(), "parallel_tool_calls": 1}),
+                    "parallel_tool_calls",
+                ),
+            ];
+            for (extra, param) in cases {
+                let refused = worker.chat(extra.clone()).await;
+                assert_eq!(refused.status, 400, "{extra}: {}", refused.body);
+                assert_eq!(refused.json()["error"]["param"], param, "{extra}");
+            }
+            let off =
+                json!({"tools": [], "tool_choice": "auto", "parallel_tool_calls": true, "max_tokens": 1});
+            assert_eq!(worker.chat(off).await.status, 200);
+        })
+    });
+}
