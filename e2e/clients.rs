@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Fleet, Scratch, repository};
+use crate::harness::{Fleet, Scratch, not_run, repository};
 
 #[test]
 fn python_clients_work() {
@@ -134,7 +134,7 @@ fn prepared(tool: &str, files: &[&Path], make: impl FnOnce(&Path) -> bool) -> Op
         // What an interrupted run left.
         drop(std::fs::remove_dir_all(&home));
         if !make(&home) {
-            eprintln!("NOT RUN: this test needs {tool} and its package registry");
+            not_run(&format!("{tool} and its package registry"));
             return None;
         }
         std::fs::write(ready, "").expect("writable");

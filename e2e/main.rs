@@ -11,6 +11,7 @@ mod examples;
 mod faults;
 mod harness;
 mod manifest_dir;
+mod measure;
 mod openai;
 mod plan;
 mod silence;

@@ -39,6 +39,7 @@ mod tests {
                 "text",
                 "scheduler",
                 "capacity",
+                "benchmark",
             ],
         ),
         (

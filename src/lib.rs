@@ -23,6 +23,7 @@ mod roofline;
 mod text;
 
 // Core: pure and synchronous.
+mod benchmark;
 mod capacity;
 mod jsonpath;
 mod patch;

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::not_run;
+
 /// What a kubectl command printed, and whether it succeeded.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -51,7 +53,7 @@ impl Kubectl {
             .stderr(Stdio::null())
             .status();
         if !found.is_ok_and(|status| status.success()) {
-            eprintln!("NOT RUN: this test needs kubectl on PATH or in $KUBECTL");
+            not_run("kubectl on PATH or in $KUBECTL");
             return None;
         }
         Some(Self {

@@ -49,6 +49,11 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, Stri
     }
 }
 
+/// Says that a test did not run, and what it needs: nothing is skipped silently.
+pub(crate) fn not_run(needs: &str) {
+    eprintln!("NOT RUN: this test needs {needs}");
+}
+
 /// A port that is free now. The caller binds it soon after; another process taking it in between fails the test loudly.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,12 +1,14 @@
 //! The command line: one file per verb, each with its arguments and a `run`.
 
 mod agent;
-#[cfg(feature = "mlx")]
 mod bench;
+#[cfg(feature = "mlx")]
+mod bench_roofline;
 mod claim;
 mod crd;
 mod fit;
 mod fit_roofline;
+mod html;
 mod logs;
 mod plan;
 #[cfg(feature = "mlx")]
@@ -70,9 +72,11 @@ enum Command {
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
+    /// Measure one OpenAI-compatible server, or compare two: times to the first token, speed, throughput.
+    Bench(bench::Args),
     /// Predict and measure decode speed on this machine, with models of random weights.
     #[cfg(feature = "mlx")]
-    Bench(bench::Args),
+    BenchRoofline(bench_roofline::Args),
     /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
@@ -140,6 +144,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Fit(args) => return fit::run(&args),
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
+        Command::Bench(args) => return block_on(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
@@ -148,7 +153,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]
-        Command::Bench(args) => bench::run(&args),
+        Command::BenchRoofline(args) => bench_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),

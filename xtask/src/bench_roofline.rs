@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 
 use crate::{console, setup};
 
-/// Becomes `rooflet bench` with `args`. Models are kept below target/, so that only the first run writes them.
+/// Becomes `rooflet bench-roofline` with `args`. Models are kept below target/, so that only the first run writes them.
 pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
     setup::run()?;
     let models = console::root().join("target").join("bench-models");
     let mut cargo = console::cargo();
-    cargo.args(["run", "--bin", "rooflet", "--", "bench", "--models"]);
+    cargo.args(["run", "--bin", "rooflet", "--", "bench-roofline", "--models"]);
     Err(cargo.arg(models).args(args).exec()).context("running cargo")
 }

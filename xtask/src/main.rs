@@ -29,7 +29,7 @@ usage: cargo xtask VERB
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
-  bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench`
+  bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
   check-macos           clippy over the code as a Mac compiles it
 ";
 

@@ -1,272 +1,380 @@
-//! `rooflet bench`: predicts and measures decode speed on this machine, with models of random weights. Shows how far a
-//! prediction from the probe alone can be trusted here.
+//! `rooflet bench`: measures an OpenAI-compatible server, or compares two in the same rounds.
 
-mod models;
-mod streams;
+mod client;
+mod html;
+mod prompt;
+mod table;
+mod target;
 
-use std::process::{Command, Stdio};
+use anyhow::{Context, anyhow};
+use camino::Utf8PathBuf;
+use futures::future::join_all;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
-use anyhow::{Context, anyhow, bail};
-use camino::{Utf8Path, Utf8PathBuf};
-use sysinfo::System;
-
-use self::models::{SHAPES, Shape};
+use self::client::Ask;
+use self::target::Target;
 use super::{Failure, ui};
+use crate::api::v1alpha1::{PowerSource, ThermalState};
+use crate::benchmark::{Cell, CellReport, Conditions, Matrix, PromptState, Round};
+use crate::clock::Clock;
+use crate::error::ExitStatus;
+use crate::host::Host;
 use crate::model_dir::ModelDir;
+use crate::roofline::chip;
 use crate::roofline::dimensions::KvBits;
-use crate::roofline::model::FloatType;
-use crate::roofline::predict::{
-    DecodePrediction, Engine, EngineBuild, Hardware, MeasuredMachine, ModelCost, Parameters, Workload,
-};
-use crate::roofline::probing::spread;
-use crate::wire::ProbeReport;
-use crate::worker::bench::BareEngine;
+use crate::roofline::predict::ModelCost;
 
-/// What a model's file holds its weights in.
-const BITS: [u32; 2] = [4, 8];
-
-/// Tokens of the prompt. Its length matters little; that it is not empty does.
-const PROMPT_TOKENS: u32 = 8;
+/// More requests at once than any of these servers batches.
+const MOST_CONCURRENT: i64 = 256;
 
 /// Arguments of `rooflet bench`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Models by their parameters. A CPU takes half a second per token of the largest of the default ones.
-    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "20m,75m,220m,600m", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
-    sizes: Vec<String>,
-    /// Tokens decoded per model and round.
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(4..=4096))]
+    /// URL of a server, or a model's directory, for which a worker is started. Two are compared: both are asked in every
+    /// round, and which comes first changes.
+    #[arg(value_name = "URL|DIR", required = true, num_args = 1..=2)]
+    targets: Vec<String>,
+    /// The `model` of requests. Default: the only one that the server names.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Tokens of the prompts, such as 128,1k,4k.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_tokens, default_value = "128,1k")]
+    contexts: Vec<u32>,
+    /// What the server has of a prompt: cold = nothing, hot = it was answered just before.
+    #[arg(
+        long,
+        value_name = "STATE,…",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "cold,hot"
+    )]
+    states: Vec<State>,
+    /// Requests sent at the same time.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MOST_CONCURRENT), default_value = "1")]
+    concurrency: Vec<u32>,
+    /// Whether answers are streamed. Without a stream there is no time to the first token.
+    #[arg(long, value_enum, default_value = "yes")]
+    stream: Streaming,
+    /// How often all of it is measured.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Tokens asked for in each answer.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=8192))]
     tokens: u32,
-    /// How often all of it is repeated, the probe included.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Where the models are written, and kept for the next time. Default: a temporary directory.
+    /// A ready-made choice of contexts, states, runs and tokens.
+    #[arg(long, value_enum, conflicts_with_all = ["contexts", "states", "concurrency", "stream", "runs", "tokens"])]
+    preset: Option<Preset>,
+    /// The directory of the model that servers at URLs on this machine serve: what its bytes and the chip's bandwidth
+    /// do not allow is refused. Known for a target that is a directory.
     #[arg(long, value_name = "DIR")]
-    models: Option<Utf8PathBuf>,
-    /// Measures throughput instead: so many answers together, against one after another.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
-    streams: Vec<u32>,
-    /// With --streams: this model's directory instead of random ones.
-    #[arg(long, value_name = "DIR", requires = "streams")]
-    model: Option<Utf8PathBuf>,
+    facts: Option<Utf8PathBuf>,
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: Output,
+    /// Writes a report with plots, too.
+    #[arg(long, value_name = "FILE")]
+    html: Option<Utf8PathBuf>,
 }
 
-/// One model and what is known of it.
-struct Subject {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum State {
+    Cold,
+    Hot,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Streaming {
+    Yes,
+    No,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Preset {
+    /// Prompts of 1k to 32k tokens, cold and hot, three runs.
+    CacheStudy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// All that came out.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    rooflet: &'static str,
+    machine: String,
+    targets: Vec<TargetName>,
+    matrix: Matrix,
+    cells: Vec<CellReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct TargetName {
     name: String,
-    path: Utf8PathBuf,
-    parameters: u64,
-    cost: ModelCost,
-    kv_bits: KvBits,
-    runs: Vec<Run>,
+    model: String,
 }
 
-/// One round's figures of one model.
-struct Run {
-    predicted: DecodePrediction,
-    measured: f64,
+fn parse_tokens(text: &str) -> Result<u32, String> {
+    let wrong = || format!("`{text}` is no number of tokens; write 128, 4k or 4096");
+    let lower = text.to_ascii_lowercase();
+    let (digits, factor) = lower
+        .strip_suffix('k')
+        .map_or((lower.as_str(), 1), |digits| (digits, 1024));
+    let number: u32 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(factor)
+        .filter(|tokens| *tokens > 0)
+        .ok_or_else(wrong)
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let temporary;
-    let directory = match &args.models {
-        Some(path) => path.clone(),
-        None => {
-            let path = std::env::temp_dir().join(format!("rooflet-bench-{}", std::process::id()));
-            temporary = Temporary(Utf8PathBuf::from_path_buf(path).map_err(|path| {
-                anyhow!(
-                    "the temporary directory `{}` is not UTF-8: use --models",
-                    path.display()
-                )
-            })?);
-            temporary.0.clone()
-        }
-    };
-    if !args.streams.is_empty() {
-        return streams::run(args, &directory);
-    }
-    let load_before = System::load_average().one;
-    let report = probe()?;
-    let mut subjects = prepare(args, &directory, &report)?;
-    let mut machine = machine(&report)?;
-    for round in 0..args.rounds {
-        if round > 0 {
-            machine = self::machine(&probe()?)?;
-        }
-        for subject in &mut subjects {
-            let run = measure(subject, args.tokens, machine, round == 0)?;
-            ui::progress(&format!(
-                "round {} of {}: {}: predicted {:.2}, measured {:.2} tokens/s",
-                round + 1,
-                args.rounds,
-                subject.name,
-                run.predicted.tokens_per_second.p50,
-                run.measured
-            ));
-            subject.runs.push(run);
+impl Args {
+    fn matrix(&self) -> Matrix {
+        let state = |state: &State| match state {
+            State::Cold => PromptState::Cold,
+            State::Hot => PromptState::Hot,
+        };
+        match self.preset {
+            Some(Preset::CacheStudy) => Matrix::cache_study(),
+            None => Matrix {
+                contexts: self.contexts.clone(),
+                states: self.states.iter().map(state).collect(),
+                concurrency: self.concurrency.clone(),
+                streaming: match self.stream {
+                    Streaming::Yes => vec![true],
+                    Streaming::No => vec![false],
+                    Streaming::Both => vec![true, false],
+                },
+                runs: self.runs,
+                tokens: self.tokens,
+            },
         }
     }
-    ui::output(&table(&report, &subjects));
-    ui::output(&format!(
-        "\nLoad average {load_before:.1} before, {:.1} after.\n",
-        System::load_average().one
-    ));
-    Ok(())
 }
 
-/// Removed when the run ends, however it ends.
-struct Temporary(Utf8PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Nothing is lost but disk space that the system frees sooner or later.
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
-/// In a process of its own, as the agent probes.
-fn probe() -> Result<ProbeReport, Failure> {
-    ui::progress("probing");
-    let program = std::env::current_exe().context("finding this program's own file")?;
-    let output = Command::new(program)
-        .args(["probe", "--output", "json"])
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting the probe")?;
-    if !output.status.success() {
-        return Err(anyhow!("the probe ended with {}", output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout).context("reading the probe's output")?)
-}
-
-fn machine(report: &ProbeReport) -> Result<MeasuredMachine, Failure> {
-    let machine = MeasuredMachine::new(&report.measurements);
-    Ok(machine.context("the probe lacks a figure that predictions need")?)
-}
-
-fn prepare(args: &Args, directory: &Utf8Path, report: &ProbeReport) -> Result<Vec<Subject>, Failure> {
-    let chosen = SHAPES
-        .iter()
-        .filter(|shape| args.sizes.iter().any(|size| size == shape.name));
-    let mut subjects = Vec::new();
-    for shape in chosen {
-        for bits in BITS {
-            subjects.push(subject(shape, bits, directory, report)?);
-        }
-    }
-    Ok(subjects)
-}
-
-fn subject(shape: &Shape, bits: u32, directory: &Utf8Path, report: &ProbeReport) -> anyhow::Result<Subject> {
-    let (name, path) = (shape.title(bits), directory.join(shape.title(bits)));
-    let shape = written(shape, bits, &path)?.shape;
-    let element = match report.engine.device.as_str() {
-        "cpu" => FloatType::F32,
-        _ => shape.element,
-    };
-    Ok(Subject {
-        name,
-        path,
-        parameters: shape.parameters,
-        cost: ModelCost::of_checkpoint(&shape, element),
-        kv_bits: KvBits::new(8 * element.bytes() as u32),
-        runs: Vec::new(),
-    })
-}
-
-/// The model at `path`, written where it is not there or not whole.
-fn written(shape: &Shape, bits: u32, path: &Utf8Path) -> anyhow::Result<ModelDir> {
-    ModelDir::inspect(path).or_else(|_| {
-        ui::progress(&format!("writing {}", shape.title(bits)));
-        shape
-            .write(path, bits)
-            .with_context(|| format!("writing the model `{path}`"))?;
-        ModelDir::inspect(path).map_err(anyhow::Error::from)
-    })
-}
-
-fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool) -> anyhow::Result<Run> {
-    let wrong = |err: String| anyhow!("{}: {err}", subject.name);
-    let engine = BareEngine::load(subject.path.clone().into_std_path_buf(), 1).map_err(wrong)?;
-    let question = vec!["word"; PROMPT_TOKENS as usize].join(" ");
-    // Weights come into memory, and the allocator's buffers with the first tokens. GPUs compile kernels when they first
-    // meet a shape, and contexts of each length are shapes.
-    let warm_up = if first { tokens as usize } else { 2 };
-    engine.chat(&question, warm_up).map_err(wrong)?;
-    let answer = engine.chat(&question, tokens as usize).map_err(wrong)?;
-    let Some(measured) = answer.decode_tokens_per_second else {
-        bail!(
-            "{}: the answer of {} tokens has no speed",
-            subject.name,
-            answer.completion_tokens
+pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let clock = Clock::System;
+    let matrix = args.matrix();
+    let most = matrix.concurrency.iter().copied().max().unwrap_or(1);
+    let mut targets = Vec::new();
+    for name in &args.targets {
+        targets.push(
+            Target::open(name, args.model.as_deref(), most, &clock)
+                .await
+                .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?,
         );
-    };
-    let workload = Workload {
-        batch: 1,
-        context_tokens: PROMPT_TOKENS + tokens / 2,
-        prompt_tokens: PROMPT_TOKENS,
-        cached_tokens: 0,
-        kv_bits: subject.kv_bits,
-    };
-    let predicted = DecodePrediction::new(
-        Parameters::built_in(),
-        Hardware::Measured(machine),
-        &EngineBuild::from(Engine::Mlx),
-        &subject.cost,
-        workload,
-    );
-    Ok(Run { predicted, measured })
-}
-
-/// Rounds differ by what else runs on the machine, so both sides are compared where they were least disturbed: the
-/// fastest of the rounds. The medians, beside it, are of each round's own ratio.
-fn table(report: &ProbeReport, subjects: &[Subject]) -> String {
-    let engine = &report.engine;
-    let mut text = format!(
-        "{}, {} {} on {}\n\n\
-         | model | parameters, million | products and attention, % of the step | predicted, tokens/s | \
-         measured, tokens/s | measured / predicted | of each round, median (p10-p90) |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
-        report.machine.chip.name, engine.name, engine.version, engine.device
-    );
-    let mut errors = Vec::new();
-    for subject in subjects {
-        let over = |of: fn(&Run) -> f64| subject.runs.iter().map(of).collect::<Vec<_>>();
-        let best = |of: fn(&Run) -> f64| over(of).into_iter().fold(0.0, f64::max);
-        let predicted = best(|run| run.predicted.tokens_per_second.p50);
-        let measured = best(|run| run.measured);
-        let ratio = spread(over(|run| run.measured / run.predicted.tokens_per_second.p50));
-        let moving = spread(over(|run| {
-            run.predicted.working.memory / run.predicted.working.total
-        }));
-        errors.push((measured / predicted - 1.0).abs());
-        text.push_str(&format!(
-            "| {} | {:.0} | {:.0} | {} | {} | {:.2} | {:.2} ({:.2}-{:.2}) |\n",
-            subject.name,
-            subject.parameters as f64 / 1e6,
-            moving.median * 100.0,
-            three_digits(predicted),
-            three_digits(measured),
-            measured / predicted,
-            ratio.median,
-            ratio.p10,
-            ratio.p90,
-        ));
     }
-    let errors = spread(errors);
-    text.push_str(&format!(
-        "\nAbsolute error over {} models: median {:.1} %, 90th percentile {:.1} %.\n",
-        errors.samples,
-        errors.median * 100.0,
-        errors.p90 * 100.0
+    let cells = matrix.cells();
+    let of_cell = |cell: &Cell| -> f64 {
+        let seconds = |target: &Target| cell.seconds(&matrix, target.trial.prefill, target.trial.decode);
+        targets.iter().map(seconds).sum()
+    };
+    let expected: f64 = cells.iter().map(of_cell).sum();
+    ui::progress(&format!(
+        "{} combinations, {} runs each: about {}",
+        cells.len(),
+        matrix.runs,
+        duration(expected)
     ));
-    text
+    let bar = progress_bar(expected);
+    let mut reports = Vec::new();
+    // Prompts of another run of this program are others, too.
+    let mut seed = clock.now().as_millisecond().cast_unsigned() << 20;
+    for cell in cells {
+        bar.set_message(format!(
+            "{} tokens, {}, {} at a time",
+            cell.context_tokens, cell.state, cell.concurrency
+        ));
+        let ceilings = ceilings(&args, &cell)?;
+        reports.push(measure(&targets, &matrix, cell, &ceilings, &mut seed, &clock).await);
+        bar.inc((1e3 * of_cell(&cell)) as u64);
+    }
+    bar.finish_and_clear();
+    let report = Report {
+        rooflet: env!("CARGO_PKG_VERSION"),
+        machine: Host::Native.identity().chip.name,
+        targets: targets
+            .iter()
+            .map(|target| TargetName {
+                name: target.name.clone(),
+                model: target.client.model.clone(),
+            })
+            .collect(),
+        matrix,
+        cells: reports,
+    };
+    match args.output {
+        Output::Table => ui::output(&table::table(&report)),
+        Output::Json => ui::output(&format!("{}\n", serde_json::to_string_pretty(&report)?)),
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::report(&report, clock.now()))
+            .with_context(|| format!("writing `{path}`"))?;
+        ui::progress(&format!("{path} has the plots"));
+    }
+    if report.cells.iter().any(CellReport::has_failures) {
+        return Err(anyhow!("requests failed").into());
+    }
+    Ok(if report.cells.iter().any(CellReport::has_impossible) {
+        ExitStatus::Flagged
+    } else {
+        ExitStatus::Success
+    })
 }
 
-fn three_digits(value: f64) -> String {
-    match value {
-        _ if value >= 100.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+/// All runs of one cell, every target in each.
+async fn measure(
+    targets: &[Target],
+    matrix: &Matrix,
+    cell: Cell,
+    ceilings: &[Option<f64>],
+    seed: &mut u64,
+    clock: &Clock,
+) -> CellReport {
+    let mut rounds: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
+    let mut kept: Vec<Vec<String>> = Vec::new();
+    // Two servers get the same prompts; a server that is compared with itself would have them cached.
+    let alike = targets.len() == 2 && targets[0].client.base != targets[1].client.base;
+    if cell.state != PromptState::Cold {
+        let first = *seed;
+        for target in targets {
+            if alike {
+                *seed = first;
+            }
+            let prompts = prompts(target, &cell, seed);
+            // Answered once before; a failure shows in the runs.
+            wave(target, &cell, matrix.tokens, &prompts, clock).await;
+            kept.push(prompts);
+        }
+    }
+    for run in 0..matrix.runs as usize {
+        let first = *seed;
+        for turn in 0..targets.len() {
+            let at = (run + turn) % targets.len();
+            let fresh;
+            let prompts = match kept.get(at) {
+                Some(kept) => kept,
+                None => {
+                    if alike {
+                        *seed = first;
+                    }
+                    fresh = prompts(&targets[at], &cell, seed);
+                    &fresh
+                }
+            };
+            let mut round = wave(&targets[at], &cell, matrix.tokens, prompts, clock).await;
+            round.conditions.ceiling = ceilings[at];
+            rounds[at].push(round);
+        }
+    }
+    CellReport::new(matrix, cell, &rounds)
+}
+
+fn prompts(target: &Target, cell: &Cell, seed: &mut u64) -> Vec<String> {
+    let words = target.trial.length.words(cell.context_tokens);
+    (0..cell.concurrency)
+        .map(|_| {
+            *seed += 1;
+            prompt::text(words, *seed)
+        })
+        .collect()
+}
+
+/// All requests of a run at once.
+async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clock: &Clock) -> Round {
+    let begin = clock.instant();
+    let asked = prompts.iter().map(|prompt| {
+        target.client.ask(Ask {
+            prompt,
+            tokens,
+            streaming: cell.streaming,
+        })
+    });
+    let answers = join_all(asked).await;
+    let seconds = (clock.instant() - begin).as_secs_f64();
+    let power = Host::Native.power();
+    let mut round = Round {
+        samples: Vec::new(),
+        failures: Vec::new(),
+        seconds,
+        conditions: Conditions {
+            throttled: power.low_power_mode == Some(true)
+                || matches!(
+                    power.thermal_state,
+                    ThermalState::Serious | ThermalState::Critical
+                ),
+            on_battery: power.source == PowerSource::Battery,
+            ceiling: None,
+        },
+    };
+    for answer in answers {
+        match answer {
+            Ok(sample) => round.samples.push(sample),
+            Err(err) => round.failures.push(format!("{err:#}")),
+        }
+    }
+    round
+}
+
+/// Tokens per second that the chip's bandwidth allows one stream of each target; `None` where chip or model are unknown.
+fn ceilings(args: &Args, cell: &Cell) -> anyhow::Result<Vec<Option<f64>>> {
+    let host = Host::Native;
+    let Ok(chip) = chip::of_machine(&host.identity().chip, host.memory().total) else {
+        return Ok(vec![None; args.targets.len()]);
+    };
+    let of_directory = |path: &Utf8PathBuf| -> anyhow::Result<f64> {
+        let shape = ModelDir::inspect(path)?.shape;
+        let cost = ModelCost::of_checkpoint(&shape, shape.element);
+        let kv = cost.dimensions.kv_bytes(cell.context_tokens, KvBits::HALF);
+        let bytes = cost.weights.streamed(&cost.dimensions, 1) + kv;
+        Ok(chip.bandwidth.0 / bytes.0 as f64)
+    };
+    let ceiling = |target: &String| {
+        let is_url = target.contains("://");
+        let is_here = !is_url || target.contains("//127.0.0.1") || target.contains("//localhost");
+        let directory = if is_url {
+            args.facts.clone()
+        } else {
+            Some(Utf8PathBuf::from(target))
+        };
+        directory
+            .filter(|_| is_here)
+            .as_ref()
+            .map(of_directory)
+            .transpose()
+    };
+    args.targets.iter().map(ceiling).collect()
+}
+
+fn progress_bar(seconds: f64) -> ProgressBar {
+    let bar = ProgressBar::new((1e3 * seconds) as u64);
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {eta} left: {msg}")
+        .expect("the template is a constant that is right");
+    bar.set_style(style);
+    bar
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 90.0 => format!("{:.0} s", seconds.ceil()),
+        _ if seconds < 5400.0 => format!("{:.0} min", (seconds / 60.0).ceil()),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_written_short_or_long() {
+        assert_eq!(parse_tokens("4k"), Ok(4096));
+        assert_eq!(parse_tokens("128"), Ok(128));
+        for wrong in ["", "k", "0", "-1", "4m", "1.5k", "9999999k"] {
+            assert!(parse_tokens(wrong).is_err(), "{wrong}");
+        }
     }
 }

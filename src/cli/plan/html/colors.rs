@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::markup::escaped;
 use crate::api::v1alpha1::PlanVerdict;
+use crate::cli::html::escaped;
 
 /// Colours in report.css; the models beyond share a grey.
 const CLASSES: [&str; 8] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"];

@@ -1,7 +1,6 @@
 //! A plan's answer as one HTML file, to read, send and print: no script, and nothing is fetched from anywhere.
 
 mod colors;
-mod markup;
 mod placement;
 mod roofline;
 mod sections;
@@ -12,11 +11,11 @@ use jiff::Timestamp;
 
 use super::table::{amount, number, what_ifs};
 use crate::api::v1alpha1::{PlanHeadroom, PlanVerdict};
+use crate::cli::html::{Anchor, Drawing, escaped};
 use crate::units::Bytes;
 use colors::Colors;
-use markup::{Anchor, Drawing, escaped};
 
-const STYLE: &str = include_str!("report.css");
+const STYLE: &str = include_str!("../../html.css");
 /// Nothing may be loaded, whatever a name says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 

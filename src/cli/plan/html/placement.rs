@@ -2,9 +2,9 @@
 //! row each; of many, the rows are the classes of node.
 
 use super::colors::{Colors, OTHERS};
-use super::markup::{Anchor, Drawing, clipped};
 use super::number;
 use crate::api::v1alpha1::{PlanClass, PlanReplica, PlanVerdict};
+use crate::cli::html::{Anchor, Drawing, clipped};
 use crate::units::Bytes;
 
 /// More kinds of node than this are drawn by class.

@@ -2,9 +2,9 @@
 
 use super::super::table::{amount, basket, still_carried};
 use super::colors::Colors;
-use super::markup::{Cell, escaped, table};
 use super::number;
 use crate::api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
+use crate::cli::html::{Cell, escaped, table};
 use crate::units::{Bytes, BytesPerSecond};
 
 /// Rows that stand open; the rest unfolds.

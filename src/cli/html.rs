@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Text that stands for itself in elements and in quoted attributes. Control characters become `�`.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -20,21 +20,21 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// One cell of a table.
-pub(super) struct Cell {
+pub(crate) struct Cell {
     class: &'static str,
     html: String,
 }
 
 impl Cell {
     /// A name, by itself on its line.
-    pub(super) fn name(text: &str) -> Self {
+    pub(crate) fn name(text: &str) -> Self {
         Self {
             class: "name",
             html: escaped(text),
         }
     }
 
-    pub(super) fn text(text: impl AsRef<str>) -> Self {
+    pub(crate) fn text(text: impl AsRef<str>) -> Self {
         Self {
             class: "",
             html: escaped(text.as_ref()),
@@ -42,7 +42,7 @@ impl Cell {
     }
 
     /// A word or two that stay on one line.
-    pub(super) fn short(text: &str) -> Self {
+    pub(crate) fn short(text: &str) -> Self {
         Self {
             class: "w",
             html: escaped(text),
@@ -50,7 +50,7 @@ impl Cell {
     }
 
     /// A figure; figures of a column stand under one another.
-    pub(super) fn figure(text: impl AsRef<str>) -> Self {
+    pub(crate) fn figure(text: impl AsRef<str>) -> Self {
         Self {
             class: "n",
             html: escaped(text.as_ref()),
@@ -58,13 +58,13 @@ impl Cell {
     }
 
     /// Markup of ours.
-    pub(super) fn markup(html: String) -> Self {
+    pub(crate) fn markup(html: String) -> Self {
         Self { class: "", html }
     }
 }
 
 /// A table. Headings that begin with `#` are those of figures.
-pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
+pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
     let mut out = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
     for heading in headings {
         out += &match heading.strip_prefix('#') {
@@ -87,7 +87,7 @@ pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>
 }
 
 /// A drawing with its own coordinates.
-pub(super) struct Drawing {
+pub(crate) struct Drawing {
     width: f64,
     height: f64,
     body: String,
@@ -95,14 +95,14 @@ pub(super) struct Drawing {
 
 /// Where a text stands relative to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
 }
 
 impl Drawing {
-    pub(super) fn new(width: f64, height: f64) -> Self {
+    pub(crate) fn new(width: f64, height: f64) -> Self {
         Self {
             width,
             height,
@@ -111,7 +111,7 @@ impl Drawing {
     }
 
     /// A rectangle with what a pointer over it is told.
-    pub(super) fn rect(&mut self, class: &str, (x, y, width, height): (f64, f64, f64, f64), told: &str) {
+    pub(crate) fn rect(&mut self, class: &str, (x, y, width, height): (f64, f64, f64, f64), told: &str) {
         if width <= 0.0 {
             return;
         }
@@ -124,7 +124,7 @@ impl Drawing {
         );
     }
 
-    pub(super) fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    pub(crate) fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         push(
             &mut self.body,
             format_args!(
@@ -133,7 +133,7 @@ impl Drawing {
         );
     }
 
-    pub(super) fn dot(&mut self, class: &str, (x, y): (f64, f64), told: &str) {
+    pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), told: &str) {
         let told = escaped(told);
         push(
             &mut self.body,
@@ -143,7 +143,7 @@ impl Drawing {
         );
     }
 
-    pub(super) fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+    pub(crate) fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -159,7 +159,7 @@ impl Drawing {
     }
 
     /// `label` says in words what is drawn.
-    pub(super) fn finish(self, label: &str) -> String {
+    pub(crate) fn finish(self, label: &str) -> String {
         let Self { width, height, body } = self;
         let label = escaped(label);
         format!(
@@ -169,7 +169,7 @@ impl Drawing {
 }
 
 /// At most so many characters, with `…` where there were more.
-pub(super) fn clipped(text: &str, most: usize) -> String {
+pub(crate) fn clipped(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }

@@ -1,0 +1,185 @@
+//! An OpenAI client that looks at the clock.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use crate::benchmark::Sample;
+use crate::clock::Clock;
+
+/// Longest time between two pieces of an answer, the first included.
+const SILENCE: Duration = Duration::from_secs(1800);
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// One server and the model asked there.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    /// Ends before `/v1`.
+    pub(super) base: String,
+    pub(super) model: String,
+    clock: Clock,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) prompt: &'a str,
+    pub(super) tokens: u32,
+    pub(super) streaming: bool,
+}
+
+impl Client {
+    /// Asks `base` for its models where none is named.
+    pub(super) async fn connect(base: &str, model: Option<&str>, clock: Clock) -> anyhow::Result<Self> {
+        let base = base.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            .build()?;
+        let model = match model {
+            Some(model) => model.to_owned(),
+            None => first_model(&http, &base).await?,
+        };
+        Ok(Self {
+            http,
+            base,
+            model,
+            clock,
+        })
+    }
+
+    /// Asks greedily, and waits for the end of the answer.
+    pub(super) async fn ask(&self, ask: Ask<'_>) -> anyhow::Result<Sample> {
+        let mut body = json!({
+            "model": self.model,
+            "messages": [{"role": "user", "content": ask.prompt}],
+            "temperature": 0,
+            "max_tokens": ask.tokens,
+            "stream": ask.streaming,
+        });
+        if ask.streaming {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        let begin = self.clock.instant();
+        let url = format!("{}/v1/chat/completions", self.base);
+        let response = self
+            .http
+            .post(&url)
+            .json(&body)
+            .send()
+            .await
+            .with_context(|| format!("no answer from {url}"))?;
+        let status = response.status();
+        if !status.is_success() {
+            let text = response.text().await.unwrap_or_default();
+            bail!(
+                "{url} answered {status}: {}",
+                text.chars().take(500).collect::<String>()
+            );
+        }
+        if ask.streaming {
+            self.read_stream(response, begin).await
+        } else {
+            let answer: Value = response.json().await.context("reading the answer")?;
+            Ok(Reading::default().sample(&answer["usage"], begin, self.clock.instant()))
+        }
+    }
+
+    async fn read_stream(&self, mut response: reqwest::Response, begin: Instant) -> anyhow::Result<Sample> {
+        let (mut reading, mut usage, mut finished) = (Reading::default(), Value::Null, false);
+        let mut buffer = Vec::new();
+        while let Some(chunk) = response.chunk().await.context("the answer broke off")? {
+            buffer.extend_from_slice(&chunk);
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = buffer.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let Some(data) = line.trim_end().strip_prefix("data:").map(str::trim_start) else {
+                    continue;
+                };
+                if data == "[DONE]" {
+                    finished = true;
+                    continue;
+                }
+                let event: Value = serde_json::from_str(data).with_context(|| format!("not JSON: {data}"))?;
+                if let Some(message) = event["error"]["message"].as_str() {
+                    bail!("the server failed while it answered: {message}");
+                }
+                if has_text(&event["choices"][0]["delta"]) {
+                    reading.piece(self.clock.instant());
+                }
+                if event["usage"].is_object() {
+                    usage = event["usage"].clone();
+                }
+            }
+        }
+        if !finished {
+            bail!("the stream ended without [DONE]");
+        }
+        let end = reading.last.unwrap_or_else(|| self.clock.instant());
+        Ok(reading.sample(&usage, begin, end))
+    }
+}
+
+/// Any kind of text that a model makes: answers, reasoning, calls of tools.
+fn has_text(delta: &Value) -> bool {
+    let text = |name: &str| delta[name].as_str().is_some_and(|text| !text.is_empty());
+    text("content") || text("reasoning_content") || text("reasoning") || delta["tool_calls"].is_array()
+}
+
+async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<String> {
+    let url = format!("{base}/v1/models");
+    let response = http
+        .get(&url)
+        .send()
+        .await
+        .with_context(|| format!("no answer from {url}"))?;
+    let list: Value = response
+        .json()
+        .await
+        .with_context(|| format!("{url} gave no list of models"))?;
+    let names: Vec<&str> = list["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    match names[..] {
+        [model] => Ok(model.to_owned()),
+        [] => bail!("{url} names no model: --model chooses one"),
+        _ => bail!("{url} names {}: --model chooses one of them", names.join(", ")),
+    }
+}
+
+/// What was seen of a stream.
+#[derive(Debug, Default)]
+struct Reading {
+    first: Option<Instant>,
+    last: Option<Instant>,
+    pieces: u64,
+}
+
+impl Reading {
+    fn piece(&mut self, now: Instant) {
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        self.pieces += 1;
+    }
+
+    fn sample(&self, usage: &Value, begin: Instant, end: Instant) -> Sample {
+        let completion_tokens = usage["completion_tokens"].as_u64();
+        let prompt_tokens = usage["prompt_tokens"].as_u64();
+        Sample {
+            prompt_tokens,
+            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            completion_tokens: completion_tokens.unwrap_or(self.pieces),
+            counted_pieces: completion_tokens.is_none(),
+            reasoning_tokens: usage["completion_tokens_details"]["reasoning_tokens"]
+                .as_u64()
+                .unwrap_or(0),
+            time_to_first_token_seconds: self.first.map(|first| (first - begin).as_secs_f64()),
+            total_seconds: (end - begin).as_secs_f64(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The outcome for a terminal, as Markdown.
+
+use super::Report;
+use crate::benchmark::{CellReport, Metric, TargetFigures};
+
+/// A ratio is called a difference below this chance of being one by accident.
+const SIGNIFICANT: f64 = 0.05;
+
+pub(super) fn table(report: &Report) -> String {
+    let mut out = "| prompt, tokens | cache | at a time | target | first token, ms | decode, tokens/s | throughput, tokens/s \
+                   | whole answer, s |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    for cell in &report.cells {
+        for (at, figures) in cell.targets.iter().enumerate() {
+            out += &row(report, cell, figures, at);
+        }
+        if !cell.ratios.is_empty() {
+            out += &ratios(cell);
+        }
+    }
+    out += "\nMedian (95 % confidence interval), then p95 and p99 where there are samples enough to tell them from the largest.\n";
+    let notes = notes(report);
+    if !notes.is_empty() {
+        out += &format!("\n{notes}");
+    }
+    out
+}
+
+fn row(report: &Report, cell: &CellReport, figures: &TargetFigures, at: usize) -> String {
+    let prompt = figures.prompt_tokens.unwrap_or(cell.cell.context_tokens.into());
+    let streamed = if cell.cell.streaming { "" } else { ", whole" };
+    let marks = if figures.taints.is_empty() && figures.failures.is_empty() {
+        ""
+    } else {
+        " !"
+    };
+    let column = |metric, factor, digits| shown(figures, metric, factor, digits);
+    format!(
+        "| {prompt} | {}{streamed} | {} | {}{marks} | {} | {} | {} | {} |\n",
+        cell.cell.state,
+        cell.cell.concurrency,
+        label(report, at),
+        column(Metric::TimeToFirstTokenSeconds, 1e3, 1),
+        column(Metric::DecodeTokensPerSecond, 1.0, 1),
+        column(Metric::ThroughputTokensPerSecond, 1.0, 1),
+        column(Metric::TotalSeconds, 1.0, 2),
+    )
+}
+
+/// `A` and `B` where two are compared: names are long.
+pub(super) fn label(report: &Report, at: usize) -> String {
+    match (report.targets.len(), at) {
+        (1, _) => report.targets[0].model.clone(),
+        (_, 0) => "A".to_owned(),
+        (_, _) => "B".to_owned(),
+    }
+}
+
+fn shown(figures: &TargetFigures, metric: Metric, factor: f64, digits: usize) -> String {
+    let Some(quantiles) = figures.metrics.get(&metric) else {
+        return "-".to_owned();
+    };
+    let number = |value: f64| format!("{:.digits$}", value * factor);
+    let median = quantiles.median;
+    let mut text = format!(
+        "{} ({}-{})",
+        number(median.value),
+        number(median.low),
+        number(median.high)
+    );
+    // With fewer the quantile is the largest value.
+    if quantiles.samples >= 20 {
+        text += &format!(", {}", number(quantiles.p95.value));
+    }
+    if quantiles.samples >= 100 {
+        text += &format!(", {}", number(quantiles.p99.value));
+    }
+    text
+}
+
+fn ratios(cell: &CellReport) -> String {
+    let column = |metric: Metric| {
+        cell.ratios.get(&metric).map_or("-".to_owned(), |ratio| {
+            let better = (ratio.of.value > 1.0) == metric.more_is_better();
+            let verdict = match (ratio.p < SIGNIFICANT, better) {
+                (false, _) => "no difference shown",
+                (true, true) => "B is better",
+                (true, false) => "A is better",
+            };
+            format!(
+                "{:.3} ({:.3}-{:.3}), p {:.3}: {verdict}",
+                ratio.of.value, ratio.of.low, ratio.of.high, ratio.p
+            )
+        })
+    };
+    format!(
+        "| | | | B / A | {} | {} | {} | {} |\n",
+        column(Metric::TimeToFirstTokenSeconds),
+        column(Metric::DecodeTokensPerSecond),
+        column(Metric::ThroughputTokensPerSecond),
+        column(Metric::TotalSeconds),
+    )
+}
+
+/// What speaks against figures, once for each combination and target.
+pub(super) fn notes(report: &Report) -> String {
+    let mut out = String::new();
+    if let [first, second] = &report.targets[..] {
+        out += &format!("A = {}, B = {}\n", first.name, second.name);
+    }
+    for cell in &report.cells {
+        for (at, figures) in cell.targets.iter().enumerate() {
+            let place = format!(
+                "{} tokens, {}, {} at a time, {}",
+                cell.cell.context_tokens,
+                cell.cell.state,
+                cell.cell.concurrency,
+                label(report, at)
+            );
+            for (taint, count) in &figures.taints {
+                out += &format!(
+                    "! {place}: {} ({count} of {})\n",
+                    taint.told(),
+                    figures.samples.len()
+                );
+            }
+            if let Some(failure) = figures.failures.first() {
+                out += &format!(
+                    "! {place}: {} requests failed: {failure}\n",
+                    figures.failures.len()
+                );
+            }
+        }
+    }
+    out
+}
