@@ -75,6 +75,18 @@ impl Weights {
         })
     }
 
+    /// The element type that floats come out as.
+    pub(crate) fn compute(&self) -> Dtype {
+        self.compute
+    }
+
+    /// A number in that type, on the device.
+    pub(crate) fn constant(&self, value: f32) -> mlx_rs::error::Result<Array> {
+        let constant = Array::from_f32(value).as_dtype(self.compute)?;
+        constant.eval()?;
+        Ok(constant)
+    }
+
     /// Takes a tensor out, floats converted.
     pub(crate) fn take(&mut self, name: &str) -> Result<Array, LoadError> {
         let tensor = self

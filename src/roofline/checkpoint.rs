@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::model::{FloatType, ModelConfig, QuantizationScheme};
+use super::model::{
+    AttentionConfig, FeedForwardConfig, FloatType, ModelConfig, QuantizationScheme, QueryKeyNorm,
+};
 
 /// Says which file holds which tensor, where there are several.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -335,41 +337,74 @@ impl<'a> Survey<'a> {
 
     fn walk(&mut self, tied: bool) -> Result<(), CheckpointError> {
         let config = self.config;
-        let hidden = u64::from(config.hidden_size);
-        let intermediate = u64::from(config.intermediate_size);
-        let head_dim = u64::from(config.head_dim);
-        let query = u64::from(config.attention_heads) * head_dim;
-        let key_value = u64::from(config.kv_heads) * head_dim;
-        let vocab = u64::from(config.vocab_size);
+        let hidden = u64::from(config.dimensions.hidden);
+        let vocabulary = u64::from(config.dimensions.vocabulary);
 
-        self.matrix("model.embed_tokens", vocab, hidden)?;
-        for layer in 0..config.layers {
-            let at = |part: &str| format!("model.layers.{layer}.{part}");
-            self.vector(&at("input_layernorm.weight"), hidden)?;
-            self.vector(&at("post_attention_layernorm.weight"), hidden)?;
-            if config.qk_norm {
-                self.vector(&at("self_attn.q_norm.weight"), head_dim)?;
-                self.vector(&at("self_attn.k_norm.weight"), head_dim)?;
+        self.matrix("model.embed_tokens", vocabulary, hidden)?;
+        for (index, layer) in config.layers.iter().enumerate() {
+            let module = format!("model.layers.{index}");
+            for norm in config.block_norms.names() {
+                self.vector(&format!("{module}.{norm}.weight"), hidden)?;
             }
-            for (part, rows, columns, bias) in [
-                ("self_attn.q_proj", query, hidden, config.qkv_bias),
-                ("self_attn.k_proj", key_value, hidden, config.qkv_bias),
-                ("self_attn.v_proj", key_value, hidden, config.qkv_bias),
-                ("self_attn.o_proj", hidden, query, config.output_bias),
-                ("mlp.gate_proj", intermediate, hidden, config.mlp_bias),
-                ("mlp.up_proj", intermediate, hidden, config.mlp_bias),
-                ("mlp.down_proj", hidden, intermediate, config.mlp_bias),
-            ] {
-                let module = at(part);
-                self.matrix(&module, rows, columns)?;
-                if bias {
-                    self.vector(&format!("{module}.bias"), rows)?;
-                }
-            }
+            self.attention(&format!("{module}.self_attn"), hidden, &layer.attention)?;
+            self.feed_forward(&format!("{module}.mlp"), hidden, &layer.feed_forward)?;
         }
         self.vector("model.norm.weight", hidden)?;
         if !tied {
-            self.matrix("lm_head", vocab, hidden)?;
+            self.matrix("lm_head", vocabulary, hidden)?;
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        module: &str,
+        hidden: u64,
+        config: &AttentionConfig,
+    ) -> Result<(), CheckpointError> {
+        let (query, key_value) = config.widths();
+        let at = |part: &str| format!("{module}.{part}");
+        if config.fused {
+            self.linear(&at("qkv_proj"), query + 2 * key_value, hidden, config.qkv_bias)?;
+        } else {
+            self.linear(&at("q_proj"), query, hidden, config.qkv_bias)?;
+            self.linear(&at("k_proj"), key_value, hidden, config.qkv_bias)?;
+            self.linear(&at("v_proj"), key_value, hidden, config.qkv_bias)?;
+        }
+        self.linear(&at("o_proj"), hidden, query, config.output_bias)?;
+        let norms = match config.query_key_norm {
+            QueryKeyNorm::None => None,
+            QueryKeyNorm::Head => Some((u64::from(config.head_dim), u64::from(config.head_dim))),
+            QueryKeyNorm::Full => Some((query, key_value)),
+        };
+        if let Some((of_query, of_key)) = norms {
+            self.vector(&at("q_norm.weight"), of_query)?;
+            self.vector(&at("k_norm.weight"), of_key)?;
+        }
+        Ok(())
+    }
+
+    fn feed_forward(
+        &mut self,
+        module: &str,
+        hidden: u64,
+        config: &FeedForwardConfig,
+    ) -> Result<(), CheckpointError> {
+        let intermediate = u64::from(config.intermediate);
+        let at = |part: &str| format!("{module}.{part}");
+        if config.fused {
+            self.linear(&at("gate_up_proj"), 2 * intermediate, hidden, config.bias)?;
+        } else {
+            self.linear(&at("gate_proj"), intermediate, hidden, config.bias)?;
+            self.linear(&at("up_proj"), intermediate, hidden, config.bias)?;
+        }
+        self.linear(&at("down_proj"), hidden, intermediate, config.bias)
+    }
+
+    fn linear(&mut self, module: &str, rows: u64, columns: u64, bias: bool) -> Result<(), CheckpointError> {
+        self.matrix(module, rows, columns)?;
+        if bias {
+            self.vector(&format!("{module}.bias"), rows)?;
         }
         Ok(())
     }

@@ -66,6 +66,20 @@ impl Section<'_> {
     }
 }
 
+impl<'a> Section<'a> {
+    /// An object inside this one.
+    pub(crate) fn inner(&self, field: &str) -> Result<Option<Self>, FieldError> {
+        let Some(value) = self.map.get(field).filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        let map = value
+            .as_object()
+            .ok_or_else(|| self.as_fields().invalid(field, "an object".to_owned()))?;
+        let path = format!("{}.{field}", self.path);
+        Ok(Some(Self { map, path }))
+    }
+}
+
 impl<'a> Fields<'a> {
     pub(crate) fn top(map: &'a Map<String, Value>) -> Self {
         Self { map, path: "" }
@@ -176,6 +190,30 @@ impl<'a> Fields<'a> {
                     .ok_or_else(|| self.invalid(field, "a number above 0".to_owned()))
             })
             .transpose()
+    }
+
+    pub(crate) fn optional_number(&self, field: &str) -> Result<Option<f64>, FieldError> {
+        self.present(field)
+            .map(|value| {
+                value
+                    .as_f64()
+                    .filter(|number| number.is_finite())
+                    .ok_or_else(|| self.invalid(field, "a number".to_owned()))
+            })
+            .transpose()
+    }
+
+    /// A list of numbers above 0.
+    pub(crate) fn positive_floats(&self, field: &str) -> Result<Vec<f32>, FieldError> {
+        let value = self.present(field).ok_or_else(|| self.missing(field))?;
+        let number = |value: &Value| {
+            let number = value.as_f64().map(|number| number as f32);
+            number.filter(|number| number.is_finite() && *number > 0.0)
+        };
+        value
+            .as_array()
+            .and_then(|list| list.iter().map(number).collect())
+            .ok_or_else(|| self.invalid(field, "a list of numbers above 0".to_owned()))
     }
 
     pub(crate) fn token_ids(&self, field: &str) -> Result<Vec<u32>, FieldError> {

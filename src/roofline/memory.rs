@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::dimensions::{KvBits, ModelDimensions};
+use super::dimensions::{Attention, KvBits, ModelDimensions};
 use super::predict::ModelCost;
 use crate::units::Bytes;
 
@@ -100,10 +100,25 @@ impl ServedModel {
     }
 }
 
-/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole.
+/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole, and what has left a window
+/// is dropped only when a step of it has.
 pub(crate) fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> Bytes {
     let steps = tokens.div_ceil(CACHE_STEP_TOKENS);
-    dimensions.kv_bytes(steps.saturating_mul(CACHE_STEP_TOKENS), bits)
+    let held = steps.saturating_mul(CACHE_STEP_TOKENS);
+    let layers = dimensions.layers.iter().map(|layer| {
+        let mut attention = layer.attention;
+        if let Attention::Grouped {
+            window: Some(window), ..
+        } = &mut attention
+        {
+            let room = window.saturating_add(CACHE_STEP_TOKENS - 1);
+            *window = room
+                .checked_next_multiple_of(CACHE_STEP_TOKENS)
+                .unwrap_or(u32::MAX);
+        }
+        attention.kv_bytes(held, bits)
+    });
+    layers.sum()
 }
 
 /// Memory of one prefill step of a model with `hidden_size` dimensions.
@@ -313,6 +328,19 @@ mod tests {
         assert_eq!(of(256), of(1));
         assert_eq!(of(1000), Bytes(147_456 * 1024));
         assert_eq!(of(u32::MAX), Bytes(147_456 * u64::from(u32::MAX)), "no overflow");
+    }
+
+    #[test]
+    fn a_window_has_a_step_of_room() {
+        let mut dimensions = qwen3_8b().cost.dimensions;
+        for layer in &mut dimensions.layers {
+            if let Attention::Grouped { window, .. } = &mut layer.attention {
+                *window = Some(128);
+            }
+        }
+        let of = |tokens| cache_bytes(&dimensions, tokens, KvBits::HALF);
+        assert_eq!(of(100), Bytes(147_456 * 256));
+        assert_eq!(of(100_000), Bytes(147_456 * 512));
     }
 
     #[test]

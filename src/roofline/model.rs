@@ -1,119 +1,44 @@
-//! What a model is, from the text of its `config.json`: architecture, dimensions, rotary scaling and
-//! quantisation, and the sizes that follow. A value of [`ModelConfig`] is one this engine can run; everything
-//! else is refused here, by field name, before a byte of weights is read.
+//! What a model is, from the text of its `config.json`: its dimensions, and how each layer computes. A value of
+//! [`ModelConfig`] is one this engine can run; everything else is refused here, by field name, before a byte of weights
+//! is read. Dimensions are `facts`' to read; this module adds what only an engine needs.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod architecture;
+mod layer;
+mod quantization;
+mod rope;
 
 use serde_json::Value;
 
+use super::dimensions::{self, ModelDimensions};
+use super::facts::ConfigFacts;
 use super::fields::{CONFIG_FILE, FieldError, Fields, parse_object, shortened};
-
-/// Families that the engine runs, as one block with switches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Architecture {
-    Llama,
-    Qwen2,
-    Qwen3,
-}
-
-impl Architecture {
-    pub(crate) const ALL: [Self; 3] = [Self::Llama, Self::Qwen2, Self::Qwen3];
-
-    /// The `model_type` of config.json.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-        }
-    }
-
-    fn parse(model_type: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == model_type)
-    }
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub(crate) use architecture::{Architecture, BlockNorms};
+pub(crate) use layer::{Activation, AttentionConfig, FeedForwardConfig, LayerConfig, QueryKeyNorm};
+pub(crate) use quantization::{Quantization, QuantizationScheme};
+use rope::{Reach, parse_rope};
+pub(crate) use rope::{Rope, RopeScaling};
 
 /// A parsed, supported `config.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelConfig {
     pub(crate) architecture: Architecture,
-    pub(crate) hidden_size: u32,
-    pub(crate) layers: u32,
-    pub(crate) intermediate_size: u32,
-    pub(crate) attention_heads: u32,
-    pub(crate) kv_heads: u32,
-    pub(crate) head_dim: u32,
-    pub(crate) vocab_size: u32,
+    /// Whether embeddings are tied is the checkpoint's to say, see `checkpoint::ModelShape::tied`.
+    pub(crate) dimensions: ModelDimensions,
+    pub(crate) layers: Vec<LayerConfig>,
+    pub(crate) block_norms: BlockNorms,
     pub(crate) rms_norm_eps: f32,
+    /// Norms multiply with one plus their weight.
+    pub(crate) norm_adds_one: bool,
+    /// Embeddings are multiplied with the root of their width.
+    pub(crate) scales_embeddings: bool,
+    /// Sums in the stream are kept within half precision, where that is computed in.
+    pub(crate) clips_residuals: bool,
     /// `max_position_embeddings`: prompt plus completion never exceed it.
     pub(crate) max_context_tokens: u64,
     /// `None` when the file does not say: then the checkpoint decides, see `checkpoint::ModelShape::tied`.
     pub(crate) tie_word_embeddings: Option<bool>,
-    pub(crate) qkv_bias: bool,
-    pub(crate) output_bias: bool,
-    pub(crate) mlp_bias: bool,
-    /// RMS norm of each head's query and key (Qwen3).
-    pub(crate) qk_norm: bool,
-    pub(crate) rope: Rope,
     pub(crate) quantization: Option<Quantization>,
     pub(crate) eos_token_ids: Vec<u32>,
-}
-
-/// Rotary position embedding.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rope {
-    pub(crate) theta: f32,
-    /// Rotates neighbouring pairs instead of halves.
-    pub(crate) traditional: bool,
-    pub(crate) scaling: RopeScaling,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum RopeScaling {
-    None,
-    /// Positions are divided by the factor.
-    Linear {
-        factor: f32,
-    },
-    /// Long wavelengths are stretched, short ones kept, the middle blended.
-    Llama3 {
-        factor: f32,
-        low_freq_factor: f32,
-        high_freq_factor: f32,
-        original_context_tokens: f32,
-    },
-}
-
-/// `quantization` of an MLX checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Quantization {
-    pub(crate) default: QuantizationScheme,
-    /// By module path, such as `model.layers.0.mlp.down_proj`; `None` = that module is kept in float.
-    pub(crate) overrides: BTreeMap<String, Option<QuantizationScheme>>,
-}
-
-impl Quantization {
-    /// The scheme of one module, `None` where the file keeps it in float.
-    pub(crate) fn scheme(&self, module: &str) -> Option<QuantizationScheme> {
-        match self.overrides.get(module) {
-            Some(scheme) => *scheme,
-            None => Some(self.default),
-        }
-    }
-}
-
-/// Affine groups: `bits` per weight plus one scale and one bias per `group_size` weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct QuantizationScheme {
-    pub(crate) group_size: u32,
-    pub(crate) bits: u32,
 }
 
 /// Element type of weights, activations and KV cache.
@@ -138,7 +63,10 @@ impl FloatType {
 pub(crate) enum ModelConfigError {
     #[error(transparent)]
     Field(#[from] FieldError),
-    #[error("{CONFIG_FILE}: model_type `{found}` is not supported; supported: llama, qwen2, qwen3")]
+    #[error(
+        "{CONFIG_FILE}: model_type `{found}` is not supported; supported: {}",
+        Architecture::names()
+    )]
     UnsupportedArchitecture { found: String },
     #[error("{CONFIG_FILE}: field `{field}` is {found}, which is not supported: {supported}")]
     UnsupportedFeature {
@@ -169,182 +97,235 @@ impl ModelConfig {
             Architecture::parse(model_type).ok_or_else(|| ModelConfigError::UnsupportedArchitecture {
                 found: shortened(model_type),
             })?;
-        refuse_sliding_windows(&root)?;
-        if let Some(activation) = root.optional_text("hidden_act")?
-            && activation != "silu"
-        {
-            return Err(unsupported(&root, "hidden_act", "only silu is"));
-        }
-
-        let hidden_size = root.dimension("hidden_size")?;
-        let layers = root.dimension("num_hidden_layers")?;
-        let attention_heads = root.dimension("num_attention_heads")?;
-        let kv_heads = root
-            .optional_dimension("num_key_value_heads")?
-            .unwrap_or(attention_heads);
-        if attention_heads % kv_heads != 0 {
-            let expected = format!("a divisor of num_attention_heads ({attention_heads})");
-            return Err(root.invalid("num_key_value_heads", expected).into());
-        }
-        let head_dim = match root.optional_dimension("head_dim")? {
-            Some(head_dim) => head_dim,
-            None if hidden_size % attention_heads == 0 => hidden_size / attention_heads,
-            None => {
-                let expected = format!(
-                    "a multiple of num_attention_heads ({attention_heads}), as head_dim is not given"
-                );
-                return Err(root.invalid("hidden_size", expected).into());
-            }
+        let facts = ConfigFacts::new(&object)?;
+        let dimensions = facts.dimensions.expect("facts know every architecture");
+        let reader = LayerReader {
+            architecture,
+            text: root,
+            max_context_tokens: u64::from(root.dimension("max_position_embeddings")?),
+            activation: parse_activation(&root, architecture)?,
         };
-        if head_dim % 2 != 0 {
-            let field = if root.get("head_dim").is_some() {
-                "head_dim"
-            } else {
-                "hidden_size"
-            };
-            let expected = format!("one that makes an even head size, not {head_dim}");
-            return Err(root.invalid(field, expected).into());
-        }
-
-        let attention_bias = root.optional_bool("attention_bias")?.unwrap_or(false);
-        let (qkv_bias, output_bias) = match architecture {
-            Architecture::Llama | Architecture::Qwen3 => (attention_bias, attention_bias),
-            // Qwen2 has them always and its configuration does not mention them.
-            Architecture::Qwen2 => (true, false),
-        };
+        reader.check_heads()?;
+        reader.check_windows()?;
+        let layers = dimensions.layers.iter().enumerate();
         Ok(Self {
             architecture,
-            hidden_size,
-            layers,
-            intermediate_size: root.dimension("intermediate_size")?,
-            attention_heads,
-            kv_heads,
-            head_dim,
-            vocab_size: root.dimension("vocab_size")?,
+            layers: layers
+                .map(|(index, layer)| reader.layer(index, layer))
+                .collect::<Result<_, _>>()?,
+            block_norms: architecture.block_norms(),
             rms_norm_eps: root.positive_float("rms_norm_eps")?,
-            max_context_tokens: u64::from(root.dimension("max_position_embeddings")?),
-            tie_word_embeddings: root.optional_bool("tie_word_embeddings")?,
-            qkv_bias,
-            output_bias,
-            mlp_bias: match architecture {
-                Architecture::Llama => root.optional_bool("mlp_bias")?.unwrap_or(false),
-                Architecture::Qwen2 | Architecture::Qwen3 => false,
-            },
-            qk_norm: architecture == Architecture::Qwen3,
-            rope: parse_rope(&root, architecture)?,
-            quantization: parse_quantization(&root)?,
+            norm_adds_one: architecture == Architecture::Gemma3Text,
+            scales_embeddings: architecture == Architecture::Gemma3Text,
+            clips_residuals: architecture == Architecture::Gemma3Text,
+            max_context_tokens: reader.max_context_tokens,
+            tie_word_embeddings: facts.tied,
+            quantization: quantization::parse_quantization(&root)?,
             eos_token_ids: root.token_ids("eos_token_id")?,
+            dimensions,
         })
     }
 
-    /// Bytes that one token adds to the KV cache of one sequence.
+    /// Bytes that one token adds to the KV cache of one sequence, before windows are full.
     #[cfg_attr(not(feature = "mlx"), allow(dead_code, reason = "only a worker asks"))]
     pub(crate) fn kv_bytes_per_token(&self, element: FloatType) -> u64 {
-        2 * u64::from(self.layers) * u64::from(self.kv_heads) * u64::from(self.head_dim) * element.bytes()
+        let layers = self.layers.iter().map(|layer| 2 * layer.attention.widths().1);
+        layers.sum::<u64>() * element.bytes()
     }
 }
 
-fn refuse_sliding_windows(root: &Fields<'_>) -> Result<(), ModelConfigError> {
-    if let Some(types) = root.get("layer_types").filter(|types| !types.is_null()) {
-        let all_full = types
-            .as_array()
-            .is_some_and(|types| types.iter().all(|t| t == "full_attention"));
-        if !all_full {
+/// Reads what an engine needs to know of each layer beside its dimensions.
+struct LayerReader<'a> {
+    architecture: Architecture,
+    text: Fields<'a>,
+    max_context_tokens: u64,
+    activation: Activation,
+}
+
+impl LayerReader<'_> {
+    /// What dimensions alone do not need.
+    fn check_heads(&self) -> Result<(), FieldError> {
+        let Some(heads) = self.text.optional_dimension("num_attention_heads")? else {
+            return Ok(());
+        };
+        if let Some(kv_heads) = self.text.optional_dimension("num_key_value_heads")?
+            && heads % kv_heads != 0
+        {
+            let expected = format!("a divisor of num_attention_heads ({heads})");
+            return Err(self.text.invalid("num_key_value_heads", expected));
+        }
+        let hidden = self.text.dimension("hidden_size")?;
+        let (field, head_dim) = match self.text.optional_dimension("head_dim")? {
+            Some(head_dim) => ("head_dim", head_dim),
+            // The one family whose files may leave it out for another reason.
+            None if self.architecture == Architecture::Gemma3Text => return Ok(()),
+            None if hidden % heads != 0 => {
+                let expected =
+                    format!("a multiple of num_attention_heads ({heads}), as head_dim is not given");
+                return Err(self.text.invalid("hidden_size", expected));
+            }
+            None => ("hidden_size", hidden / heads),
+        };
+        if head_dim % 2 != 0 {
+            let expected = format!("one that makes an even head size, not {head_dim}");
+            return Err(self.text.invalid(field, expected));
+        }
+        Ok(())
+    }
+
+    /// Layers that are said to have a window have one.
+    fn check_windows(&self) -> Result<(), FieldError> {
+        let types = self.text.present("layer_types").and_then(Value::as_array);
+        let sliding = types.is_some_and(|types| types.iter().any(|kind| kind == "sliding_attention"));
+        if sliding
+            && self.text.present("sliding_window").is_none()
+            && self.architecture != Architecture::Gemma3Text
+        {
+            return Err(self.text.missing("sliding_window"));
+        }
+        Ok(())
+    }
+
+    fn layer(&self, index: usize, layer: &dimensions::Layer) -> Result<LayerConfig, ModelConfigError> {
+        let dimensions::Attention::Grouped {
+            heads,
+            kv_heads,
+            head_dim,
+            window,
+            ..
+        } = layer.attention
+        else {
             return Err(unsupported(
-                root,
+                &self.text,
                 "layer_types",
-                "every layer must be `full_attention`",
+                "only softmax attention is",
             ));
-        }
-        return Ok(());
+        };
+        let dimensions::FeedForward::Dense { intermediate, .. } = layer.feed_forward else {
+            return Err(unsupported(&self.text, "num_experts", "only dense models are"));
+        };
+        let architecture = self.architecture;
+        let reach = if window.is_some() {
+            Reach::Window
+        } else {
+            Reach::Full
+        };
+        let rope = if self.rotates(index)? {
+            let max = self.max_context_tokens;
+            Some(parse_rope(&self.text, architecture, head_dim, max, reach)?)
+        } else {
+            None
+        };
+        let bias = self.text.optional_bool("attention_bias")?.unwrap_or(false);
+        let (qkv_bias, output_bias) = match architecture {
+            Architecture::Gemma3Text
+            | Architecture::Llama
+            | Architecture::Mistral
+            | Architecture::Olmo2
+            | Architecture::Qwen3
+            | Architecture::SmolLm3 => (bias, bias),
+            Architecture::Glm4 => (bias, false),
+            Architecture::Phi3 => (false, false),
+            // Qwen2 has them always and its configuration does not mention them.
+            Architecture::Qwen2 => (true, false),
+        };
+        Ok(LayerConfig {
+            attention: AttentionConfig {
+                heads,
+                kv_heads,
+                head_dim,
+                scale: self.score_scale(head_dim)?,
+                window,
+                rope,
+                fused: architecture == Architecture::Phi3,
+                qkv_bias,
+                output_bias,
+                query_key_norm: match architecture {
+                    Architecture::Gemma3Text | Architecture::Qwen3 => QueryKeyNorm::Head,
+                    Architecture::Olmo2 => QueryKeyNorm::Full,
+                    Architecture::Glm4
+                    | Architecture::Llama
+                    | Architecture::Mistral
+                    | Architecture::Phi3
+                    | Architecture::Qwen2
+                    | Architecture::SmolLm3 => QueryKeyNorm::None,
+                },
+            },
+            feed_forward: FeedForwardConfig {
+                intermediate,
+                activation: self.activation,
+                fused: matches!(architecture, Architecture::Glm4 | Architecture::Phi3),
+                bias: match architecture {
+                    Architecture::Llama | Architecture::Mistral | Architecture::SmolLm3 => {
+                        self.text.optional_bool("mlp_bias")?.unwrap_or(false)
+                    }
+                    Architecture::Gemma3Text
+                    | Architecture::Glm4
+                    | Architecture::Olmo2
+                    | Architecture::Phi3
+                    | Architecture::Qwen2
+                    | Architecture::Qwen3 => false,
+                },
+            },
+        })
     }
-    let window = root.get("sliding_window").filter(|window| !window.is_null());
-    match (root.optional_bool("use_sliding_window")?, window) {
-        // Qwen2 and Qwen3 files carry an unused window size beside `use_sliding_window: false`.
-        (Some(false), _) | (_, None) => Ok(()),
-        (Some(true), Some(_)) => Err(unsupported(
-            root,
-            "use_sliding_window",
-            "attention windows are not; set it to false only if the model was trained so",
-        )),
-        (None, Some(_)) => {
-            // The field's default is false in the two families that know it.
-            if root.optional_text("model_type")? == Some("llama") {
-                return Err(unsupported(root, "sliding_window", "attention windows are not"));
+
+    /// One over the root of the head's size, or of what the file names instead; rounded once, as Python's float handed
+    /// to MLX is.
+    fn score_scale(&self, head_dim: u32) -> Result<f32, ModelConfigError> {
+        let scalar = match self.architecture {
+            Architecture::Gemma3Text => {
+                let stated = self.text.optional_positive_float("query_pre_attn_scalar")?;
+                f64::from(stated.unwrap_or(256.0))
             }
-            Ok(())
+            Architecture::Glm4
+            | Architecture::Llama
+            | Architecture::Mistral
+            | Architecture::Olmo2
+            | Architecture::Phi3
+            | Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::SmolLm3 => f64::from(head_dim),
+        };
+        Ok(scalar.powf(-0.5) as f32)
+    }
+
+    /// SmolLM3 rotates nothing in every fourth layer, or in those whose entry of `no_rope_layers` is 0.
+    fn rotates(&self, index: usize) -> Result<bool, ModelConfigError> {
+        if self.architecture != Architecture::SmolLm3 {
+            return Ok(true);
         }
+        let Some(stated) = self.text.present("no_rope_layers") else {
+            let interval = self
+                .text
+                .optional_dimension("no_rope_layer_interval")?
+                .unwrap_or(4);
+            return Ok(!(index + 1).is_multiple_of(interval as usize));
+        };
+        let entry = stated.as_array().and_then(|layers| layers.get(index));
+        let rotates = entry.and_then(|entry| entry.as_u64().or(entry.as_bool().map(u64::from)));
+        rotates.map(|rotates| rotates != 0).ok_or_else(|| {
+            let expected = "a list of 0 and 1, one for each layer".to_owned();
+            self.text.invalid("no_rope_layers", expected).into()
+        })
     }
 }
 
-fn parse_rope(root: &Fields<'_>, architecture: Architecture) -> Result<Rope, ModelConfigError> {
-    // transformers 5 nests theta and scaling under `rope_parameters`; older files have two fields.
-    let nested = root.object("rope_parameters")?;
-    let scaling = match root.object("rope_scaling")? {
-        Some(scaling) => Some(scaling),
-        None => nested.clone(),
+fn parse_activation(text: &Fields<'_>, architecture: Architecture) -> Result<Activation, ModelConfigError> {
+    let (field, default, activation) = match architecture {
+        Architecture::Gemma3Text => ("hidden_activation", "gelu_pytorch_tanh", Activation::GeluTanh),
+        Architecture::Glm4
+        | Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Olmo2
+        | Architecture::Phi3
+        | Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::SmolLm3 => ("hidden_act", "silu", Activation::Silu),
     };
-    let theta = match (root.optional_positive_float("rope_theta")?, &nested) {
-        (Some(theta), _) => Some(theta),
-        (None, Some(nested)) => nested.as_fields().optional_positive_float("rope_theta")?,
-        (None, None) => None,
-    };
-    let theta = match (theta, architecture) {
-        (Some(theta), _) => theta,
-        (None, Architecture::Llama) => 10_000.0,
-        (None, Architecture::Qwen2 | Architecture::Qwen3) => {
-            return Err(root.missing("rope_theta").into());
-        }
-    };
-    let scaling = match &scaling {
-        Some(scaling) => parse_rope_scaling(&scaling.as_fields())?,
-        None => RopeScaling::None,
-    };
-    Ok(Rope {
-        theta,
-        traditional: root.optional_bool("rope_traditional")?.unwrap_or(false),
-        scaling,
-    })
-}
-
-fn parse_rope_scaling(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigError> {
-    if let Some(partial) = scaling.optional_positive_float("partial_rotary_factor")?
-        && partial != 1.0
-    {
-        return Err(unsupported(
-            scaling,
-            "partial_rotary_factor",
-            "only whole heads are rotated",
-        ));
-    }
-    let (field, kind) = match scaling.optional_text("rope_type")? {
-        Some(kind) => ("rope_type", kind),
-        None => ("type", scaling.optional_text("type")?.unwrap_or("default")),
-    };
-    match kind {
-        "default" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear {
-            factor: scaling.positive_float("factor")?,
-        }),
-        "llama3" => {
-            let low_freq_factor = scaling.optional_positive_float("low_freq_factor")?.unwrap_or(1.0);
-            let high_freq_factor = scaling
-                .optional_positive_float("high_freq_factor")?
-                .unwrap_or(4.0);
-            if high_freq_factor <= low_freq_factor {
-                let expected = format!("a number above low_freq_factor ({low_freq_factor})");
-                return Err(scaling.invalid("high_freq_factor", expected).into());
-            }
-            Ok(RopeScaling::Llama3 {
-                factor: scaling.positive_float("factor")?,
-                low_freq_factor,
-                high_freq_factor,
-                original_context_tokens: scaling
-                    .optional_positive_float("original_max_position_embeddings")?
-                    .unwrap_or(8192.0),
-            })
-        }
-        _ => Err(unsupported(scaling, field, "only default, linear and llama3 are")),
+    match text.optional_text(field)? {
+        Some(name) if name != default => Err(unsupported(text, field, &format!("only {default} is"))),
+        Some(_) | None => Ok(activation),
     }
 }
 
@@ -354,56 +335,6 @@ fn unsupported(fields: &Fields<'_>, field: &str, supported: &str) -> ModelConfig
         found: fields.found(field),
         supported: supported.to_owned(),
     }
-}
-
-fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantization>, ModelConfigError> {
-    let (field, section) = match root.object("quantization")? {
-        Some(section) => ("quantization", section),
-        None => match root.object("quantization_config")? {
-            Some(section) => ("quantization_config", section),
-            None => return Ok(None),
-        },
-    };
-    let fields = section.as_fields();
-    if field == "quantization_config" && fields.get("quant_method").is_some() {
-        return Err(unsupported(
-            &fields,
-            "quant_method",
-            "convert the model with mlx_lm.convert first",
-        ));
-    }
-    let default = parse_scheme(&fields)?;
-    let mut overrides = BTreeMap::new();
-    for (module, value) in fields.map {
-        let scheme = match value {
-            Value::Object(map) => Some(parse_scheme(&Fields {
-                map,
-                path: &format!("{field}.{module}"),
-            })?),
-            Value::Bool(true) => Some(default),
-            Value::Bool(false) => None,
-            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => continue,
-        };
-        overrides.insert(module.clone(), scheme);
-    }
-    Ok(Some(Quantization { default, overrides }))
-}
-
-fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
-    if let Some(mode) = fields.optional_text("mode")?
-        && mode != "affine"
-    {
-        return Err(unsupported(fields, "mode", "only affine is"));
-    }
-    let group_size = fields.dimension("group_size")?;
-    if ![32, 64, 128].contains(&group_size) {
-        return Err(unsupported(fields, "group_size", "only 32, 64 and 128 are"));
-    }
-    let bits = fields.dimension("bits")?;
-    if ![2, 3, 4, 5, 6, 8].contains(&bits) {
-        return Err(unsupported(fields, "bits", "only 2, 3, 4, 5, 6 and 8 are"));
-    }
-    Ok(QuantizationScheme { group_size, bits })
 }
 
 #[cfg(test)]

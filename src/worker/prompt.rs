@@ -169,7 +169,7 @@ impl Prompter {
         )
         .map_err(|err| PromptError::Tokenizer { err })?;
         tokenizer
-            .check_fits(config.vocab_size)
+            .check_fits(config.dimensions.vocabulary)
             .map_err(|err| PromptError::Tokenizer { err })?;
         let template = load_template(dir, tokenizer_config.as_ref())?;
         let source = template.as_ref().map(ChatTemplate::source);
@@ -179,7 +179,7 @@ impl Prompter {
             tokenizer,
             template,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
-            vocab_size: config.vocab_size,
+            vocab_size: config.dimensions.vocabulary,
             context_tokens: AtomicUsize::new(context_tokens),
         })
     }

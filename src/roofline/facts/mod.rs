@@ -19,7 +19,7 @@ use super::predict::ModelCost;
 use super::weights::{WeightFormat, Weights};
 use crate::units::Bytes;
 use census::{Census, Part};
-use config::ConfigFacts;
+pub(crate) use config::ConfigFacts;
 pub(crate) use family::Family;
 pub(crate) use index::WeightIndex;
 pub(crate) use stored::StoredFormat;

@@ -37,11 +37,13 @@ fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
 fn llama_with_scaled_positions() {
     let config = parse(&llama()).unwrap();
     assert_eq!(config.architecture, Architecture::Llama);
-    assert_eq!((config.kv_heads, config.head_dim), (8, 64));
+    let attention = &config.layers[0].attention;
+    assert_eq!((attention.kv_heads, attention.head_dim), (8, 64));
     assert_eq!(config.eos_token_ids, [128001, 128008, 128009]);
     assert_eq!(
-        config.rope,
+        attention.rope.clone().unwrap(),
         Rope {
+            dims: 64,
             theta: 500_000.0,
             traditional: false,
             scaling: RopeScaling::Llama3 {
@@ -59,7 +61,8 @@ fn llama_with_scaled_positions() {
 #[test]
 fn qwen3_quantised() {
     let config = parse(&qwen3()).unwrap();
-    assert!(config.qk_norm && !config.qkv_bias);
+    let attention = &config.layers[35].attention;
+    assert!(attention.query_key_norm == QueryKeyNorm::Head && !attention.qkv_bias);
     let quantization = config.quantization.as_ref().unwrap();
     assert_eq!(
         quantization.default,
@@ -77,7 +80,112 @@ fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
     value["model_type"] = json!("qwen2");
     value["sliding_window"] = json!(131072);
     let config = parse(&value).unwrap();
-    assert!(config.qkv_bias && !config.output_bias && !config.qk_norm);
+    let attention = &config.layers[0].attention;
+    assert!(attention.qkv_bias && !attention.output_bias);
+    assert_eq!(
+        (attention.query_key_norm, attention.window),
+        (QueryKeyNorm::None, None)
+    );
+}
+
+/// Gemma 3 1B, as published.
+#[test]
+fn gemma3_has_windows_with_a_rotation_of_their_own() {
+    let config = parse(&json!({
+        "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
+        "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+        "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+        "num_hidden_layers": 26, "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "vocab_size": 262144
+    }))
+    .unwrap();
+    let layer = |index: usize| {
+        let attention = &config.layers[index].attention;
+        (attention.window, attention.rope.as_ref().map(|rope| rope.theta))
+    };
+    assert_eq!(layer(4), (Some(512), Some(10_000.0)));
+    assert_eq!(layer(5), (None, Some(1_000_000.0)));
+    assert_eq!(config.layers[0].attention.scale, 0.0625);
+    assert_eq!(config.layers[0].feed_forward.activation, Activation::GeluTanh);
+    assert!(config.norm_adds_one && config.scales_embeddings && config.clips_residuals);
+}
+
+/// Phi-3.5 mini, as published, but for the lists of factors.
+#[test]
+fn phi3_is_fused_and_has_long_factors() {
+    let mut value = json!({
+        "attention_bias": false, "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072,
+        "intermediate_size": 8192, "max_position_embeddings": 131072, "model_type": "phi3",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "rope_scaling": {"long_factor": vec![2.0; 48], "short_factor": vec![1.0; 48], "type": "longrope"},
+        "sliding_window": 262144, "tie_word_embeddings": false, "vocab_size": 32064
+    });
+    let config = parse(&value).unwrap();
+    let LayerConfig {
+        attention,
+        feed_forward,
+    } = &config.layers[0];
+    assert!(attention.fused && feed_forward.fused);
+    let RopeScaling::Long { factors, magnitude } = &attention.rope.as_ref().unwrap().scaling else {
+        panic!("{:?}", attention.rope);
+    };
+    // The root of 1 + ln(131072 / 4096) / ln 4096.
+    assert_eq!((factors[0], factors.len()), (2.0, 48));
+    assert!((magnitude - 1.190_238).abs() < 1e-6, "{magnitude}");
+
+    value["rope_scaling"]["long_factor"] = json!([2.0]);
+    assert_eq!(
+        parse(&value).unwrap_err().to_string(),
+        "config.json: field `rope_scaling.long_factor` is [2.0], expected a list of 48 numbers"
+    );
+}
+
+/// Qwen2.5 with the scaling that its card describes.
+#[test]
+fn yarn_blends_between_dimensions() {
+    let mut value = qwen3();
+    value["rope_scaling"] = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
+    let scaling = |value: &Value| {
+        let attention = parse(value).unwrap().layers[0].attention.clone();
+        attention.rope.unwrap().scaling
+    };
+    // 64 · ln(32768 / 2π·32) / ln(10^6) = 23.59…, and with one turn 39.65….
+    let RopeScaling::Yarn { blend, magnitude, .. } = scaling(&value) else {
+        panic!();
+    };
+    assert_eq!(blend, (23.0, 40.0));
+    assert!((magnitude - 1.138_629).abs() < 1e-6, "{magnitude}");
+    value["rope_scaling"]["truncate"] = json!(false);
+    let RopeScaling::Yarn { blend, .. } = scaling(&value) else {
+        panic!();
+    };
+    assert!(
+        (blend.0 - 23.59).abs() < 0.01 && (blend.1 - 39.65).abs() < 0.01,
+        "{blend:?}"
+    );
+}
+
+#[test]
+fn smollm3_rotates_three_layers_of_four() {
+    let mut value = llama();
+    value["model_type"] = json!("smollm3");
+    value["rope_scaling"] = json!(null);
+    let rotated = |value: &Value| -> Vec<bool> {
+        let config = parse(value).unwrap();
+        let layers = config.layers.iter().take(5);
+        layers.map(|layer| layer.attention.rope.is_some()).collect()
+    };
+    assert_eq!(rotated(&value), [true, true, true, false, true]);
+    value["no_rope_layers"] = json!([0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1]);
+    assert_eq!(rotated(&value), [false, true, true, true, false]);
+    value["no_rope_layers"] = json!([0]);
+    assert_eq!(
+        parse(&value).unwrap_err().to_string(),
+        "config.json: field `no_rope_layers` is [0], expected a list of 0 and 1, one for each layer"
+    );
 }
 
 #[test]
@@ -89,7 +197,7 @@ fn nested_rope_parameters_are_read() {
         "config.json: required field `rope_theta` is missing"
     );
     value["rope_parameters"] = json!({"rope_theta": 5000000, "rope_type": "linear", "factor": 2.0});
-    let rope = parse(&value).unwrap().rope;
+    let rope = parse(&value).unwrap().layers[0].attention.rope.clone().unwrap();
     assert_eq!(
         (rope.theta, rope.scaling),
         (5_000_000.0, RopeScaling::Linear { factor: 2.0 })
@@ -123,7 +231,7 @@ fn refusals_name_file_and_field() {
         (
             "model_type",
             json!("mamba"),
-            "config.json: model_type `mamba` is not supported; supported: llama, qwen2, qwen3",
+            "config.json: model_type `mamba` is not supported; supported: gemma3_text, glm4, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3",
         ),
         (
             "model_type",
@@ -152,8 +260,8 @@ fn refusals_name_file_and_field() {
         ),
         (
             "rope_scaling",
-            json!({"rope_type": "yarn", "factor": 4}),
-            "config.json: field `rope_scaling.rope_type` is \"yarn\", which is not supported: only default, linear and llama3 are",
+            json!({"rope_type": "dynamic", "factor": 4}),
+            "config.json: field `rope_scaling.rope_type` is \"dynamic\", which is not supported: only default, linear, llama3, longrope and yarn are",
         ),
         (
             "rope_scaling",
@@ -161,14 +269,19 @@ fn refusals_name_file_and_field() {
             "config.json: required field `rope_scaling.factor` is missing",
         ),
         (
-            "sliding_window",
-            json!(4096),
-            "config.json: field `sliding_window` is 4096, which is not supported: attention windows are not",
+            "layer_types",
+            json!(vec!["sliding_attention"; 16]),
+            "config.json: required field `sliding_window` is missing",
+        ),
+        (
+            "partial_rotary_factor",
+            json!(0.01),
+            "config.json: field `partial_rotary_factor` is 0.01, expected a share of 64 elements that makes an even number of them",
         ),
         (
             "layer_types",
             json!(["sliding_attention"]),
-            "config.json: field `layer_types` is [\"sliding_attention\"], which is not supported: every layer must be `full_attention`",
+            "config.json: field `layer_types` is [\"sliding_attention\"], expected a list of 16 entries, one per layer, of full_attention, sliding_attention, linear_attention",
         ),
         (
             "quantization",
@@ -214,5 +327,5 @@ fn text_that_is_no_json_object() {
 fn a_huge_value_does_not_flood_the_message() {
     let mut value = llama();
     value["model_type"] = json!("x".repeat(10_000));
-    assert!(parse(&value).unwrap_err().to_string().len() < 200);
+    assert!(parse(&value).unwrap_err().to_string().len() < 400);
 }

@@ -1,211 +1,99 @@
-//! One decoder block: attention and a gated MLP, each behind an RMS norm and added to the stream.
+//! One decoder block: attention and a feed-forward part, each normalised before or after it, or both, and added to the
+//! stream.
 
-use mlx_rs::Array;
 use mlx_rs::error::Result;
-use mlx_rs::fast::{ScaledDotProductAttentionMask, rms_norm, scaled_dot_product_attention};
-use mlx_rs::ops::{add, concatenate, multiply, sigmoid, split_equal};
+use mlx_rs::ops::add;
+use mlx_rs::{Array, Dtype};
 
+use super::attention::Attention;
 use super::cache::LayerRows;
-use super::linear::Linear;
+use super::feed_forward::FeedForward;
+use super::mask::Masks;
+use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::model::LayerConfig;
 
-/// RMS norm with a weight.
-#[derive(Debug)]
-pub(crate) struct RmsNorm {
-    weight: Array,
-    eps: f32,
-}
-
-impl RmsNorm {
-    pub(crate) fn load(
-        tensor: &str,
-        eps: f32,
-        weights: &mut Weights,
-    ) -> std::result::Result<Self, LoadError> {
-        Ok(Self {
-            weight: weights.take(tensor)?,
-            eps,
-        })
-    }
-
-    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
-        rms_norm(x, Some(&self.weight), self.eps)
-    }
-
-    pub(crate) fn array(&self) -> &Array {
-        &self.weight
-    }
-}
-
-#[derive(Debug)]
-struct Attention {
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    output: Linear,
-    /// Per-head norms of query and key.
-    norms: Option<(RmsNorm, RmsNorm)>,
-}
-
-impl Attention {
-    fn load(module: &str, shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
-        let config = &shape.config;
-        let mut linear = |part: &str, bias| Linear::load(&format!("{module}.{part}"), bias, shape, weights);
-        let query = linear("q_proj", config.qkv_bias)?;
-        let key = linear("k_proj", config.qkv_bias)?;
-        let value = linear("v_proj", config.qkv_bias)?;
-        let output = linear("o_proj", config.output_bias)?;
-        let mut norm = |part: &str| RmsNorm::load(&format!("{module}.{part}"), config.rms_norm_eps, weights);
-        let norms = if config.qk_norm {
-            Some((norm("q_norm.weight")?, norm("k_norm.weight")?))
-        } else {
-            None
-        };
-        Ok(Self {
-            heads: config.attention_heads.cast_signed(),
-            kv_heads: config.kv_heads.cast_signed(),
-            // Rounded once, as Python's float handed to MLX is.
-            scale: f64::from(config.head_dim).powf(-0.5) as f32,
-            query,
-            key,
-            value,
-            output,
-            norms,
-        })
-    }
-
-    fn apply(&self, x: &Array, rope: &RotaryEmbedding, rows: LayerRows<'_>) -> Result<Array> {
-        let (batch, tokens) = (x.dim(0), x.dim(1));
-        let split = |projected: Array, heads: i32| projected.reshape(&[batch, tokens, heads, -1]);
-        let mut queries = split(self.query.apply(x)?, self.heads)?;
-        let mut keys = split(self.key.apply(x)?, self.kv_heads)?;
-        let values = split(self.value.apply(x)?, self.kv_heads)?;
-        if let Some((query_norm, key_norm)) = &self.norms {
-            queries = query_norm.apply(&queries)?;
-            keys = key_norm.apply(&keys)?;
-        }
-        let by_head = |array: &Array| array.transpose_axes(&[0, 2, 1, 3]);
-        let (queries, keys, values) = (by_head(&queries)?, by_head(&keys)?, by_head(&values)?);
-        let attended = match rows {
-            LayerRows::One { cache, offset } => {
-                let (queries, keys) = (rope.apply(&queries, offset)?, rope.apply(&keys, offset)?);
-                let (keys, values) = cache.update(offset, &keys, &values)?;
-                // A single token may attend to everything before it: no mask.
-                let mask = (tokens > 1).then_some(ScaledDotProductAttentionMask::Causal);
-                scaled_dot_product_attention(queries, keys, values, self.scale, mask, None)?
-            }
-            LayerRows::Many {
-                caches,
-                offsets,
-                positions,
-            } => {
-                let each = |array: &Array| split_equal(array, batch, 0);
-                let queries = each(&rope.apply_at(&queries, positions)?)?;
-                let keys = each(&rope.apply_at(&keys, positions)?)?;
-                let values = each(&values)?;
-                // Row by row, over contiguous keys of its own: the same kernels on the same values as alone, hence the
-                // same bits, whatever else is in the batch; and a row that joins or leaves moves nobody's cache.
-                let projected = queries.into_iter().zip(keys.iter().zip(&values));
-                let attended = caches.into_iter().zip(offsets).zip(projected).map(
-                    |((cache, offset), (query, (key, value)))| {
-                        let (keys, values) = cache.update(*offset, key, value)?;
-                        scaled_dot_product_attention(query, keys, values, self.scale, None, None)
-                    },
-                );
-                concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
-            }
-        };
-        let merged = by_head(&attended)?.reshape(&[batch, tokens, -1])?;
-        self.output.apply(&merged)
-    }
-
-    fn arrays(&self) -> Vec<&Array> {
-        let mut arrays: Vec<&Array> = [&self.query, &self.key, &self.value, &self.output]
-            .into_iter()
-            .flat_map(Linear::arrays)
-            .collect();
-        arrays.extend(
-            self.norms
-                .iter()
-                .flat_map(|(query, key)| [query.array(), key.array()]),
-        );
-        arrays
-    }
-}
-
-#[derive(Debug)]
-struct Mlp {
-    gate: Linear,
-    up: Linear,
-    down: Linear,
-}
-
-impl Mlp {
-    fn load(module: &str, shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
-        let bias = shape.config.mlp_bias;
-        let mut linear = |part: &str| Linear::load(&format!("{module}.{part}"), bias, shape, weights);
-        Ok(Self {
-            gate: linear("gate_proj")?,
-            up: linear("up_proj")?,
-            down: linear("down_proj")?,
-        })
-    }
-
-    fn apply(&self, x: &Array) -> Result<Array> {
-        let gate = self.gate.apply(x)?;
-        let activated = multiply(&gate, sigmoid(&gate)?)?;
-        self.down.apply(&multiply(activated, self.up.apply(x)?)?)
-    }
-
-    fn arrays(&self) -> Vec<&Array> {
-        [&self.gate, &self.up, &self.down]
-            .into_iter()
-            .flat_map(Linear::arrays)
-            .collect()
-    }
-}
+/// The largest number of half precision.
+const F16_MAX: f32 = 65_504.0;
 
 /// One layer of the decoder.
 #[derive(Debug)]
 pub(crate) struct Block {
-    attention_norm: RmsNorm,
+    before_attention: Option<RmsNorm>,
     attention: Attention,
-    mlp_norm: RmsNorm,
-    mlp: Mlp,
+    after_attention: Option<RmsNorm>,
+    before_feed_forward: Option<RmsNorm>,
+    feed_forward: FeedForward,
+    after_feed_forward: Option<RmsNorm>,
+    /// Sums are kept within half precision, where the model computes in it.
+    clips: bool,
 }
 
 impl Block {
     pub(crate) fn load(
-        layer: u32,
+        module: &str,
+        config: &LayerConfig,
+        rope: Option<RotaryEmbedding>,
         shape: &ModelShape,
         weights: &mut Weights,
     ) -> std::result::Result<Self, LoadError> {
-        let at = |part: &str| format!("model.layers.{layer}.{part}");
-        let eps = shape.config.rms_norm_eps;
+        let at = |part: &str| format!("{module}.{part}");
+        let norms = shape.config.block_norms;
+        let mut norm = |name: Option<&str>| {
+            name.map(|name| RmsNorm::load(&at(&format!("{name}.weight")), &shape.config, weights))
+                .transpose()
+        };
         Ok(Self {
-            attention_norm: RmsNorm::load(&at("input_layernorm.weight"), eps, weights)?,
-            attention: Attention::load(&at("self_attn"), shape, weights)?,
-            mlp_norm: RmsNorm::load(&at("post_attention_layernorm.weight"), eps, weights)?,
-            mlp: Mlp::load(&at("mlp"), shape, weights)?,
+            before_attention: norm(norms.before_attention)?,
+            after_attention: norm(norms.after_attention)?,
+            before_feed_forward: norm(norms.before_feed_forward)?,
+            after_feed_forward: norm(norms.after_feed_forward)?,
+            attention: Attention::load(&at("self_attn"), &config.attention, rope, shape, weights)?,
+            feed_forward: FeedForward::load(&at("mlp"), &config.feed_forward, shape, weights)?,
+            clips: shape.config.clips_residuals && weights.compute() == Dtype::Float16,
         })
     }
 
-    pub(crate) fn apply(&self, x: &Array, rope: &RotaryEmbedding, rows: LayerRows<'_>) -> Result<Array> {
-        let attended = self.attention.apply(&self.attention_norm.apply(x)?, rope, rows)?;
-        let x = add(x, attended)?;
-        let transformed = self.mlp.apply(&self.mlp_norm.apply(&x)?)?;
-        add(x, transformed)
+    pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
+        let attended = match &self.before_attention {
+            Some(norm) => self.attention.apply(&norm.apply(x)?, rows, masks)?,
+            None => self.attention.apply(x, rows, masks)?,
+        };
+        let x = self.add(x, attended, self.after_attention.as_ref())?;
+        let transformed = match &self.before_feed_forward {
+            Some(norm) => self.feed_forward.apply(&norm.apply(&x)?)?,
+            None => self.feed_forward.apply(&x)?,
+        };
+        self.add(&x, transformed, self.after_feed_forward.as_ref())
+    }
+
+    fn add(&self, x: &Array, change: Array, norm: Option<&RmsNorm>) -> Result<Array> {
+        let change = match norm {
+            Some(norm) => norm.apply(&change)?,
+            None => change,
+        };
+        if !self.clips {
+            return add(x, change);
+        }
+        let sum = x
+            .as_dtype(Dtype::Float32)?
+            .add(change.as_dtype(Dtype::Float32)?)?;
+        let bounds = (Array::from_f32(-F16_MAX), Array::from_f32(F16_MAX));
+        mlx_rs::ops::clip(sum, (&bounds.0, &bounds.1))?.as_dtype(Dtype::Float16)
     }
 
     pub(crate) fn arrays(&self) -> Vec<&Array> {
-        let mut arrays = vec![self.attention_norm.array(), self.mlp_norm.array()];
+        let norms = [
+            &self.before_attention,
+            &self.after_attention,
+            &self.before_feed_forward,
+            &self.after_feed_forward,
+        ];
+        let mut arrays: Vec<&Array> = norms.into_iter().flatten().map(RmsNorm::array).collect();
         arrays.extend(self.attention.arrays());
-        arrays.extend(self.mlp.arrays());
+        arrays.extend(self.feed_forward.arrays());
         arrays
     }
 }

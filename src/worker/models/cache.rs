@@ -1,10 +1,11 @@
-//! The keys and values of one sequence in one layer, grown in steps so that a token costs a slice update, not a copy;
-//! and copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
+//! The keys and values of one sequence, layer by layer. Where all tokens are kept, buffers grow in steps, so that a token
+//! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. And
+//! copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
 
 use std::ops::Range;
 
 use mlx_rs::Array;
-use mlx_rs::error::Result;
+use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 
@@ -13,12 +14,6 @@ use crate::roofline::memory::CACHE_STEP_TOKENS;
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
-
-/// One layer's cache, `[1, kv_heads, capacity, head_dim]` twice.
-#[derive(Debug, Default)]
-pub(crate) struct LayerCache {
-    buffers: Option<(Array, Array)>,
-}
 
 /// What one pass through a layer reads and extends.
 #[derive(Debug)]
@@ -60,11 +55,16 @@ pub(crate) struct KvCache {
 }
 
 impl KvCache {
-    pub(crate) fn new(layers: usize) -> Self {
+    pub(crate) fn new(layers: impl IntoIterator<Item = LayerCache>) -> Self {
         Self {
-            layers: std::iter::repeat_with(LayerCache::default).take(layers).collect(),
+            layers: layers.into_iter().collect(),
             offset: 0,
         }
+    }
+
+    /// Whether blocks can be made of it: every layer keeps all tokens.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.layers.iter().all(|layer| layer.window.is_none())
     }
 
     /// What the first tokens of each block, in order, have left, with room for `capacity` tokens. Lazy.
@@ -79,6 +79,7 @@ impl KvCache {
                 .unzip();
             Ok(LayerCache {
                 buffers: Some((joined(&keys, capacity)?, joined(&values, capacity)?)),
+                ..LayerCache::full()
             })
         };
         Ok(Self {
@@ -114,12 +115,11 @@ impl KvCache {
 
     /// Of all buffers, used or not.
     pub(crate) fn bytes(&self) -> usize {
-        // All layers are alike.
-        let layer = self.layers.first().and_then(|layer| layer.buffers.as_ref());
-        layer.map_or(0, |(keys, values)| keys.nbytes() + values.nbytes()) * self.layers.len()
+        self.arrays().map(Array::nbytes).sum()
     }
 
-    /// Forgets what came after the first `tokens`.
+    /// Forgets what came after the first `tokens`: the tokens of the last pass, if it was over one of them; of a longer
+    /// one, only where all layers keep everything.
     pub(crate) fn truncate(&mut self, tokens: i32) {
         self.offset = self.offset.min(tokens);
     }
@@ -133,38 +133,147 @@ impl KvCache {
     }
 }
 
+/// One layer's cache.
+#[derive(Debug)]
+pub(crate) struct LayerCache {
+    /// So many of the last tokens are kept, the newest included; `None` is all.
+    window: Option<i32>,
+    /// Position of the first token in the buffers.
+    first: i32,
+    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each.
+    buffers: Option<(Array, Array)>,
+}
+
 impl LayerCache {
-    /// Appends after `offset` tokens and returns all keys and values.
+    /// Keeps all tokens.
+    pub(crate) fn full() -> Self {
+        Self {
+            window: None,
+            first: 0,
+            buffers: None,
+        }
+    }
+
+    /// Keeps the last `window` tokens.
+    pub(crate) fn window(window: i32) -> Self {
+        Self {
+            window: Some(window),
+            first: 0,
+            buffers: None,
+        }
+    }
+
+    /// Appends after `offset` tokens and returns the keys and values that the new tokens may attend to, oldest first: of a
+    /// window, those that any of them reaches.
     pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
-        let end = offset + keys.dim(2);
+        let Some(window) = self.window else {
+            return self.append(offset, keys, values);
+        };
+        let new = keys.dim(2);
+        // Before the first new token, so many are in its window.
+        let reached = (window - 1).min(offset);
+        if new == 1 {
+            self.make_room(offset, reached, keys)?;
+            let (keys, values) = self.append(offset, keys, values)?;
+            let from = keys.dim(2) - 1 - reached;
+            return Ok((
+                tokens(&keys, from, keys.dim(2))?,
+                tokens(&values, from, values.dim(2))?,
+            ));
+        }
+        // A chunk of a prompt attends to itself and what is before it, and only its end is kept: of a long chunk the
+        // buffers never hold more than the window.
+        let (old_keys, old_values) = self.last(offset, reached)?;
+        let join = |old: Option<Array>, new: &Array| match old {
+            Some(old) => concatenate(&[&old, new], 2),
+            None => Ok(new.clone()),
+        };
+        let (all_keys, all_values) = (join(old_keys, keys)?, join(old_values, values)?);
+        let kept = (window - 1).min(offset + new);
+        let from = all_keys.dim(2) - kept;
+        let store = |all: &Array| {
+            // A copy: a slice would hold on to all of it.
+            put_tokens(empty(all, kept + 1)?, &tokens(all, from, all.dim(2))?, 0)
+        };
+        self.buffers = Some((store(&all_keys)?, store(&all_values)?));
+        self.first = offset + new - kept;
+        Ok((all_keys, all_values))
+    }
+
+    /// Moves the last `reached` tokens to the front of new buffers if there is no room for one more.
+    fn make_room(&mut self, offset: i32, reached: i32, new: &Array) -> Result<()> {
+        let Some((keys, _)) = &self.buffers else {
+            return Ok(());
+        };
+        if offset - self.first < keys.dim(2) || reached == offset - self.first {
+            return Ok(());
+        }
+        if let (Some(keys), Some(values)) = self.last(offset, reached)? {
+            let moved = |old: &Array| put_tokens(empty(new, reached + STEP_TOKENS)?, old, 0);
+            self.buffers = Some((moved(&keys)?, moved(&values)?));
+        }
+        self.first = offset - reached;
+        Ok(())
+    }
+
+    /// The `count` tokens before `offset`; `None` where there are none.
+    fn last(&self, offset: i32, count: i32) -> Result<(Option<Array>, Option<Array>)> {
+        if count == 0 {
+            return Ok((None, None));
+        }
+        let from = offset - count - self.first;
+        match &self.buffers {
+            Some((keys, values)) if from >= 0 => {
+                let of = |all: &Array| tokens(all, from, from + count).map(Some);
+                Ok((of(keys)?, of(values)?))
+            }
+            Some(_) | None => Err(Exception::custom("the cache does not reach back so far")),
+        }
+    }
+
+    fn append(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+        let at = offset - self.first;
+        let end = at + keys.dim(2);
         // Taken out, so that the old handles are gone when the update runs and it can work in place.
         let (all_keys, all_values) = match self.buffers.take() {
             Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
-            Some((old_keys, old_values)) => {
-                (grown(old_keys, offset, keys)?, grown(old_values, offset, values)?)
-            }
-            None => (empty(keys)?, empty(values)?),
+            Some((old_keys, old_values)) => (grown(old_keys, at, keys)?, grown(old_values, at, values)?),
+            None => (empty(keys, keys.dim(2))?, empty(values, values.dim(2))?),
         };
-        let all_keys = put_tokens(all_keys, keys, offset)?;
-        let all_values = put_tokens(all_values, values, offset)?;
+        let all_keys = put_tokens(all_keys, keys, at)?;
+        let all_values = put_tokens(all_values, values, at)?;
         let (all_keys, all_values) = self.buffers.insert((all_keys, all_values));
-        if end == all_keys.dim(2) {
-            return Ok((all_keys.clone(), all_values.clone()));
-        }
-        Ok((
-            all_keys.try_index((Ellipsis, ..end, ..))?,
-            all_values.try_index((Ellipsis, ..end, ..))?,
-        ))
+        Ok((tokens(all_keys, 0, end)?, tokens(all_values, 0, end)?))
     }
 }
 
-/// Zeros for the new tokens, rounded up to whole steps.
-fn empty(new: &Array) -> Result<Array> {
-    let steps = (new.dim(2) + STEP_TOKENS - 1) / STEP_TOKENS;
-    zeros_dtype(
-        &[new.dim(0), new.dim(1), steps * STEP_TOKENS, new.dim(3)],
-        new.dtype(),
-    )
+/// Those from `from` to `to`.
+fn tokens(all: &Array, from: i32, to: i32) -> Result<Array> {
+    if (from, to) == (0, all.dim(2)) {
+        return Ok(all.clone());
+    }
+    all.try_index((Ellipsis, from..to, ..))
+}
+
+/// `count` in whole steps.
+fn rounded(count: i32) -> i32 {
+    (count + STEP_TOKENS - 1) / STEP_TOKENS * STEP_TOKENS
+}
+
+/// Zeros for `count` tokens of the shape of `like`.
+fn zeros(like: &Array, count: i32) -> Result<Array> {
+    zeros_dtype(&[like.dim(0), like.dim(1), count, like.dim(3)], like.dtype())
+}
+
+/// The same in whole steps.
+fn empty(like: &Array, count: i32) -> Result<Array> {
+    zeros(like, rounded(count))
+}
+
+/// The first `used` tokens with room for `new`, in whole steps.
+fn grown(old: Array, used: i32, new: &Array) -> Result<Array> {
+    let more = zeros(new, rounded(used + new.dim(2)) - used)?;
+    concatenate(&[tokens(&old, 0, used)?, more], 2)
 }
 
 fn length(tokens: usize) -> i32 {
@@ -197,12 +306,4 @@ fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
     let part = buffer.try_index((Ellipsis, start..end, ..))?;
     let zeros = zeros_dtype(part.shape(), part.dtype())?;
     put_tokens(zeros, &part, 0)
-}
-
-fn grown(old: Array, offset: i32, new: &Array) -> Result<Array> {
-    let more = empty(new)?;
-    if offset == old.dim(2) {
-        return concatenate(&[old, more], 2);
-    }
-    concatenate(&[old.try_index((Ellipsis, ..offset, ..))?, more], 2)
 }

@@ -4,12 +4,15 @@ use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::block::{Block, RmsNorm};
-use super::cache::{KvCache, LayerRows};
+use super::block::Block;
+use super::cache::{KvCache, LayerCache, LayerRows};
 use super::linear::{Embedding, Linear};
+use super::mask::Masks;
+use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
-use crate::mlx::load::{LoadError, Weights};
+use crate::mlx::load::{LoadError, Weights, dtype};
 use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::model::{AttentionConfig, Rope};
 
 /// A decoder-only language model with its weights.
 #[derive(Debug)]
@@ -19,7 +22,10 @@ pub(crate) struct Decoder {
     norm: RmsNorm,
     /// `None`: the embedding table is the head.
     head: Option<Linear>,
-    rope: RotaryEmbedding,
+    /// What embeddings are multiplied with.
+    embedding_scale: Option<Array>,
+    /// Of each layer, how many of the last tokens it keeps; `None` is all.
+    windows: Vec<Option<u32>>,
 }
 
 impl Decoder {
@@ -30,13 +36,16 @@ impl Decoder {
             |arrays: Vec<&Array>| mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err });
         let embedding = Embedding::load("model.embed_tokens", shape, weights)?;
         evaluate(embedding.arrays())?;
+        let mut rotations = Rotations::default();
         let mut blocks = Vec::new();
-        for layer in 0..config.layers {
-            let block = Block::load(layer, shape, weights)?;
+        for (index, layer) in config.layers.iter().enumerate() {
+            let rope = rotations.of(&layer.attention, weights.compute());
+            let rope = rope.map_err(|err| LoadError::Evaluate { err })?;
+            let block = Block::load(&format!("model.layers.{index}"), layer, rope, shape, weights)?;
             evaluate(block.arrays())?;
             blocks.push(block);
         }
-        let norm = RmsNorm::load("model.norm.weight", config.rms_norm_eps, weights)?;
+        let norm = RmsNorm::load("model.norm.weight", config, weights)?;
         evaluate(vec![norm.array()])?;
         let head = if shape.tied {
             None
@@ -44,19 +53,26 @@ impl Decoder {
             Some(Linear::load("lm_head", false, shape, weights)?)
         };
         evaluate(head.iter().flat_map(Linear::arrays).collect())?;
-        let rope =
-            RotaryEmbedding::new(&config.rope, config.head_dim).map_err(|err| LoadError::Evaluate { err })?;
+        let embedding_scale = config
+            .scales_embeddings
+            .then(|| embedding_scale(shape, weights.compute()))
+            .transpose()
+            .map_err(|err| LoadError::Evaluate { err })?;
         Ok(Self {
             embedding,
             blocks,
             norm,
             head,
-            rope,
+            embedding_scale,
+            windows: config.layers.iter().map(|layer| layer.attention.window).collect(),
         })
     }
 
     pub(crate) fn new_cache(&self) -> KvCache {
-        KvCache::new(self.blocks.len())
+        KvCache::new(self.windows.iter().map(|window| match window {
+            None => LayerCache::full(),
+            Some(window) => LayerCache::window(window.cast_signed()),
+        }))
     }
 
     /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one, `[1, vocabulary]`,
@@ -74,14 +90,15 @@ impl Decoder {
         }
         let offsets: Vec<i32> = rows.iter().map(|cache| cache.offset()).collect();
         let positions = Array::from_slice(&offsets, &[tokens.dim(0)]);
-        let mut x = self.embedding.lookup(&tokens.expand_dims(-1)?)?;
+        let mut x = self.embed(&tokens.expand_dims(-1)?)?;
+        let mut masks = Masks::default();
         for (layer, block) in self.blocks.iter().enumerate() {
             let step = LayerRows::Many {
                 caches: rows.iter_mut().map(|cache| cache.layer_mut(layer)).collect(),
                 offsets: &offsets,
                 positions: &positions,
             };
-            x = block.apply(&x, &self.rope, step)?;
+            x = block.apply(&x, step, &mut masks)?;
         }
         let logits = self.logits(&x)?;
         for cache in rows {
@@ -96,15 +113,24 @@ impl Decoder {
         mlx_rs::transforms::eval(cache.arrays())
     }
 
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        let x = self.embedding.lookup(tokens)?;
+        match &self.embedding_scale {
+            Some(scale) => x.multiply(scale),
+            None => Ok(x),
+        }
+    }
+
     fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let offset = cache.offset();
-        let mut x = self.embedding.lookup(tokens)?;
+        let mut x = self.embed(tokens)?;
+        let mut masks = Masks::default();
         for (layer, block) in self.blocks.iter().enumerate() {
             let step = LayerRows::One {
                 cache: cache.layer_mut(layer),
                 offset,
             };
-            x = block.apply(&x, &self.rope, step)?;
+            x = block.apply(&x, step, &mut masks)?;
         }
         cache.advance(tokens.dim(1));
         Ok(x)
@@ -118,6 +144,37 @@ impl Decoder {
             None => self.embedding.as_head(&last)?,
         };
         logits.try_index((.., -1, ..))?.as_dtype(Dtype::Float32)
+    }
+}
+
+/// The root of the embeddings' width, rounded to the type that the checkpoint is stored in, as it was when the model was
+/// trained (transformers, `Gemma3TextScaledWordEmbedding`).
+fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
+    let root = f64::from(shape.config.dimensions.hidden).sqrt() as f32;
+    let scale = Array::from_f32(root)
+        .as_dtype(dtype(shape.element))?
+        .as_dtype(compute)?;
+    scale.eval()?;
+    Ok(scale)
+}
+
+/// Rotations by their parameters: layers with the same ones share a table.
+#[derive(Debug, Default)]
+struct Rotations {
+    known: Vec<(Rope, RotaryEmbedding)>,
+}
+
+impl Rotations {
+    fn of(&mut self, attention: &AttentionConfig, compute: Dtype) -> Result<Option<RotaryEmbedding>> {
+        let Some(rope) = &attention.rope else {
+            return Ok(None);
+        };
+        if let Some((_, rotary)) = self.known.iter().find(|(known, _)| known == rope) {
+            return Ok(Some(rotary.clone()));
+        }
+        let rotary = RotaryEmbedding::new(rope, attention.head_dim, compute)?;
+        self.known.push((rope.clone(), rotary.clone()));
+        Ok(Some(rotary))
     }
 }
 

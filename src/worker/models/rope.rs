@@ -1,4 +1,4 @@
-//! Rotary position embedding, with Llama 3's and linear scaling.
+//! Rotary position embedding, with all scalings of the models that this engine runs.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype, fast, ops};
@@ -6,14 +6,17 @@ use mlx_rs::{Array, Dtype, fast, ops};
 use crate::roofline::model::{Rope, RopeScaling};
 
 /// Rotates queries and keys by their positions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RotaryEmbedding {
-    head_dim: i32,
+    /// Of each head, so many elements are rotated.
+    dims: i32,
     traditional: bool,
     frequencies: Frequencies,
+    /// What is multiplied with before, `[head_dim]`: ones where nothing is rotated.
+    magnitude: Option<Array>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Frequencies {
     /// MLX computes them from the base.
     Base { theta: f32, scale: f32 },
@@ -22,16 +25,17 @@ enum Frequencies {
 }
 
 impl RotaryEmbedding {
-    pub(crate) fn new(rope: &Rope, head_dim: u32) -> Result<Self> {
-        let head_dim = head_dim.cast_signed();
+    /// For heads of `head_dim` elements of type `compute`.
+    pub(crate) fn new(rope: &Rope, head_dim: u32, compute: Dtype) -> Result<Self> {
+        let dims = rope.dims.cast_signed();
         let base = |scale| Frequencies::Base {
             theta: rope.theta,
             scale,
         };
-        let frequencies = match rope.scaling {
-            RopeScaling::None => base(1.0),
+        let (frequencies, magnitude) = match &rope.scaling {
+            RopeScaling::None => (base(1.0), 1.0),
             // Divided in double precision, as Python does.
-            RopeScaling::Linear { factor } => base((1.0 / f64::from(factor)) as f32),
+            RopeScaling::Linear { factor } => (base((1.0 / f64::from(*factor)) as f32), 1.0),
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
@@ -40,58 +44,95 @@ impl RotaryEmbedding {
             } => {
                 let table = llama3_table(
                     rope.theta,
-                    head_dim,
-                    factor,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original_context_tokens,
+                    dims,
+                    *factor,
+                    *low_freq_factor,
+                    *high_freq_factor,
+                    *original_context_tokens,
                 )?;
-                table.eval()?;
-                Frequencies::Table(table)
+                (Frequencies::Table(table), 1.0)
+            }
+            RopeScaling::Yarn {
+                factor,
+                blend,
+                magnitude,
+            } => {
+                let table = yarn_table(rope.theta, dims, *factor, *blend)?;
+                (Frequencies::Table(table), *magnitude)
+            }
+            RopeScaling::Long { factors, magnitude } => {
+                let factors = Array::from_slice(factors, &[dims / 2]);
+                let table = factors.multiply(wavelength_factors(rope.theta, dims)?)?;
+                (Frequencies::Table(table), *magnitude)
             }
         };
+        if let Frequencies::Table(table) = &frequencies {
+            table.eval()?;
+        }
+        let magnitude = if magnitude == 1.0 {
+            None
+        } else {
+            let mut factors = vec![1.0; head_dim as usize];
+            factors[..rope.dims as usize].fill(magnitude);
+            let factors = Array::from_slice(&factors, &[head_dim.cast_signed()]).as_dtype(compute)?;
+            factors.eval()?;
+            Some(factors)
+        };
         Ok(Self {
-            head_dim,
+            dims,
             traditional: rope.traditional,
             frequencies,
+            magnitude,
         })
+    }
+
+    fn scaled(&self, x: &Array) -> Result<Array> {
+        match &self.magnitude {
+            Some(magnitude) => x.multiply(magnitude),
+            None => Ok(x.clone()),
+        }
     }
 
     /// `x` is `[batch, heads, tokens, head_dim]`, its first token at position `offset`.
     pub(crate) fn apply(&self, x: &Array, offset: i32) -> Result<Array> {
+        let x = &self.scaled(x)?;
+        let (dims, traditional) = (self.dims, self.traditional);
         match &self.frequencies {
-            Frequencies::Base { theta, scale } => fast::rope(
-                x,
-                self.head_dim,
-                self.traditional,
-                *theta,
-                *scale,
-                offset,
-                None::<&Array>,
-            ),
-            Frequencies::Table(table) => {
-                fast::rope(x, self.head_dim, self.traditional, None, 1.0, offset, table)
+            Frequencies::Base { theta, scale } => {
+                fast::rope(x, dims, traditional, *theta, *scale, offset, None::<&Array>)
             }
+            Frequencies::Table(table) => fast::rope(x, dims, traditional, None, 1.0, offset, table),
         }
     }
 
     /// `x` is `[batch, heads, 1, head_dim]`; `positions` holds one position for each of the batch.
     pub(crate) fn apply_at(&self, x: &Array, positions: &Array) -> Result<Array> {
-        let (dim, traditional) = (self.head_dim, self.traditional);
+        let x = &self.scaled(x)?;
+        let (dims, traditional) = (self.dims, self.traditional);
         match &self.frequencies {
             Frequencies::Base { theta, scale } => {
-                fast::rope_dynamic(x, dim, traditional, *theta, *scale, positions, None::<&Array>)
+                fast::rope_dynamic(x, dims, traditional, *theta, *scale, positions, None::<&Array>)
             }
-            Frequencies::Table(table) => fast::rope_dynamic(x, dim, traditional, None, 1.0, positions, table),
+            Frequencies::Table(table) => {
+                fast::rope_dynamic(x, dims, traditional, None, 1.0, positions, table)
+            }
         }
     }
+}
+
+/// `theta ^ (2i/dims)`: wavelengths over 2π.
+fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
+    let exponents = ops::arange::<_, i32>(0, dims, 2)?
+        .as_dtype(Dtype::Float32)?
+        .divide(Array::from_f32(dims as f32))?;
+    Array::from_f32(theta).power(exponents)
 }
 
 /// Long wavelengths divided by `factor`, short ones kept, the middle blended. The steps are those of the reference,
 /// one MLX operation each, for equality to the bit.
 fn llama3_table(
     theta: f32,
-    head_dim: i32,
+    dims: i32,
     factor: f32,
     low_freq_factor: f32,
     high_freq_factor: f32,
@@ -101,10 +142,7 @@ fn llama3_table(
     let low_wavelength = scalar((f64::from(original_context_tokens) / f64::from(low_freq_factor)) as f32);
     let high_wavelength = scalar((f64::from(original_context_tokens) / f64::from(high_freq_factor)) as f32);
 
-    let exponents = ops::arange::<_, i32>(0, head_dim, 2)?
-        .as_dtype(Dtype::Float32)?
-        .divide(scalar(head_dim as f32))?;
-    let frequencies = scalar(theta).power(exponents)?;
+    let frequencies = wavelength_factors(theta, dims)?;
     let wavelengths = scalar(2.0 * std::f32::consts::PI).multiply(&frequencies)?;
 
     let is_long = wavelengths.gt(&low_wavelength)?;
@@ -125,4 +163,20 @@ fn llama3_table(
             .add(&smooth)?,
     )?;
     ops::select(&is_medium, blended, stretched)
+}
+
+/// Wavelengths below the blend kept, above it multiplied with `factor`. Steps as in the reference.
+fn yarn_table(theta: f32, dims: i32, factor: f32, (low, high): (f32, f32)) -> Result<Array> {
+    let scalar = Array::from_f32;
+    let kept = wavelength_factors(theta, dims)?;
+    let stretched = scalar(factor).multiply(&kept)?;
+    let ramp = ops::arange::<_, i32>(0, dims / 2, 1)?
+        .as_dtype(Dtype::Float32)?
+        .subtract(scalar(low))?
+        .divide(scalar((f64::from(high) - f64::from(low)) as f32))?;
+    let ramp = ops::clip(ramp, (0.0, 1.0))?;
+    let keeps = scalar(1.0).subtract(ramp)?;
+    let stretches = scalar(1.0).subtract(&keeps)?;
+    let blended = stretched.multiply(&keeps)?.add(kept.multiply(stretches)?)?;
+    stretched.multiply(&kept)?.divide(blended)
 }

@@ -76,6 +76,9 @@ impl PrefixCache {
         keep: Keep,
         room: Bytes,
     ) -> Result<()> {
+        if !cache.keeps_all() {
+            return Ok(());
+        }
         let computed = usize::try_from(cache.offset()).unwrap_or(0).min(tokens.len());
         let end = match keep {
             Keep::WholeBlocks => computed / BLOCK_TOKENS * BLOCK_TOKENS,

@@ -13,7 +13,7 @@ use crate::worker::sequence::token_row;
 
 const ROOMY: Bytes = Bytes::gib(1);
 
-/// Every model there is a fixture of.
+/// Every model there is a fixture of, but for those that do not keep all tokens.
 fn models() -> Vec<(String, Decoder)> {
     let fixtures = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models");
     let mut paths: Vec<Utf8PathBuf> = fixtures
@@ -28,7 +28,8 @@ fn models() -> Vec<(String, Decoder)> {
         let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
         Decoder::load(&dir.shape, &mut weights).unwrap()
     };
-    paths.iter().map(|path| (path.to_string(), load(path))).collect()
+    let all = paths.iter().map(|path| (path.to_string(), load(path)));
+    all.filter(|(_, model)| model.new_cache().keeps_all()).collect()
 }
 
 fn text(tokens: u32) -> Vec<u32> {

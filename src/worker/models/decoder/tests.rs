@@ -6,6 +6,8 @@ use super::*;
 use crate::mlx;
 use crate::mlx::device::Backend;
 use crate::model_dir::ModelDir;
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::memory::cache_bytes;
 use crate::roofline::model::FloatType;
 
 fn root() -> Utf8PathBuf {
@@ -40,12 +42,12 @@ struct Case {
     last: Vec<u32>,
 }
 
-fn cases() -> Vec<Case> {
-    let text = std::fs::read_to_string(root().join("e2e/fixtures/logits.json")).unwrap();
+fn cases(file: &str) -> Vec<Case> {
+    let text = std::fs::read_to_string(root().join("e2e/fixtures").join(file)).unwrap();
     let fixture: serde_json::Value = serde_json::from_str(&text).unwrap();
     let floats = |value: &serde_json::Value| -> Vec<u32> {
         let bytes = base64::engine::general_purpose::STANDARD
-            .decode(value.as_str().unwrap())
+            .decode(value.as_str().unwrap_or_default())
             .unwrap();
         bytes
             .chunks_exact(4)
@@ -64,6 +66,49 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
+/// Of mlx-lm, on the same MLX.
+fn mlx_lm() -> Vec<Case> {
+    cases("logits.json")
+}
+
+/// Of transformers, in float32.
+fn transformers() -> Vec<Case> {
+    cases("reference.json")
+}
+
+/// The most that logits may differ from those of another program that adds the same numbers in another order.
+const REFERENCE_TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn logits_are_those_of_transformers() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in transformers() {
+        let model = load(&case.model);
+        let mut cache = model.new_cache();
+        let mut logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
+        let ours = logits.to_vec_exact::<f32>().unwrap();
+        let theirs = case.logits.iter().map(|bits| f32::from_bits(*bits));
+        let most = ours
+            .iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| (ours - theirs).abs());
+        let most = most.fold(0.0, f32::max);
+        let name = format!("{} after {} tokens", case.model, case.prompt.len());
+        assert!(most <= REFERENCE_TOLERANCE, "{name}: {most}");
+
+        let mut greedy = Vec::new();
+        for _ in 0..case.greedy.len() {
+            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
+            greedy.push(token);
+            logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
+        }
+        assert_eq!(greedy, case.greedy, "{name}");
+    }
+}
+
 /// The reference's bits were made by the CPU back end.
 fn on_cpu() -> bool {
     Backend::current().unwrap() == Backend::Cpu
@@ -75,7 +120,7 @@ fn logits_are_the_reference_s_to_the_bit() {
     if !on_cpu() {
         return;
     }
-    for case in cases() {
+    for case in mlx_lm() {
         let model = load(&case.model);
         let mut cache = model.new_cache();
         let logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
@@ -106,9 +151,9 @@ fn prefill_in_chunks_gives_the_same_bits() {
     if !on_cpu() {
         return;
     }
-    for case in cases() {
+    for case in mlx_lm() {
         let model = load(&case.model);
-        for chunk in [1, 3, 7] {
+        for chunk in [1, 7, 40] {
             let mut cache = model.new_cache();
             let (last, first) = case.prompt.split_last().unwrap();
             for part in first.chunks(chunk) {
@@ -141,6 +186,30 @@ fn a_cache_that_grows_many_times_loses_nothing() {
     assert!(bits(&logits.unwrap()) == bits(&expected));
 }
 
+/// Of every architecture: what a cache takes is what is reserved for it, whatever the length of its chunks.
+#[test]
+fn caches_stay_within_what_is_reserved() {
+    let _mlx = mlx::exclusive();
+    for (name, bits) in [("gemma3", 32), ("mistral", 32), ("qwen3", 32)] {
+        let path = root().join("e2e/fixtures/models").join(name);
+        let shape = ModelDir::inspect(&path).unwrap().shape;
+        let model = load(path.as_str());
+        for chunk in [1, 100, 300] {
+            let mut cache = model.new_cache();
+            let ids: Vec<u32> = (0..600).map(|index| 3 + index % 250).collect();
+            for part in ids.chunks(chunk) {
+                model.prefill(&tokens(part), &mut cache).unwrap();
+                let held = u32::try_from(cache.offset()).unwrap();
+                let reserved = cache_bytes(&shape.config.dimensions, held, KvBits::new(bits));
+                assert!(
+                    cache.bytes() as u64 <= reserved.0,
+                    "{name}: {held} tokens in chunks of {chunk}"
+                );
+            }
+        }
+    }
+}
+
 /// One row of a batch, beside the same sequence alone.
 struct Row {
     token: u32,
@@ -171,7 +240,7 @@ fn a_batch_gives_each_row_the_bits_it_has_alone() {
     if !on_cpu() {
         return;
     }
-    let mut models: Vec<String> = cases().into_iter().map(|case| case.model).collect();
+    let mut models: Vec<String> = mlx_lm().into_iter().map(|case| case.model).collect();
     models.dedup();
     for name in models {
         let model = load(&name);

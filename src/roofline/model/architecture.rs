@@ -1,0 +1,117 @@
+//! The families that the engine runs, by the `model_type` of their `config.json`, and what follows from the name alone.
+
+use std::fmt;
+
+/// A family of models that the engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Architecture {
+    Gemma3Text,
+    Glm4,
+    Llama,
+    Mistral,
+    Olmo2,
+    Phi3,
+    Qwen2,
+    Qwen3,
+    SmolLm3,
+}
+
+impl Architecture {
+    /// Sorted by name.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Gemma3Text,
+        Self::Glm4,
+        Self::Llama,
+        Self::Mistral,
+        Self::Olmo2,
+        Self::Phi3,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::SmolLm3,
+    ];
+
+    /// The `model_type` of config.json.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Gemma3Text => "gemma3_text",
+            Self::Glm4 => "glm4",
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Olmo2 => "olmo2",
+            Self::Phi3 => "phi3",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::SmolLm3 => "smollm3",
+        }
+    }
+
+    pub(super) fn parse(model_type: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == model_type)
+    }
+
+    /// All of them, for messages.
+    pub(super) fn names() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
+    }
+
+    /// The norms of a block.
+    pub(super) fn block_norms(self) -> BlockNorms {
+        match self {
+            Self::Llama | Self::Mistral | Self::Phi3 | Self::Qwen2 | Self::Qwen3 | Self::SmolLm3 => {
+                BlockNorms {
+                    before_attention: Some("input_layernorm"),
+                    after_attention: None,
+                    before_feed_forward: Some("post_attention_layernorm"),
+                    after_feed_forward: None,
+                }
+            }
+            Self::Olmo2 => BlockNorms {
+                before_attention: None,
+                after_attention: Some("post_attention_layernorm"),
+                before_feed_forward: None,
+                after_feed_forward: Some("post_feedforward_layernorm"),
+            },
+            Self::Gemma3Text => BlockNorms {
+                before_attention: Some("input_layernorm"),
+                after_attention: Some("post_attention_layernorm"),
+                before_feed_forward: Some("pre_feedforward_layernorm"),
+                after_feed_forward: Some("post_feedforward_layernorm"),
+            },
+            Self::Glm4 => BlockNorms {
+                before_attention: Some("input_layernorm"),
+                after_attention: Some("post_self_attn_layernorm"),
+                before_feed_forward: Some("post_attention_layernorm"),
+                after_feed_forward: Some("post_mlp_layernorm"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which norms a block has, by the names of their modules: before attention and feed-forward, and after them, on what is
+/// added to the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockNorms {
+    pub(crate) before_attention: Option<&'static str>,
+    pub(crate) after_attention: Option<&'static str>,
+    pub(crate) before_feed_forward: Option<&'static str>,
+    pub(crate) after_feed_forward: Option<&'static str>,
+}
+
+impl BlockNorms {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        [
+            self.before_attention,
+            self.after_attention,
+            self.before_feed_forward,
+            self.after_feed_forward,
+        ]
+        .into_iter()
+        .flatten()
+    }
+}

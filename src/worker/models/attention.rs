@@ -1,0 +1,181 @@
+//! Softmax attention with grouped queries over a sequence's cache.
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+use mlx_rs::fast::scaled_dot_product_attention;
+use mlx_rs::ops::{concatenate, split_at_indices, split_equal};
+
+use super::cache::LayerRows;
+use super::linear::Linear;
+use super::mask::Masks;
+use super::norm::RmsNorm;
+use super::rope::RotaryEmbedding;
+use crate::mlx::load::{LoadError, Weights};
+use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::model::{AttentionConfig, QueryKeyNorm};
+
+/// Query, key and value projection.
+#[derive(Debug)]
+enum Projections {
+    Split {
+        query: Linear,
+        key: Linear,
+        value: Linear,
+    },
+    /// Where keys and values begin in what one matrix makes.
+    Fused { all: Linear, at: [i32; 2] },
+}
+
+impl Projections {
+    fn apply(&self, x: &Array) -> Result<(Array, Array, Array)> {
+        match self {
+            Self::Split { query, key, value } => Ok((query.apply(x)?, key.apply(x)?, value.apply(x)?)),
+            Self::Fused { all, at } => {
+                let mut parts = split_at_indices(all.apply(x)?, at, -1)?.into_iter();
+                let mut next = || parts.next().expect("two cuts make three parts");
+                Ok((next(), next(), next()))
+            }
+        }
+    }
+
+    fn linears(&self) -> Vec<&Linear> {
+        match self {
+            Self::Split { query, key, value } => vec![query, key, value],
+            Self::Fused { all, .. } => vec![all],
+        }
+    }
+}
+
+/// Norms of query and key, before they are rotated.
+#[derive(Debug)]
+enum Norms {
+    None,
+    Head { query: RmsNorm, key: RmsNorm },
+    Full { query: RmsNorm, key: RmsNorm },
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    heads: i32,
+    kv_heads: i32,
+    scale: f32,
+    window: Option<i32>,
+    projections: Projections,
+    norms: Norms,
+    rope: Option<RotaryEmbedding>,
+    output: Linear,
+}
+
+impl Attention {
+    pub(crate) fn load(
+        module: &str,
+        config: &AttentionConfig,
+        rope: Option<RotaryEmbedding>,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        let mut linear = |part: &str, bias| Linear::load(&format!("{module}.{part}"), bias, shape, weights);
+        let projections = if config.fused {
+            let (query, key_value) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+            Projections::Fused {
+                all: linear("qkv_proj", config.qkv_bias)?,
+                at: [query.cast_signed(), (query + key_value).cast_signed()],
+            }
+        } else {
+            Projections::Split {
+                query: linear("q_proj", config.qkv_bias)?,
+                key: linear("k_proj", config.qkv_bias)?,
+                value: linear("v_proj", config.qkv_bias)?,
+            }
+        };
+        let output = linear("o_proj", config.output_bias)?;
+        let mut norm = |part: &str| RmsNorm::load(&format!("{module}.{part}.weight"), &shape.config, weights);
+        let norms = match config.query_key_norm {
+            QueryKeyNorm::None => Norms::None,
+            QueryKeyNorm::Head => Norms::Head {
+                query: norm("q_norm")?,
+                key: norm("k_norm")?,
+            },
+            QueryKeyNorm::Full => Norms::Full {
+                query: norm("q_norm")?,
+                key: norm("k_norm")?,
+            },
+        };
+        Ok(Self {
+            heads: config.heads.cast_signed(),
+            kv_heads: config.kv_heads.cast_signed(),
+            scale: config.scale,
+            window: config.window.map(u32::cast_signed),
+            projections,
+            norms,
+            rope,
+            output,
+        })
+    }
+
+    pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
+        let (batch, tokens) = (x.dim(0), x.dim(1));
+        let (mut queries, mut keys, values) = self.projections.apply(x)?;
+        if let Norms::Full { query, key } = &self.norms {
+            (queries, keys) = (query.apply(&queries)?, key.apply(&keys)?);
+        }
+        let split = |projected: Array, heads: i32| projected.reshape(&[batch, tokens, heads, -1]);
+        let mut queries = split(queries, self.heads)?;
+        let mut keys = split(keys, self.kv_heads)?;
+        let values = split(values, self.kv_heads)?;
+        if let Norms::Head { query, key } = &self.norms {
+            (queries, keys) = (query.apply(&queries)?, key.apply(&keys)?);
+        }
+        let by_head = |array: &Array| array.transpose_axes(&[0, 2, 1, 3]);
+        let (mut queries, mut keys, values) = (by_head(&queries)?, by_head(&keys)?, by_head(&values)?);
+        let attended = match rows {
+            LayerRows::One { cache, offset } => {
+                if let Some(rope) = &self.rope {
+                    (queries, keys) = (rope.apply(&queries, offset)?, rope.apply(&keys, offset)?);
+                }
+                let (keys, values) = cache.update(offset, &keys, &values)?;
+                let mask = masks.mask(tokens, keys.dim(2), self.window)?;
+                scaled_dot_product_attention(queries, keys, values, self.scale, mask, None)?
+            }
+            LayerRows::Many {
+                caches,
+                offsets,
+                positions,
+            } => {
+                if let Some(rope) = &self.rope {
+                    (queries, keys) = (
+                        rope.apply_at(&queries, positions)?,
+                        rope.apply_at(&keys, positions)?,
+                    );
+                }
+                let each = |array: &Array| split_equal(array, batch, 0);
+                let (queries, keys, values) = (each(&queries)?, each(&keys)?, each(&values)?);
+                // Row by row, over contiguous keys of its own: the same kernels on the same values as alone, hence the
+                // same bits, whatever else is in the batch; and a row that joins or leaves moves nobody's cache.
+                let projected = queries.into_iter().zip(keys.iter().zip(&values));
+                let attended = caches.into_iter().zip(offsets).zip(projected).map(
+                    |((cache, offset), (query, (key, value)))| {
+                        let (keys, values) = cache.update(*offset, key, value)?;
+                        scaled_dot_product_attention(query, keys, values, self.scale, None, None)
+                    },
+                );
+                concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
+            }
+        };
+        let merged = by_head(&attended)?.reshape(&[batch, tokens, -1])?;
+        self.output.apply(&merged)
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        let linears = self.projections.linears().into_iter().chain([&self.output]);
+        let mut arrays: Vec<&Array> = linears.flat_map(Linear::arrays).collect();
+        match &self.norms {
+            Norms::None => {}
+            Norms::Head { query, key } | Norms::Full { query, key } => {
+                arrays.extend([query.array(), key.array()]);
+            }
+        }
+        arrays
+    }
+}

@@ -1,0 +1,124 @@
+//! Dense gated blocks: a gate through an activation, times up, through down.
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+use mlx_rs::ops::{add, multiply, power, sigmoid, split_equal, tanh};
+
+use super::linear::Linear;
+use crate::mlx::load::{LoadError, Weights};
+use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::model::{Activation, FeedForwardConfig};
+
+/// What the gate goes through, with its constants on the device.
+#[derive(Debug)]
+pub(crate) enum Gate {
+    Silu,
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
+    GeluTanh {
+        half: Array,
+        one: Array,
+        three: Array,
+        cubic: Array,
+        root: Array,
+    },
+}
+
+impl Gate {
+    pub(crate) fn new(activation: Activation, weights: &Weights) -> std::result::Result<Self, LoadError> {
+        let constant = |value: f64| {
+            weights
+                .constant(value as f32)
+                .map_err(|err| LoadError::Evaluate { err })
+        };
+        Ok(match activation {
+            Activation::Silu => Self::Silu,
+            Activation::GeluTanh => Self::GeluTanh {
+                half: constant(0.5)?,
+                one: constant(1.0)?,
+                three: constant(3.0)?,
+                cubic: constant(0.044_715)?,
+                root: constant((2.0 / std::f64::consts::PI).sqrt())?,
+            },
+        })
+    }
+
+    pub(crate) fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
+        match self {
+            Self::Silu => multiply(multiply(gate, sigmoid(gate)?)?, up),
+            Self::GeluTanh {
+                half,
+                one,
+                three,
+                cubic,
+                root,
+            } => {
+                let bent = add(gate, multiply(cubic, power(gate, three)?)?)?;
+                let share = add(one, tanh(multiply(root, bent)?)?)?;
+                multiply(multiply(multiply(half, gate)?, share)?, up)
+            }
+        }
+    }
+}
+
+/// Gate and up projection.
+#[derive(Debug)]
+enum Inputs {
+    Split { gate: Linear, up: Linear },
+    Fused(Linear),
+}
+
+/// A dense gated block.
+#[derive(Debug)]
+pub(crate) struct FeedForward {
+    inputs: Inputs,
+    gate: Gate,
+    down: Linear,
+}
+
+impl FeedForward {
+    pub(crate) fn load(
+        module: &str,
+        config: &FeedForwardConfig,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        let gate = Gate::new(config.activation, weights)?;
+        let mut linear = |part: &str| Linear::load(&format!("{module}.{part}"), config.bias, shape, weights);
+        let inputs = if config.fused {
+            Inputs::Fused(linear("gate_up_proj")?)
+        } else {
+            Inputs::Split {
+                gate: linear("gate_proj")?,
+                up: linear("up_proj")?,
+            }
+        };
+        Ok(Self {
+            inputs,
+            gate,
+            down: linear("down_proj")?,
+        })
+    }
+
+    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
+        let activated = match &self.inputs {
+            Inputs::Split { gate, up } => self.gate.apply(&gate.apply(x)?, &up.apply(x)?)?,
+            Inputs::Fused(both) => {
+                let halves = split_equal(both.apply(x)?, 2, -1)?;
+                self.gate.apply(&halves[0], &halves[1])?
+            }
+        };
+        self.down.apply(&activated)
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        let inputs = match &self.inputs {
+            Inputs::Split { gate, up } => vec![gate, up],
+            Inputs::Fused(both) => vec![both],
+        };
+        inputs
+            .into_iter()
+            .chain([&self.down])
+            .flat_map(Linear::arrays)
+            .collect()
+    }
+}
