@@ -15,5 +15,6 @@ mod measure;
 mod openai;
 mod plan;
 mod silence;
+mod soak;
 mod story;
 mod up;

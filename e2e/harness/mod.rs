@@ -13,7 +13,7 @@ mod process;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
-pub(crate) use http::Http;
+pub(crate) use http::{Answer, Http};
 pub(crate) use kubectl::Kubectl;
 pub(crate) use process::{Process, descendants, kill_9, processes_with};
 

@@ -9,6 +9,7 @@ mod console;
 mod fit_roofline;
 mod generate;
 mod setup;
+mod soak;
 mod test;
 mod up;
 
@@ -27,6 +28,7 @@ usage: cargo xtask VERB
   test [--only NAME]... every check, or those named
   chaos [--seeds N] [--from SEED]
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
+  soak [--requests N]   the e2e test that sends one worker mixed, broken and abandoned requests, N (10,000) of them
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
   bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
@@ -52,6 +54,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
+        ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},
         ["help" | "-h" | "--help"] => {
