@@ -2,6 +2,7 @@
 //! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
 
 mod fields;
+mod logprobs;
 mod options;
 mod prompt;
 mod sampling;
@@ -69,26 +70,19 @@ const UNSERVED: &[&str] = &[
     "audio",
     "best_of",
     "echo",
-    "frequency_penalty",
     "function_call",
     "functions",
-    "logit_bias",
-    "logprobs",
-    "min_p",
     "modalities",
     "prediction",
-    "presence_penalty",
-    "repetition_penalty",
     "response_format",
     "suffix",
-    "top_logprobs",
     "verbosity",
     "web_search_options",
 ];
 
 impl ChatRequest {
     /// Parameters of this endpoint alone.
-    const NAMES: &[&str] = &["max_completion_tokens"];
+    const NAMES: &[&str] = &["logprobs", "max_completion_tokens", "top_logprobs"];
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let Body {
@@ -102,6 +96,7 @@ impl ChatRequest {
         if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
             options.max_tokens = Some(max_tokens);
         }
+        options.logprobs = logprobs::of_chat(&fields)?;
         Ok(Self {
             model: parse_model(&fields)?,
             messages: message::parse(messages)?,
@@ -119,7 +114,7 @@ impl ChatRequest {
 
 impl TextRequest {
     /// Parameters of this endpoint alone.
-    const NAMES: &[&str] = &["prompt"];
+    const NAMES: &[&str] = &["logprobs", "prompt"];
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let Body {
@@ -139,11 +134,13 @@ impl TextRequest {
         }
         check_parameters(&fields, &[Self::NAMES])?;
         let prompts = Prompt::parse_all(&fields, "prompt", MAX_COMPLETIONS)?;
+        let mut options = Options::parse(&fields)?;
+        options.logprobs = logprobs::of_text(&fields)?;
         Ok(Self {
             model: parse_model(&fields)?,
             n: parse_n(&fields, prompts.len())?,
             prompts,
-            options: Options::parse(&fields)?,
+            options,
         })
     }
 }
@@ -217,16 +214,12 @@ fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match (name, value) {
         (_, Value::Null) => true,
-        ("best_of" | "repetition_penalty", Value::Number(number)) => number.as_f64() == Some(1.0),
-        ("frequency_penalty" | "presence_penalty" | "min_p" | "top_logprobs", Value::Number(number)) => {
-            number.as_f64() == Some(0.0)
-        }
-        ("echo" | "logprobs", Value::Bool(asked)) => !asked,
+        ("best_of", Value::Number(number)) => number.as_f64() == Some(1.0),
+        ("echo", Value::Bool(asked)) => !asked,
         ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
-        ("logit_bias", Value::Object(map)) => map.is_empty(),
         ("response_format", Value::Object(format)) => {
             format.get("type").is_some_and(|kind| kind == "text") && format.len() == 1
         }

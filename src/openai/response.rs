@@ -1,6 +1,10 @@
 //! Response bodies of chat completions, completions and models, whole and streamed.
 
+pub(crate) mod logprobs;
+
 use serde::Serialize;
+
+use self::logprobs::{ChatLogprobs, TextLogprobs};
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -81,7 +85,7 @@ pub(crate) struct ChatCompletion<'a> {
 pub(crate) struct ChatChoice {
     pub(crate) index: usize,
     pub(crate) message: AssistantMessage,
-    pub(crate) logprobs: (),
+    pub(crate) logprobs: Option<ChatLogprobs>,
     pub(crate) finish_reason: FinishReason,
 }
 
@@ -185,11 +189,16 @@ impl CalledTool {
 }
 
 impl ChatChoice {
-    pub(crate) fn new(index: usize, message: AssistantMessage, finish_reason: FinishReason) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        message: AssistantMessage,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: FinishReason,
+    ) -> Self {
         Self {
             index,
             message,
-            logprobs: (),
+            logprobs,
             finish_reason,
         }
     }
@@ -210,7 +219,7 @@ pub(crate) struct ChatChunk<'a> {
 pub(crate) struct ChatChunkChoice {
     pub(crate) index: usize,
     pub(crate) delta: Delta,
-    pub(crate) logprobs: (),
+    pub(crate) logprobs: Option<ChatLogprobs>,
     pub(crate) finish_reason: Option<FinishReason>,
 }
 
@@ -239,7 +248,7 @@ pub(crate) struct TextCompletion<'a> {
 pub(crate) struct TextChoice {
     pub(crate) index: usize,
     pub(crate) text: String,
-    pub(crate) logprobs: (),
+    pub(crate) logprobs: Option<TextLogprobs>,
     pub(crate) finish_reason: Option<FinishReason>,
 }
 
@@ -277,6 +286,7 @@ mod tests {
             choices: vec![ChatChoice::new(
                 0,
                 AssistantMessage::new("hi".to_owned(), String::new(), Vec::new()),
+                None,
                 FinishReason::Stop,
             )],
             usage: Usage::new(3, 2).with_cached_tokens(1),

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::roofline::fields::token_ids;
 
+/// Stands for a space at the beginning of a word.
+const METASPACE: char = '\u{2581}';
+
 /// A model's tokenizer. Immutable: one is shared by all requests.
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -18,6 +21,10 @@ pub(crate) struct Tokenizer {
     special_ids: HashSet<u32>,
     /// Bytes of GPT-2's alphabet, where the decoder uses it.
     byte_of: Option<HashMap<char, u8>>,
+    /// The decoder writes U+2581 as a space.
+    has_metaspace: bool,
+    /// The decoder writes tokens like `<0x0A>` as bytes.
+    has_byte_fallback: bool,
 }
 
 impl fmt::Debug for Tokenizer {
@@ -114,7 +121,11 @@ impl Tokenizer {
             Some(tokenizers::DecoderWrapper::ByteLevel(_))
         )
         .then(byte_alphabet);
+        // Decoders are nested in many ways.
+        let decoder = serde_json::to_string(&inner.get_decoder()).unwrap_or_default();
         Ok(Self {
+            has_metaspace: decoder.contains(METASPACE),
+            has_byte_fallback: decoder.contains("ByteFallback"),
             inner,
             bos_token,
             eos_token,
@@ -145,6 +156,28 @@ impl Tokenizer {
             .map(|c| byte_of.get(&c).copied())
             .collect::<Option<Vec<u8>>>()
             .unwrap_or(text.into_bytes())
+    }
+
+    /// What a token by itself stands for, special ones spelled out; nothing for one that the tokenizer does not know.
+    pub(crate) fn spelled(&self, token: u32) -> Vec<u8> {
+        let Some(text) = self.inner.id_to_token(token) else {
+            return Vec::new();
+        };
+        if self.special_ids.contains(&token) {
+            return text.into_bytes();
+        }
+        if self.is_byte_level() {
+            return self.token_bytes(token);
+        }
+        if self.has_byte_fallback
+            && let Some(byte) = fallback_byte(&text)
+        {
+            return vec![byte];
+        }
+        if self.has_metaspace {
+            return text.replace(METASPACE, " ").into_bytes();
+        }
+        text.into_bytes()
     }
 
     /// A token that the model has no embedding for would be an engine error in the middle of a request.
@@ -215,6 +248,12 @@ impl Tokenizer {
     pub(crate) fn eos_token(&self) -> Option<&str> {
         self.eos_token.as_deref()
     }
+}
+
+/// The byte that sentencepiece writes as `<0x0A>`.
+fn fallback_byte(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
 /// GPT-2's alphabet: a printable Latin-1 byte is its own character, the others follow from U+0100 on.

@@ -2,7 +2,8 @@
 
 use uuid::Uuid;
 
-use super::sequence::Spoken;
+use super::event::Piece;
+use crate::openai::response::logprobs::ChatLogprobs;
 use crate::openai::response::{AssistantMessage, CalledTool, ChatChoice, Delta, FinishReason, Reasoning};
 use crate::text::answer::{AnswerParser, Part};
 use crate::text::tool_calls::ToolCall;
@@ -17,11 +18,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn read(mut parser: AnswerParser, said: &[Spoken]) -> Self {
+    pub(crate) fn read(mut parser: AnswerParser, said: &[Piece]) -> Self {
         let (mut content, mut reasoning, mut tool_calls) = (String::new(), String::new(), Vec::new());
         let mut parts: Vec<Part> = said
             .iter()
-            .flat_map(|spoken| parser.push(&spoken.text, spoken.tokens))
+            .flat_map(|piece| parser.push(&piece.text, piece.tokens))
             .collect();
         parts.extend(parser.finish());
         for part in parts {
@@ -39,10 +40,15 @@ impl Answer {
         }
     }
 
-    pub(crate) fn into_choice(self, index: usize, ended: FinishReason) -> ChatChoice {
+    pub(crate) fn into_choice(
+        self,
+        index: usize,
+        logprobs: Option<ChatLogprobs>,
+        ended: FinishReason,
+    ) -> ChatChoice {
         let reason = finish_reason(ended, !self.tool_calls.is_empty());
         let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
-        ChatChoice::new(index, message, reason)
+        ChatChoice::new(index, message, logprobs, reason)
     }
 }
 
@@ -58,8 +64,8 @@ impl StreamedAnswer {
         Self { parser, calls: 0 }
     }
 
-    pub(crate) fn push(&mut self, spoken: &Spoken) -> Vec<Delta> {
-        let parts = self.parser.push(&spoken.text, spoken.tokens);
+    pub(crate) fn push(&mut self, piece: &Piece) -> Vec<Delta> {
+        let parts = self.parser.push(&piece.text, piece.tokens);
         self.deltas(parts)
     }
 

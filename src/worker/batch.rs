@@ -1,13 +1,15 @@
 //! The rows that decode together: one forward pass gives each its next token. A pass is submitted before the tokens of
 //! the one before are read, so that the device computes while this program handles them.
 
+use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, transforms};
 
+use super::choice::Choice;
+use super::logprobs::{Logprobs, TokenLogprobs};
 use super::models::{Decoder, KvCache};
-use super::sampler::{Draw, sample};
+use super::sampler::Draw;
 use super::schedule::RequestId;
 use super::sequence::{Sequence, StepError};
 
@@ -16,6 +18,7 @@ use super::sequence::{Sequence, StepError};
 struct Flight {
     /// One for each row.
     tokens: Array,
+    logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
 }
 
@@ -24,6 +27,8 @@ struct Flight {
 pub(crate) struct Landed {
     pub(crate) id: RequestId,
     pub(crate) token: std::result::Result<u32, StepError>,
+    /// The token's, where the request asks for them.
+    pub(crate) logprobs: Option<TokenLogprobs>,
     /// Rows of the pass that chose it.
     pub(crate) rows: usize,
 }
@@ -40,10 +45,11 @@ impl Batch {
         self.flights.is_empty()
     }
 
-    /// A sequence joins with the token that its prompt led to, `[1]`; its cache stays where it is.
-    pub(crate) fn join(&mut self, id: RequestId, token: Array) {
+    /// A sequence joins with the token that its prompt led to; its cache stays where it is.
+    pub(crate) fn join(&mut self, id: RequestId, first: Choice) {
         self.flights.push(Flight {
-            tokens: token,
+            tokens: first.tokens,
+            logprobs: first.logprobs,
             rows: vec![id],
         });
     }
@@ -119,6 +125,7 @@ fn failed(id: RequestId, err: mlx_rs::error::Exception) -> Landed {
     Landed {
         id,
         token: Err(StepError::Engine(err)),
+        logprobs: None,
         rows: 1,
     }
 }
@@ -140,26 +147,29 @@ fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
 /// Submits one token of each row. After an error the rows are as before.
 fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Flight> {
     let before: Vec<i32> = rows.iter().map(|row| row.cache().offset()).collect();
-    let draws: Vec<Draw> = rows.iter().map(|row| row.draw()).collect();
     let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
-    let submit = |caches: &mut [&mut KvCache]| {
-        let chosen = sample(&model.decode(tokens, caches)?, &draws)?;
-        transforms::async_eval([&chosen])?;
-        Ok(chosen)
+    let logits = model.decode(tokens, &mut caches);
+    let submit = |logits: Array| {
+        let draws: Vec<Draw<'_>> = rows.iter().map(|row| row.draw()).collect();
+        Choice::submit(&logits, &draws)
     };
-    match submit(&mut caches) {
-        Ok(tokens) => {
+    match logits.and_then(submit) {
+        Ok(choice) => {
             for row in rows.iter_mut() {
                 row.chose();
             }
+            for (row, adjustment) in choice.adjustments {
+                rows[row].adjust(adjustment);
+            }
             Ok(Flight {
-                tokens,
+                tokens: choice.tokens,
+                logprobs: choice.logprobs,
                 rows: rows.iter().map(|row| row.id()).collect(),
             })
         }
         Err(err) => {
-            for (cache, tokens) in caches.into_iter().zip(before) {
-                cache.truncate(tokens);
+            for (row, tokens) in rows.iter_mut().zip(before) {
+                row.cache_mut().truncate(tokens);
             }
             Err(err)
         }
@@ -171,17 +181,22 @@ fn read(flight: Flight) -> Vec<Landed> {
     let landed = |id, token| Landed {
         id,
         token,
+        logprobs: None,
         rows: count,
     };
-    match flight.tokens.to_vec_exact::<u32>() {
-        Ok(tokens) => flight
-            .rows
-            .into_iter()
-            .zip(tokens)
-            .map(|(id, token)| landed(id, Ok(token)))
-            .collect(),
+    let tokens = flight.tokens.to_vec_exact::<u32>().map_err(|err| err.to_string());
+    let logprobs = flight.logprobs.as_ref().map_or(Ok(Vec::new()), Logprobs::read);
+    match tokens.and_then(|tokens| Ok((tokens, logprobs?))) {
+        Ok((tokens, logprobs)) => {
+            let rows = flight.rows.into_iter().zip(tokens);
+            let mut all: Vec<Landed> = rows.map(|(id, token)| landed(id, Ok(token))).collect();
+            for (row, logprobs) in logprobs {
+                all[row].logprobs = Some(logprobs);
+            }
+            all
+        }
         Err(err) => {
-            let error = |id| landed(id, Err(StepError::Read(err.to_string())));
+            let error = |id| landed(id, Err(StepError::Read(err.clone())));
             flight.rows.into_iter().map(error).collect()
         }
     }

@@ -8,9 +8,9 @@ use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 
 use super::engine::{Engine, EngineConfig, EngineError};
+use super::event::Event;
 use super::metrics::WorkerMetrics;
 use super::prompt::{Chat, Prompter};
-use super::sequence::Event;
 use super::{WorkerError, context_tokens};
 use crate::clock::Clock;
 use crate::error::Chain;
@@ -112,7 +112,7 @@ impl BareEngine {
         let (mut text, mut first) = (String::new(), None);
         let done = loop {
             match completion.events.blocking_recv() {
-                Some(Event::Text(more)) => {
+                Some(Event::Piece(more)) => {
                     first.get_or_insert_with(|| self.clock.instant());
                     text.push_str(&more.text);
                 }

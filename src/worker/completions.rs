@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use super::answers::Answer;
 use super::engine::{Completion, SubmitError};
+use super::event::{Done, Event, Piece, Score};
 use super::prompt::{Chat, ValidChat, ValidRequest};
-use super::sequence::{Done, Event, Spoken};
+use super::scores;
 use super::server::{App, MAX_BODY_BYTES};
 use super::stream::{self, Chunks};
 use crate::openai::ApiError;
@@ -56,15 +57,19 @@ pub(crate) async fn chat(
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
     }
-    let (texts, usage) = collect(submitted).await?;
+    let (answers, usage) = collect(submitted).await?;
     let envelope = envelope(&app, "chatcmpl", "chat.completion");
+    let tokenizer = app.prompter.tokenizer();
     let mut reasoning_tokens = 0;
-    let choice = |(index, (text, done)): (usize, (Vec<Spoken>, Done))| {
-        let message = Answer::read(answer.clone(), &text);
+    let choice = |(index, (pieces, done)): (usize, (Vec<Piece>, Done))| {
+        let message = Answer::read(answer.clone(), &pieces);
         reasoning_tokens += message.reasoning_tokens;
-        message.into_choice(index, done.reason)
+        let logprobs = options
+            .logprobs
+            .map(|_| scores::of_chat(tokenizer, all_scores(&pieces)));
+        message.into_choice(index, logprobs, done.reason)
     };
-    let choices = texts.into_iter().enumerate().map(choice).collect();
+    let choices = answers.into_iter().enumerate().map(choice).collect();
     let usage = usage.with_reasoning_tokens(reasoning_tokens);
     Ok(Json(ChatCompletion {
         envelope: &envelope,
@@ -99,15 +104,18 @@ pub(crate) async fn text(
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
     }
-    let (texts, usage) = collect(submitted).await?;
-    let choice = |(index, (text, done)): (usize, (Vec<Spoken>, Done))| TextChoice {
+    let (answers, usage) = collect(submitted).await?;
+    let tokenizer = app.prompter.tokenizer();
+    let choice = |(index, (pieces, done)): (usize, (Vec<Piece>, Done))| TextChoice {
         index,
-        text: text.into_iter().map(|spoken| spoken.text).collect(),
-        logprobs: (),
+        logprobs: options
+            .logprobs
+            .map(|_| scores::of_text(tokenizer, all_scores(&pieces), 0)),
+        text: pieces.into_iter().map(|piece| piece.text).collect(),
         finish_reason: Some(done.reason),
     };
     let envelope = envelope(&app, "cmpl", "text_completion");
-    let choices = texts.into_iter().enumerate().map(choice).collect();
+    let choices = answers.into_iter().enumerate().map(choice).collect();
     Ok(Json(TextCompletion {
         envelope: &envelope,
         choices,
@@ -191,30 +199,34 @@ fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
 }
 
 /// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
-async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Spoken>, Done)>, Usage), ApiError> {
+async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Done)>, Usage), ApiError> {
     let Submitted {
         completions,
         prompt_tokens,
         choices_per_prompt,
     } = submitted;
-    let mut texts = Vec::with_capacity(completions.len());
+    let mut answers = Vec::with_capacity(completions.len());
     for mut completion in completions {
-        let mut text = Vec::new();
+        let mut pieces = Vec::new();
         let done = loop {
             match completion.events.recv().await {
-                Some(Event::Text(more)) => text.push(more),
+                Some(Event::Piece(piece)) => pieces.push(piece),
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
                 None => return Err(ApiError::server_error(ENGINE_ENDED)),
             }
         };
-        texts.push((text, done));
+        answers.push((pieces, done));
     }
-    let completion_tokens = texts.iter().map(|(_, done)| done.completion_tokens).sum();
-    let prompts = texts.iter().step_by(choices_per_prompt);
+    let completion_tokens = answers.iter().map(|(_, done)| done.completion_tokens).sum();
+    let prompts = answers.iter().step_by(choices_per_prompt);
     let cached_tokens = prompts.map(|(_, done)| done.cached_tokens).sum();
     let usage = Usage::new(prompt_tokens, completion_tokens).with_cached_tokens(cached_tokens);
-    Ok((texts, usage))
+    Ok((answers, usage))
+}
+
+fn all_scores(pieces: &[Piece]) -> impl Iterator<Item = &Score> {
+    pieces.iter().flat_map(|piece| &piece.scores)
 }
 
 fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Submitted) -> Response {
@@ -222,5 +234,6 @@ fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Su
         Chunks::Chat(_) => envelope(app, "chatcmpl", "chat.completion.chunk"),
         Chunks::Text => envelope(app, "cmpl", "text_completion"),
     };
-    stream::response(chunks, envelope, options.include_usage, submitted)
+    let logprobs_by = options.logprobs.map(|_| Arc::clone(&app.prompter));
+    stream::response(chunks, envelope, options.include_usage, logprobs_by, submitted)
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::batch::{Batch, Landed};
+use super::event::{Done, Event};
 use super::kv_budget::{KvBudget, NoRoom};
 use super::kv_memory::KvMemory;
 use super::metrics::{Outcome, StepPart, WorkerMetrics};
@@ -21,7 +22,7 @@ use super::models::Decoder;
 use super::prefix_cache::{Keep, PrefixCache};
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
-use super::sequence::{Done, Event, Job, Queued, Sequence, StepError, token_row};
+use super::sequence::{Job, Queued, Sequence, StepError, token_row};
 use super::state::{EngineState, Sample};
 use crate::clock::Clock;
 use crate::host::Host;
@@ -102,7 +103,7 @@ pub(crate) struct Engine {
 /// What the thread is told.
 #[derive(Debug)]
 enum Command {
-    Run(Job),
+    Run(Box<Job>),
     /// See whether to go on.
     Wake,
     /// Fail as native code or a bug of ours would.
@@ -177,7 +178,7 @@ impl Engine {
             events: events_tx,
             submitted: self.clock.instant(),
         };
-        match self.commands.try_send(Command::Run(job)) {
+        match self.commands.try_send(Command::Run(Box::new(job))) {
             Ok(()) => Ok(Completion {
                 events: events_rx,
                 place,
@@ -346,7 +347,7 @@ impl EngineThread {
                     id: RequestId(self.next_id),
                     bytes: kv.request_bytes(tokens),
                     overtaken: 0,
-                    job,
+                    job: *job,
                 });
                 self.next_id += 1;
             }
@@ -438,7 +439,13 @@ impl EngineThread {
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
         self.pace.saw_step(computed - begin);
-        for Landed { id, token, rows } in landed {
+        for Landed {
+            id,
+            token,
+            logprobs,
+            rows,
+        } in landed
+        {
             // A row that ended or was cancelled while its token was on the way.
             let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
                 continue;
@@ -446,8 +453,9 @@ impl EngineThread {
             let tokenizer = self.config.prompter.tokenizer();
             let clock = &self.config.clock;
             self.config.metrics.batched(rows);
-            let taken =
-                token.and_then(|token| self.active[index].take(token, rows, tokenizer, || clock.instant()));
+            let taken = token.and_then(|token| {
+                self.active[index].take(token, logprobs, rows, tokenizer, || clock.instant())
+            });
             if let Some(outcome) = taken.transpose() {
                 let sequence = self.active.remove(index);
                 let computed = outcome.is_ok();

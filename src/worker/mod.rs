@@ -3,23 +3,29 @@
 //! Inputs: a model directory and an address. Tasks: the engine's thread and the HTTP server. It ends when it is told
 //! to, after the requests under way, or when the engine does.
 
+mod adjustment;
 mod answers;
 mod batch;
 pub(crate) mod bench;
+mod choice;
 mod completions;
 mod engine;
+mod event;
 mod kv_budget;
 mod kv_memory;
+mod logprobs;
 mod metrics;
 mod models;
 mod prefix_cache;
 mod prompt;
 mod sampler;
 mod schedule;
+mod scores;
 mod sequence;
 mod server;
 mod state;
 mod stream;
+mod transcript;
 
 use std::io;
 use std::net::SocketAddr;

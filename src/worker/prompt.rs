@@ -19,6 +19,7 @@ use crate::text::reasoning::ReasoningMarkers;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
 use crate::text::tokenizer::{Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
+use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
 
 /// The largest published ones are about 35 MB.
@@ -39,6 +40,8 @@ pub(crate) struct ValidRequest {
     /// Special tokens that are text.
     pub(crate) shown_tokens: Arc<[u32]>,
     pub(crate) sampling: Sampling,
+    /// How many of the most probable tokens are told with each token; `None`: no logprobs at all.
+    pub(crate) logprobs: Option<usize>,
     /// Lower goes first.
     pub(crate) priority: i32,
     /// Prefixes are shared only between requests that have the same.
@@ -308,6 +311,16 @@ impl Prompter {
                 ),
             ));
         }
+        let asked = &options.sampling;
+        if let Some(unknown) = asked.logit_bias.keys().find(|token| **token >= self.vocab_size) {
+            return Err(ApiError::invalid_value(
+                "logit_bias",
+                format!(
+                    "'logit_bias' names token {unknown}, but the model's vocabulary ends at {}.",
+                    self.vocab_size - 1
+                ),
+            ));
+        }
         let context_tokens = self.context_tokens();
         if prompt.len() >= context_tokens {
             return Err(ApiError::context_length_exceeded(
@@ -317,7 +330,6 @@ impl Prompter {
             ));
         }
         let room = context_tokens - prompt.len();
-        let asked = &options.sampling;
         Ok(ValidRequest {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,
@@ -327,8 +339,16 @@ impl Prompter {
                 temperature: asked.temperature.unwrap_or(self.defaults.temperature),
                 top_p: asked.top_p.unwrap_or(self.defaults.top_p),
                 top_k: asked.top_k.unwrap_or(self.defaults.top_k),
+                min_p: asked.min_p.unwrap_or(0.0),
+                penalties: Penalties {
+                    bias: asked.logit_bias.clone(),
+                    presence: asked.presence_penalty.unwrap_or(0.0),
+                    frequency: asked.frequency_penalty.unwrap_or(0.0),
+                    repetition: asked.repetition_penalty.unwrap_or(1.0),
+                },
                 seed: asked.seed.unwrap_or_else(rand::random),
             },
+            logprobs: options.logprobs,
             priority: options.priority,
             cache_salt: options.cache_salt.clone(),
         })

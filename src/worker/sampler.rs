@@ -1,6 +1,7 @@
 //! From logits to the next tokens of all rows at once, on the device, so that a step needs no copy of the logits.
 //!
-//! Temperature first, then the `top_k` most probable tokens, then the smallest set that holds `top_p` of what is left.
+//! Temperature first, then the `top_k` most probable tokens, then those at least `min_p` times as probable as the most
+//! probable one, then the smallest set that holds `top_p` of what is left.
 //! A row's random number comes from its seed and step alone, and rows are computed independently: equal requests with
 //! equal seeds give equal text, whatever else is running.
 
@@ -9,11 +10,13 @@ use mlx_rs::ops::indexing::{argmax_axis, take_axis};
 use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
 use mlx_rs::{Array, Dtype, ops};
 
+use super::adjustment::{Adjustment, Penalties};
+
 /// Below this, the most probable token is all that is left, and dividing by it would overflow.
 const MIN_TEMPERATURE: f32 = 1e-5;
 
 /// How one request's tokens are chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sampling {
     /// 0 = always the most probable token.
     pub(crate) temperature: f32,
@@ -21,6 +24,9 @@ pub(crate) struct Sampling {
     pub(crate) top_p: f32,
     /// 0 = no limit.
     pub(crate) top_k: u32,
+    /// 0 = no limit.
+    pub(crate) min_p: f32,
+    pub(crate) penalties: Penalties,
     pub(crate) seed: u64,
 }
 
@@ -36,9 +42,13 @@ impl Sampling {
 }
 
 /// What a row's next token is chosen by.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Draw {
-    pub(crate) sampling: Sampling,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draw<'a> {
+    pub(crate) sampling: &'a Sampling,
+    /// State of what changes the logits before.
+    pub(crate) adjustment: Option<&'a Adjustment>,
+    /// How many of the most probable tokens are asked for; `None`: no logprobs at all.
+    pub(crate) logprobs: Option<usize>,
     /// Tokens chosen before this one.
     pub(crate) step: u64,
 }
@@ -49,21 +59,22 @@ enum Method {
     MostProbable,
     /// Among all tokens.
     Free,
-    /// Among those that `top_k` and `top_p` leave, which takes sorting.
+    /// Among those that `top_k`, `min_p` and `top_p` leave, which takes sorting.
     Limited,
 }
 
-impl Draw {
+impl Draw<'_> {
     fn method(&self, vocabulary: i32) -> Method {
         let Sampling {
             temperature,
             top_p,
             top_k,
+            min_p,
             ..
-        } = self.sampling;
+        } = *self.sampling;
         if temperature < MIN_TEMPERATURE {
             Method::MostProbable
-        } else if top_p < 1.0 || (1..vocabulary.cast_unsigned()).contains(&top_k) {
+        } else if top_p < 1.0 || min_p > 0.0 || (1..vocabulary.cast_unsigned()).contains(&top_k) {
             Method::Limited
         } else {
             Method::Free
@@ -79,7 +90,7 @@ impl Draw {
 }
 
 /// Chooses each row's token from `logits`, `[rows, vocabulary]` in float32; `draws` has an entry per row. Lazy.
-pub(crate) fn sample(logits: &Array, draws: &[Draw]) -> Result<Array> {
+pub(crate) fn sample(logits: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     let vocabulary = logits.dim(-1);
     let methods: Vec<Method> = draws.iter().map(|draw| draw.method(vocabulary)).collect();
     if let Some(first) = methods.first()
@@ -112,7 +123,7 @@ pub(crate) fn indices(rows: &[usize]) -> Array {
 }
 
 /// A value for each row, `[n, 1]`.
-fn column(values: &[f32]) -> Array {
+pub(super) fn column(values: &[f32]) -> Array {
     Array::from_slice(values, &[length(values), 1])
 }
 
@@ -120,13 +131,13 @@ fn length<T>(values: &[T]) -> i32 {
     i32::try_from(values.len()).expect("rows are few")
 }
 
-fn choose(method: Method, logits: &Array, draws: &[Draw]) -> Result<Array> {
+fn choose(method: Method, logits: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     if method == Method::MostProbable {
         return argmax_axis(logits, -1, false);
     }
-    let each = |value: fn(&Draw) -> f32| column(&draws.iter().map(value).collect::<Vec<f32>>());
+    let each = |value: fn(&Draw<'_>) -> f32| column(&draws.iter().map(value).collect::<Vec<f32>>());
     let scaled = logits.divide(each(|draw| draw.sampling.temperature))?;
-    let uniform = each(Draw::uniform);
+    let uniform = each(|draw| draw.uniform());
     if method == Method::Free {
         let probabilities = softmax_axis(&scaled, -1, true)?;
         return first_beyond(&probabilities, &uniform);
@@ -140,19 +151,32 @@ fn choose(method: Method, logits: &Array, draws: &[Draw]) -> Result<Array> {
         .squeeze_axes(&[-1])
 }
 
-/// Probabilities, zero where `top_k` and `top_p` leave a token out. `sorted` is descending; its first entry stays.
-fn limited(sorted: &Array, draws: &[Draw]) -> Result<Array> {
+/// Probabilities, zero where `top_k`, `min_p` and `top_p` leave a token out. `sorted` is descending; its first entry
+/// stays.
+fn limited(sorted: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     let vocabulary = sorted.dim(-1);
     // No vocabulary is too large for single precision to count.
-    let count = |draw: &Draw| match draw.sampling.top_k {
+    let count = |draw: &Draw<'_>| match draw.sampling.top_k {
         0 => f32::INFINITY,
         top_k => top_k as f32,
     };
     let counts = column(&draws.iter().map(count).collect::<Vec<f32>>());
     let rank = ops::arange::<_, f32>(0, vocabulary, None)?;
     let out = Array::from_f32(f32::NEG_INFINITY);
-    let probabilities = softmax_axis(select(rank.lt(counts)?, sorted, out)?, -1, true)?;
-    let share = |draw: &Draw| match draw.sampling.top_p {
+    let mut kept = select(rank.lt(counts)?, sorted, &out)?;
+    if draws.iter().any(|draw| draw.sampling.min_p > 0.0) {
+        // A ratio of probabilities is a difference of logits; for 0 the logarithm is minus infinity: no limit.
+        let least = column(
+            &draws
+                .iter()
+                .map(|draw| draw.sampling.min_p.ln())
+                .collect::<Vec<f32>>(),
+        );
+        let first = take_axis(sorted, Array::from_slice(&[0], &[1]), -1)?;
+        kept = select(sorted.ge(first.add(least)?)?, kept, &out)?;
+    }
+    let probabilities = softmax_axis(kept, -1, true)?;
+    let share = |draw: &Draw<'_>| match draw.sampling.top_p {
         // Adding up in single precision may come to a little more than 1.
         top_p if top_p >= 1.0 => f32::INFINITY,
         // Nothing is before the first entry, so it stays even for 0.
@@ -193,16 +217,10 @@ mod tests {
     use crate::mlx;
 
     fn draw(logits: &[f32], sampling: &Sampling, step: u64) -> u32 {
-        draw_rows(
-            &[logits],
-            &[Draw {
-                sampling: *sampling,
-                step,
-            }],
-        )[0]
+        draw_rows(&[logits], &[free(sampling, step)])[0]
     }
 
-    fn draw_rows(logits: &[&[f32]], draws: &[Draw]) -> Vec<u32> {
+    fn draw_rows(logits: &[&[f32]], draws: &[Draw<'_>]) -> Vec<u32> {
         let shape = [logits.len(), logits[0].len()].map(|size| i32::try_from(size).unwrap());
         sample(&Array::from_slice(&logits.concat(), &shape), draws)
             .unwrap()
@@ -215,7 +233,18 @@ mod tests {
             temperature,
             top_p,
             top_k,
+            min_p: 0.0,
+            penalties: Penalties::default(),
             seed,
+        }
+    }
+
+    fn free(sampling: &Sampling, step: u64) -> Draw<'_> {
+        Draw {
+            sampling,
+            adjustment: None,
+            logprobs: None,
+            step,
         }
     }
 
@@ -244,6 +273,22 @@ mod tests {
             let allowed: BTreeSet<usize> = ranked(&logits).into_iter().take(top_k as usize).collect();
             for step in 0..12 {
                 prop_assert!(allowed.contains(&(draw(&logits, &sampling(1.5, 1.0, top_k, seed), step) as usize)));
+            }
+        }
+
+        #[test]
+        fn min_p_keeps_to_what_is_near_the_most_probable(
+            logits in proptest::collection::vec(-3.0_f32..3.0, 4..40), min_p in 0.01_f32..1.0, seed: u64,
+        ) {
+            let _mlx = mlx::exclusive();
+            let temperature = 1.3;
+            let most = logits.iter().copied().fold(f32::MIN, f32::max);
+            for step in 0..12 {
+                let sampling = Sampling { min_p, ..sampling(temperature, 1.0, 0, seed) };
+                let token = draw(&logits, &sampling, step);
+                let ratio = ((logits[token as usize] - most) / temperature).exp();
+                // A little slack: the sampler compares logarithms in single precision.
+                prop_assert!(ratio >= min_p * 0.9999, "{ratio} of the most probable, {min_p} asked for");
             }
         }
 
@@ -282,16 +327,17 @@ mod tests {
             .collect();
         let mut several = BTreeSet::new();
         for step in 0..20 {
-            let draws: Vec<Draw> = (0..9_u8)
+            let samplings: Vec<Sampling> = (0..9_u8)
                 .map(|row| {
                     let (top_p, top_k) = [(1.0, 0), (0.9, 0), (1.0, 7)][usize::from(row % 3)];
                     let temperature = if row > 6 { 0.0 } else { 0.6 + f32::from(row) / 10.0 };
-                    Draw {
-                        sampling: sampling(temperature, top_p, top_k, u64::from(row)),
-                        step,
+                    Sampling {
+                        min_p: if row == 5 { 0.1 } else { 0.0 },
+                        ..sampling(temperature, top_p, top_k, u64::from(row))
                     }
                 })
                 .collect();
+            let draws: Vec<Draw<'_>> = samplings.iter().map(|sampling| free(sampling, step)).collect();
             let rows: Vec<&[f32]> = logits.iter().map(Vec::as_slice).collect();
             let together = draw_rows(&rows, &draws);
             for row in 0..9 {
@@ -314,12 +360,8 @@ mod tests {
         for top_p in [1.0, 0.999_99] {
             let mut counts = [0_u32; 4];
             for from in (0..4000).step_by(500) {
-                let draws: Vec<Draw> = (from..from + 500)
-                    .map(|step| Draw {
-                        sampling: sampling(1.0, top_p, 0, 3),
-                        step,
-                    })
-                    .collect();
+                let sampling = sampling(1.0, top_p, 0, 3);
+                let draws: Vec<Draw<'_>> = (from..from + 500).map(|step| free(&sampling, step)).collect();
                 for token in draw_rows(&vec![&logits[..]; 500], &draws) {
                     counts[token as usize] += 1;
                 }

@@ -2,45 +2,21 @@
 
 use std::time::Instant;
 
-use mlx_rs::{Array, transforms};
+use mlx_rs::Array;
 use tokio::sync::mpsc;
 
+use super::adjustment::Adjustment;
+use super::choice::Choice;
+use super::event::{Done, Event, Piece};
+use super::logprobs::TokenLogprobs;
 use super::models::{Decoder, KvCache};
 use super::prefix_cache::Prefix;
 use super::prompt::ValidRequest;
-use super::sampler::{Draw, sample};
+use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
+use super::transcript::Transcript;
 use crate::openai::response::FinishReason;
-use crate::text::detokenizer::Detokenizer;
-use crate::text::stop::StopMatcher;
 use crate::text::tokenizer::{DecodeError, Tokenizer};
-
-/// What a request's owner hears, in order; [`Event::Done`] or [`Event::Failed`] is the last.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
-    Text(Spoken),
-    Done(Done),
-    /// The engine could not go on with this request.
-    Failed(String),
-}
-
-/// More text of a completion.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spoken {
-    /// Never empty.
-    pub(crate) text: String,
-    /// Tokens that were read since the text before.
-    pub(crate) tokens: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Done {
-    pub(crate) reason: FinishReason,
-    /// Every token that was chosen, the one that ended the text included.
-    pub(crate) completion_tokens: usize,
-    /// Of the prompt's tokens, those that did not have to be computed.
-    pub(crate) cached_tokens: usize,
-}
 
 /// A request and where its events go.
 #[derive(Debug)]
@@ -98,14 +74,12 @@ pub(crate) struct Sequence {
     prefilled: usize,
     /// Those of them that were there already.
     cached: usize,
-    detokenizer: Detokenizer,
-    stops: StopMatcher,
+    adjustment: Option<Adjustment>,
+    transcript: Transcript,
     /// Tokens chosen, read or not.
     chosen: usize,
     /// Tokens read.
     answer: Vec<u32>,
-    /// Tokens that the request's owner has heard of.
-    told: usize,
     /// Rows of the passes that chose all but the first of these, added up.
     shared: usize,
 }
@@ -143,11 +117,14 @@ impl Sequence {
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
-            detokenizer: Detokenizer::new(tokenizer, &queued.job.request.shown_tokens),
-            stops: StopMatcher::new(queued.job.request.stop.clone()),
+            adjustment: None,
+            transcript: Transcript::new(
+                tokenizer,
+                &queued.job.request.shown_tokens,
+                queued.job.request.stop.clone(),
+            ),
             chosen: 0,
             answer: Vec::new(),
-            told: 0,
             shared: 0,
             queued: Queued {
                 overtaken: 0,
@@ -268,9 +245,11 @@ impl Sequence {
     }
 
     /// How the next token is chosen.
-    pub(crate) fn draw(&self) -> Draw {
+    pub(crate) fn draw(&self) -> Draw<'_> {
         Draw {
-            sampling: self.request().sampling,
+            sampling: &self.request().sampling,
+            adjustment: self.adjustment.as_ref(),
+            logprobs: self.request().logprobs,
             step: self.chosen as u64,
         }
     }
@@ -280,8 +259,13 @@ impl Sequence {
         self.chosen += 1;
     }
 
-    /// Puts the next part of the prompt into the cache; with the last part, chooses the first token, `[1]`.
-    pub(crate) fn prefill(&mut self, model: &Decoder, tokens: usize) -> Result<Option<Array>, StepError> {
+    /// The token that has been chosen changes what the next one is chosen by.
+    pub(crate) fn adjust(&mut self, adjustment: Adjustment) {
+        self.adjustment = Some(adjustment);
+    }
+
+    /// Puts the next part of the prompt into the cache; with the last part, chooses the first token.
+    pub(crate) fn prefill(&mut self, model: &Decoder, tokens: usize) -> Result<Option<Choice>, StepError> {
         self.queued.overtaken = 0;
         let prompt = &self.queued.job.request.prompt;
         let end = prompt.len().min(self.prefilled + tokens);
@@ -293,10 +277,14 @@ impl Sequence {
             return Ok(None);
         }
         let logits = model.forward(&tokens, &mut self.cache)?;
-        let chosen = sample(&logits, &[self.draw()])?;
-        transforms::async_eval([&chosen])?;
+        let request = &self.queued.job.request;
+        self.adjustment = Adjustment::new(&request.sampling.penalties, &request.prompt, logits.dim(-1));
+        let mut choice = Choice::submit(&logits, &[self.draw()])?;
         self.chose();
-        Ok(Some(chosen))
+        for (_, adjustment) in choice.adjustments.drain(..) {
+            self.adjust(adjustment);
+        }
+        Ok(Some(choice))
     }
 
     /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` when the request is done; saying so
@@ -304,6 +292,7 @@ impl Sequence {
     pub(crate) fn take(
         &mut self,
         token: u32,
+        logprobs: Option<TokenLogprobs>,
         rows: usize,
         tokenizer: &Tokenizer,
         now: impl Fn() -> Instant,
@@ -314,12 +303,12 @@ impl Sequence {
         self.answer.push(token);
         self.timing.first_token.get_or_insert_with(now);
         if tokenizer.is_eos(token) {
+            self.transcript.end(token, logprobs);
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
-        let text = self.detokenizer.push(tokenizer, token)?;
-        let shown = self.stops.push(&text);
-        self.send_text(shown);
-        if self.stops.stopped() {
+        let piece = self.transcript.push(tokenizer, token, logprobs)?;
+        self.send_piece(piece);
+        if self.transcript.stopped() {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
         if self.answer.len() == self.request().max_tokens {
@@ -329,15 +318,10 @@ impl Sequence {
     }
 
     fn finish(&mut self, tokenizer: &Tokenizer, mut reason: FinishReason) -> Result<Done, StepError> {
-        if !self.stops.stopped() {
-            let rest = self.detokenizer.flush(tokenizer)?;
-            let mut shown = self.stops.push(&rest);
-            if self.stops.stopped() {
-                reason = FinishReason::Stop;
-            } else {
-                shown.push_str(&self.stops.flush());
-            }
-            self.send_text(shown);
+        let rest = self.transcript.finish(tokenizer)?;
+        self.send_piece(rest);
+        if self.transcript.stopped() {
+            reason = FinishReason::Stop;
         }
         Ok(Done {
             reason,
@@ -346,11 +330,9 @@ impl Sequence {
         })
     }
 
-    fn send_text(&mut self, text: String) {
-        if !text.is_empty() {
-            let tokens = self.answer.len() - self.told;
-            self.told = self.answer.len();
-            self.send(Event::Text(Spoken { text, tokens }));
+    fn send_piece(&self, piece: Piece) {
+        if !piece.is_empty() {
+            self.send(Event::Piece(piece));
         }
     }
 

@@ -2,6 +2,7 @@
 //! else comes, so that no proxy takes a long prefill for a dead connection.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -14,8 +15,11 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::answers::StreamedAnswer;
 use super::completions::{ENGINE_ENDED, Submitted};
-use super::sequence::{Done, Event};
+use super::event::{Done, Event, Score};
+use super::prompt::Prompter;
+use super::scores;
 use crate::openai::ApiError;
+use crate::openai::response::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::response::{
     ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, TextChoice, TextChunk, Usage,
 };
@@ -37,9 +41,10 @@ pub(crate) fn response(
     chunks: Chunks,
     envelope: Envelope,
     include_usage: bool,
+    logprobs_by: Option<Arc<Prompter>>,
     submitted: Submitted,
 ) -> Response {
-    let writer = Writer::new(chunks, envelope, include_usage, submitted);
+    let writer = Writer::new(chunks, envelope, include_usage, logprobs_by, submitted);
     let body = stream::unfold(writer, |mut writer| async move {
         let frame = writer.next().await?;
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
@@ -59,6 +64,10 @@ struct Writer {
     answers: Option<Vec<StreamedAnswer>>,
     envelope: Envelope,
     include_usage: bool,
+    /// Spells tokens, where logprobs are asked for.
+    logprobs_by: Option<Arc<Prompter>>,
+    /// Scores of each choice of a chat that no chunk has had yet.
+    scores: Vec<Vec<Score>>,
     prompt_tokens: usize,
     choices_per_prompt: usize,
     cached_tokens: usize,
@@ -71,7 +80,13 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(chunks: Chunks, envelope: Envelope, include_usage: bool, submitted: Submitted) -> Self {
+    fn new(
+        chunks: Chunks,
+        envelope: Envelope,
+        include_usage: bool,
+        logprobs_by: Option<Arc<Prompter>>,
+        submitted: Submitted,
+    ) -> Self {
         let Submitted {
             completions,
             prompt_tokens,
@@ -97,6 +112,8 @@ impl Writer {
             },
             envelope,
             include_usage,
+            logprobs_by,
+            scores: vec![Vec::new(); open],
             prompt_tokens,
             choices_per_prompt,
             cached_tokens: 0,
@@ -138,13 +155,15 @@ impl Writer {
 
     fn write(&mut self, index: usize, event: Event) {
         match event {
-            Event::Text(spoken) => match &mut self.answers {
+            Event::Piece(piece) => match &mut self.answers {
                 Some(answers) => {
-                    let deltas = answers[index].push(&spoken);
+                    let deltas = answers[index].push(&piece);
+                    self.scores[index].extend(piece.scores);
                     self.write_deltas(index, deltas, None);
                 }
                 None => {
-                    let frame = self.text_frame(index, spoken.text, None);
+                    let logprobs = self.text_logprobs(&piece.scores);
+                    let frame = self.text_frame(index, piece.text, logprobs, None);
                     self.frames.push_back(frame);
                 }
             },
@@ -176,7 +195,7 @@ impl Writer {
                 self.write_deltas(index, vec![Delta::default()], Some(reason));
             }
             None => {
-                let frame = self.text_frame(index, String::new(), Some(reason));
+                let frame = self.text_frame(index, String::new(), None, Some(reason));
                 self.frames.push_back(frame);
             }
         }
@@ -221,6 +240,21 @@ impl Writer {
         self.open = 0;
     }
 
+    /// Of the tokens since the choice's last chunk; they may be more than its text, where some of that is held back.
+    fn chat_logprobs(&mut self, index: usize) -> Option<ChatLogprobs> {
+        let prompter = self.logprobs_by.as_ref()?;
+        let logprobs = scores::of_chat(
+            prompter.tokenizer(),
+            self.scores[index].drain(..).as_slice().iter(),
+        );
+        (!logprobs.content.is_empty()).then_some(logprobs)
+    }
+
+    fn text_logprobs(&self, scores: &[Score]) -> Option<TextLogprobs> {
+        let prompter = self.logprobs_by.as_ref()?;
+        Some(scores::of_text(prompter.tokenizer(), scores.iter(), 0))
+    }
+
     /// Null in every chunk but the last, where the client asked for usage.
     fn no_usage(&self) -> Option<Option<Usage>> {
         self.include_usage.then_some(None)
@@ -232,7 +266,7 @@ impl Writer {
             let choice = ChatChunkChoice {
                 index,
                 delta,
-                logprobs: (),
+                logprobs: self.chat_logprobs(index),
                 finish_reason,
             };
             let frame = data(&ChatChunk {
@@ -244,11 +278,17 @@ impl Writer {
         }
     }
 
-    fn text_frame(&self, index: usize, text: String, finish_reason: Option<FinishReason>) -> Bytes {
+    fn text_frame(
+        &self,
+        index: usize,
+        text: String,
+        logprobs: Option<TextLogprobs>,
+        finish_reason: Option<FinishReason>,
+    ) -> Bytes {
         let choice = TextChoice {
             index,
             text,
-            logprobs: (),
+            logprobs,
             finish_reason,
         };
         data(&TextChunk {
@@ -268,15 +308,13 @@ fn data(value: &impl Serialize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
     use crate::text::answer::AnswerShape;
     use crate::text::tool_calls::ToolFormat;
     use crate::worker::engine::Completion;
-    use crate::worker::sequence::Spoken;
+    use crate::worker::event::Piece;
 
     #[tokio::test(start_paused = true)]
     async fn a_long_silence_is_filled_with_comments() {
@@ -303,7 +341,7 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let mut writer = Writer::new(Chunks::Chat(answer), envelope, false, submitted);
+        let mut writer = Writer::new(Chunks::Chat(answer), envelope, false, None, submitted);
         let mut next = async || {
             let frame = writer.next().await.expect("a frame");
             String::from_utf8(frame.to_vec()).expect("text")
@@ -319,9 +357,10 @@ mod tests {
             assert_eq!(comment.expect("in time"), ": keepalive\n\n");
         }
         events_tx
-            .send(Event::Text(Spoken {
+            .send(Event::Piece(Piece {
                 text: "hello".to_owned(),
                 tokens: 1,
+                scores: Vec::new(),
             }))
             .await
             .expect("read");

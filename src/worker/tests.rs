@@ -18,6 +18,7 @@ mod batching;
 mod load;
 mod prefixes;
 mod process;
+mod sampling;
 mod scripted;
 mod structure;
 

@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
+    /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at all.
+    pub(crate) logprobs: Option<usize>,
     /// Among requests that wait, lower goes first; vLLM's extension.
     pub(crate) priority: i32,
     /// Requests share what is cached of their prompts only with those that have the same; empty where none was sent.
@@ -41,6 +43,8 @@ impl Options {
             max_tokens: fields.integer("max_tokens", 1, usize::MAX)?,
             stop: parse_stop(fields)?,
             sampling: SamplingOptions::parse(fields)?,
+            // The endpoints write it differently.
+            logprobs: None,
             priority: parse_priority(fields)?,
             cache_salt: parse_cache_salt(fields)?,
             stream,

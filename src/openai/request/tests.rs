@@ -20,8 +20,9 @@ fn a_full_request() {
     let request = chat(json!({
         "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.9,
         "top_k": -1, "seed": -1, "priority": -2, "cache_salt": "s", "stream": true, "stream_options": {"include_usage": true}, "user": "u",
-        "n": 1, "tools": [], "logprobs": false, "presence_penalty": 0.0, "response_format": {"type": "text"},
-        "logit_bias": null, "tool_choice": "auto"
+        "n": 1, "tools": [], "logprobs": true, "top_logprobs": 3, "presence_penalty": 0.0, "frequency_penalty": -2,
+        "repetition_penalty": 1.5, "min_p": 0.25, "response_format": {"type": "text"},
+        "logit_bias": {"17": 0.5, "5": -100}, "tool_choice": "auto"
     }))
     .unwrap();
     assert_eq!(
@@ -33,8 +34,14 @@ fn a_full_request() {
                 temperature: Some(0.5),
                 top_p: Some(0.9),
                 top_k: Some(0),
+                min_p: Some(0.25),
+                presence_penalty: Some(0.0),
+                frequency_penalty: Some(-2.0),
+                repetition_penalty: Some(1.5),
+                logit_bias: [(5, -100.0), (17, 0.5)].into(),
                 seed: Some(u64::MAX),
             },
+            logprobs: Some(3),
             priority: -2,
             cache_salt: "s".to_owned(),
             stream: true,
@@ -74,20 +81,43 @@ fn refusals_name_the_parameter() {
             "reasoning.effort",
             ErrorCode::InvalidValue,
         ),
+        (json!({"logprobs": 3}), "logprobs", ErrorCode::InvalidValue),
         (
-            json!({"logprobs": true}),
-            "logprobs",
-            ErrorCode::UnsupportedParameter,
+            json!({"logprobs": true, "top_logprobs": 21}),
+            "top_logprobs",
+            ErrorCode::InvalidValue,
         ),
+        (
+            json!({"top_logprobs": 2}),
+            "top_logprobs",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"min_p": 1.1}), "min_p", ErrorCode::InvalidValue),
+        (
+            json!({"repetition_penalty": 0}),
+            "repetition_penalty",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"logit_bias": {"hello": 1}}),
+            "logit_bias",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"logit_bias": {"5": 100.5}}),
+            "logit_bias",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"logit_bias": [5]}), "logit_bias", ErrorCode::InvalidValue),
         (
             json!({"response_format": {"type": "json_object"}}),
             "response_format",
             ErrorCode::UnsupportedParameter,
         ),
         (
-            json!({"presence_penalty": 0.1}),
+            json!({"presence_penalty": 2.1}),
             "presence_penalty",
-            ErrorCode::UnsupportedParameter,
+            ErrorCode::InvalidValue,
         ),
         (
             json!({"temprature": 1}),
@@ -194,6 +224,26 @@ fn template_variables_come_from_several_parameters() {
     );
     let said_twice = json!({"chat_template_kwargs": {"enable_thinking": true}, "enable_thinking": false});
     assert_eq!(variables(said_twice), json!({"enable_thinking": true}));
+}
+
+#[test]
+fn completions_write_logprobs_as_a_number() {
+    let logprobs = |value: Value| {
+        let body = json!({"model": "m", "prompt": "a", "logprobs": value}).to_string();
+        TextRequest::parse(body.as_bytes()).map(|request| request.options.logprobs)
+    };
+    assert_eq!(logprobs(json!(0)).unwrap(), Some(0));
+    assert_eq!(logprobs(json!(5)).unwrap(), Some(5));
+    assert_eq!(logprobs(json!(null)).unwrap(), None);
+    assert_eq!(logprobs(json!(false)).unwrap(), None);
+    for wrong in [json!(6), json!(-1), json!(true), json!("1")] {
+        let err = logprobs(wrong.clone()).unwrap_err();
+        assert_eq!(
+            (err.status.as_u16(), err.param.as_deref()),
+            (400, Some("logprobs")),
+            "{wrong}"
+        );
+    }
 }
 
 #[test]

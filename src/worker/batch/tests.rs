@@ -7,9 +7,11 @@ use crate::mlx;
 use crate::mlx::load::Weights;
 use crate::model_dir::ModelDir;
 use crate::roofline::model::FloatType;
+use crate::worker::adjustment::Penalties;
+use crate::worker::event::Event;
 use crate::worker::prompt::{Prompter, ValidRequest};
 use crate::worker::sampler::Sampling;
-use crate::worker::sequence::{Event, Job, Queued};
+use crate::worker::sequence::{Job, Queued};
 
 /// A model with what turns its tokens into text.
 struct Subject {
@@ -29,13 +31,14 @@ impl Subject {
     }
 
     /// A sequence whose prompt is read, and its first token.
-    fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Array) {
+    fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Choice) {
         let request = ValidRequest {
             prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
             max_tokens: 20 + id as usize,
             stop: Vec::new(),
             shown_tokens: [].into(),
             sampling,
+            logprobs: None,
             priority: 0,
             cache_salt: String::new(),
         };
@@ -65,6 +68,8 @@ fn sampling(id: u64) -> Sampling {
         temperature: [0.0, 0.8, 1.3][id as usize % 3],
         top_p: [1.0, 0.9][id as usize % 2],
         top_k: [0, 0, 0, 12][id as usize % 4],
+        min_p: [0.0, 0.0, 0.05][id as usize % 3],
+        penalties: Penalties::default(),
         seed: id,
     }
 }
@@ -143,7 +148,7 @@ fn a_row_that_fails_takes_no_other_along() {
     let (mut sequences, mut first) = (Vec::new(), Vec::new());
     for id in 0..3 {
         let (sequence, token) = subject.start(id, sampling(id));
-        first.push(token.item_exact::<u32>());
+        first.push(token.tokens.item_exact::<u32>());
         batch.join(RequestId(id), token);
         sequences.push(sequence);
     }

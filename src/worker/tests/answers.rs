@@ -331,7 +331,7 @@ fn refusals_are_openai_s() {
                 (
                     "POST",
                     chat,
-                    with(json!({"tools": [{}]})),
+                    with(json!({"audio": {"voice": "x"}})),
                     400,
                     "unsupported_parameter",
                 ),

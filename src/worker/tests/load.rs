@@ -85,13 +85,16 @@ fn a_failed_request_harms_no_other() {
                     top_p: 1.0,
                     top_k: 0,
                     seed: 0,
+                    min_p: 0.0,
+                    penalties: adjustment::Penalties::default(),
                 },
+                logprobs: None,
                 priority: 0,
                 cache_salt: String::new(),
             };
             let mut completion = worker.app.engine.submit(broken).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
-            assert!(matches!(event, Some(sequence::Event::Failed(_))), "{event:?}");
+            assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
             assert_eq!(text, expected);
             assert_eq!(worker.status().await.requests.failed, 1);
             assert_eq!(worker.send("GET", "/health", "").await.status, 200);
@@ -110,7 +113,10 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
             top_p: 1.0,
             top_k: 0,
             seed: 0,
+            min_p: 0.0,
+            penalties: adjustment::Penalties::default(),
         },
+        logprobs: None,
         priority: 0,
         cache_salt: String::new(),
     }
@@ -126,7 +132,7 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
             // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
             let reading = async {
                 while let Some(event) = completion.events.recv().await {
-                    assert!(matches!(event, sequence::Event::Text(_)), "{event:?}");
+                    assert!(matches!(event, event::Event::Piece(_)), "{event:?}");
                 }
             };
             tokio::time::timeout(DEADLINE, reading)

@@ -1,0 +1,37 @@
+//! The next tokens of all rows of a pass, chosen on the device, with what is computed beside them.
+
+use mlx_rs::error::Result;
+use mlx_rs::{Array, transforms};
+
+use super::adjustment::{Adjusted, Adjustment};
+use super::logprobs::Logprobs;
+use super::sampler::{Draw, sample};
+
+/// Submitted, not read.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// `[rows]`.
+    pub(crate) tokens: Array,
+    /// Of the rows that ask for them.
+    pub(crate) logprobs: Option<Logprobs>,
+    /// State of the rows whose state changed.
+    pub(crate) adjustments: Vec<(usize, Adjustment)>,
+}
+
+impl Choice {
+    /// From `logits`, `[rows, vocabulary]` in float32; `draws` has an entry per row.
+    pub(crate) fn submit(logits: &Array, draws: &[Draw<'_>]) -> Result<Self> {
+        let adjusted = Adjusted::new(logits, draws.iter().map(|draw| draw.adjustment))?;
+        let tokens = sample(&adjusted.logits, draws)?;
+        let asked: Vec<_> = draws.iter().map(|draw| draw.logprobs).collect();
+        let logprobs = Logprobs::new(logits, &tokens, &asked)?;
+        let adjustments = adjusted.after(&tokens)?;
+        let beside = logprobs.iter().flat_map(Logprobs::arrays);
+        transforms::async_eval(std::iter::once(&tokens).chain(beside))?;
+        Ok(Self {
+            tokens,
+            logprobs,
+            adjustments,
+        })
+    }
+}
