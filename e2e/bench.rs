@@ -21,6 +21,8 @@ mod overhead;
 mod plan;
 #[path = "bench/resident.rs"]
 mod resident;
+#[path = "bench/rival.rs"]
+mod rival;
 #[path = "bench/stats.rs"]
 mod stats;
 #[path = "bench/up.rs"]
@@ -37,6 +39,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
     ("plan", plan::run),
+    ("rival", rival::run),
 ];
 
 fn main() {

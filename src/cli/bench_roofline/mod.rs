@@ -188,7 +188,7 @@ fn written(shape: &Shape, bits: u32, path: &Utf8Path) -> anyhow::Result<ModelDir
 fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool) -> anyhow::Result<Run> {
     let wrong = |err: String| anyhow!("{}: {err}", subject.name);
     let engine = BareEngine::load(subject.path.clone().into_std_path_buf(), 1).map_err(wrong)?;
-    let question = vec!["word"; PROMPT_TOKENS as usize].join(" ");
+    let question = "a".repeat(PROMPT_TOKENS as usize);
     // Weights come into memory, and the allocator's buffers with the first tokens. GPUs compile kernels when they first
     // meet a shape, and contexts of each length are shapes.
     let warm_up = if first { tokens as usize } else { 2 };

@@ -99,7 +99,7 @@ impl Shape {
         std::fs::create_dir_all(directory)?;
         let text = |name: &str, value: &Value| std::fs::write(directory.join(name), value.to_string());
         text("config.json", &self.config(bits))?;
-        text("tokenizer.json", &tokenizer())?;
+        text("tokenizer.json", &tokenizer(self.vocabulary))?;
         text("tokenizer_config.json", &tokenizer_config())?;
         let file = File::create(directory.join("model.safetensors"))?;
         let mut file = BufWriter::with_capacity(BLOCK_BYTES, file);
@@ -181,13 +181,39 @@ fn scale_and_bias(bits: u32, columns: u32) -> (u16, u16) {
     (half(exponent), 0x8000 | half(middle_exponent) | mantissa)
 }
 
-/// One word, so that a prompt has as many tokens as words.
-fn tokenizer() -> Value {
+/// Every byte is a token, so that a prompt of plain letters has as many tokens as letters; the others stand for words, so that
+/// whatever the model says is text.
+fn tokenizer(vocabulary: u32) -> Value {
+    let bytes = printable_bytes();
+    let words = (u32::try_from(bytes.len()).expect("256 of them")..vocabulary).map(|id| format!("Ġw{id}"));
+    let tokens: serde_json::Map<String, Value> = bytes
+        .into_iter()
+        .map(String::from)
+        .chain(words)
+        .zip(0_u32..)
+        .map(|(token, id)| (token, id.into()))
+        .collect();
     json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "word": 1}, "unk_token": "<unk>"},
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null, "post_processor": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": tokens, "merges": []},
     })
+}
+
+/// The characters that stand for bytes in byte-level vocabularies (GPT-2's table): printable Latin-1 for itself, the others from U+0100 on.
+fn printable_bytes() -> Vec<char> {
+    let mut next = 0x100;
+    (0..=255_u8)
+        .map(|byte| match byte {
+            b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+            _ => {
+                let stand_in = char::from_u32(next).expect("all of them are letters");
+                next += 1;
+                stand_in
+            }
+        })
+        .collect()
 }
 
 fn tokenizer_config() -> Value {

@@ -102,7 +102,7 @@ fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Rou
 fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) -> Result<f64, String> {
     // Of different lengths, as requests are.
     let ask = |stream: u32| {
-        let question = vec!["word"; (PROMPT_TOKENS + stream) as usize].join(" ");
+        let question = "a".repeat((PROMPT_TOKENS + stream) as usize);
         let answer = engine.chat(&question, tokens as usize)?;
         Ok(answer.completion_tokens)
     };

@@ -1,0 +1,298 @@
+//! `rooflet worker` beside `mlx_lm.server`: the same model directory, the same requests, turn by turn. Throughput and times
+//! to the first token at several streams are what `rooflet bench` compares.
+//!
+//! `ROOFLET_MLX_LM_PYTHON` names a Python that has mlx-lm; without it nothing is measured.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Http, Scratch, eventually, free_port, repository, rooflet};
+use crate::resident::Usage;
+use crate::stats::{Samples, head, milliseconds, row};
+
+const PYTHON: &str = "ROOFLET_MLX_LM_PYTHON";
+/// Random weights, Llama-shaped, 4 bits: its answers do not end early.
+const MODEL: &str = "20m-4bit";
+const ROUNDS: usize = 7;
+/// Of the answers that others join.
+const LONG_TOKENS: u32 = 200;
+const SHORT_TOKENS: u32 = 4;
+/// Streams of the batch that a seeded request waits behind.
+const BATCH: usize = 4;
+
+/// A server under test; killed when dropped.
+struct Server {
+    child: Child,
+    port: u16,
+    model: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub(crate) fn run() {
+    let Some(python) = std::env::var_os(PYTHON).map(PathBuf::from) else {
+        println!("Not measured: {PYTHON} does not name a Python that has mlx-lm.");
+        return;
+    };
+    let model = model();
+    let scratch = Scratch::new();
+    let start: [&dyn Fn() -> Server; 2] = [&|| mlx_lm(&python, &model, scratch.path()), &|| worker(&model)];
+    // For each server: what each round gave.
+    let mut figures: [Vec<Round>; 2] = Default::default();
+    for round in 0..ROUNDS {
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            figures[which].push(Round::measure(start[which]));
+        }
+    }
+    println!("{ROUNDS} rounds with a new process each; median (p10-p90).\n");
+    head(&[
+        "",
+        "mlx_lm.server",
+        "rooflet worker",
+        "rooflet / mlx_lm, by rounds",
+    ]);
+    for (name, of) in MEASURES {
+        let column = |which: usize| Samples::new(figures[which].iter().map(of)).to_string();
+        let ratios = figures[0]
+            .iter()
+            .zip(&figures[1])
+            .map(|(mlx_lm, ours)| of(ours) / of(mlx_lm));
+        row(&[
+            (*name).to_owned(),
+            column(0),
+            column(1),
+            Samples::new(ratios).to_string(),
+        ]);
+    }
+}
+
+/// Written by the verb that measures with such models.
+fn model() -> PathBuf {
+    let models = repository("target/bench-models");
+    let model = models.join(MODEL);
+    if !model.join("model.safetensors").exists() {
+        let written = Command::new(rooflet())
+            .args([
+                "bench-roofline",
+                "--sizes=20m",
+                "--tokens=4",
+                "--rounds=1",
+                "--models",
+            ])
+            .arg(&models)
+            .output()
+            .expect("the binary starts");
+        assert!(
+            written.status.success(),
+            "{}",
+            String::from_utf8_lossy(&written.stderr)
+        );
+    }
+    model
+}
+
+type Measure = (&'static str, fn(&Round) -> f64);
+
+const MEASURES: &[Measure] = &[
+    ("start to the end of the first answer, ms", |round| round.start_ms),
+    ("RSS after it, MiB", |round| round.resident_mib),
+    ("first token when idle, ms", |round| round.idle_first_ms),
+    ("first token beside a long answer, ms", |round| {
+        round.joining_first_ms
+    }),
+    ("seeded answer, alone, ms", |round| round.seeded_alone_ms),
+    ("seeded answer, behind 4 long ones, ms", |round| {
+        round.seeded_behind_ms
+    }),
+];
+
+/// What one new process did.
+struct Round {
+    start_ms: f64,
+    resident_mib: f64,
+    idle_first_ms: f64,
+    joining_first_ms: f64,
+    seeded_alone_ms: f64,
+    seeded_behind_ms: f64,
+}
+
+impl Round {
+    fn measure(start: &dyn Fn() -> Server) -> Self {
+        let begin = Instant::now();
+        let server = start();
+        let http = Http::new(format!("http://127.0.0.1:{}", server.port));
+        let first = json!({"model": server.model, "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": SHORT_TOKENS});
+        eventually("a first answer", || {
+            match http.post("/v1/chat/completions", &first)? {
+                answer if answer.status == 200 => Ok(()),
+                answer => Err(answer.text),
+            }
+        });
+        let start_ms = milliseconds(begin.elapsed());
+        let resident_mib = Usage::of(server.child.id()).resident_bytes as f64 / f64::from(1 << 20);
+
+        let short = |number: usize| {
+            server.ask(
+                &format!("a short question, number {number}"),
+                SHORT_TOKENS,
+                json!({}),
+            )
+        };
+        short(0).finish();
+        let idle_first_ms = milliseconds(short(1).first().0);
+        let seeded = |number: usize| {
+            let stream = server.ask(
+                &format!("a seeded question, number {number}"),
+                SHORT_TOKENS,
+                json!({"seed": 7, "temperature": 0.8}),
+            );
+            milliseconds(stream.finish())
+        };
+        let seeded_alone_ms = seeded(1);
+
+        let long = |number: usize| {
+            let stream = server.ask(
+                &format!("a long question, number {number}"),
+                LONG_TOKENS,
+                json!({}),
+            );
+            // It is under way.
+            stream.first().1
+        };
+        let under_way = long(0);
+        let joining_first_ms = milliseconds(short(2).first().0);
+        under_way.finish();
+        let batch: Vec<Stream> = (1..=BATCH).map(long).collect();
+        let seeded_behind_ms = seeded(2);
+        drop(batch);
+        Self {
+            start_ms,
+            resident_mib,
+            idle_first_ms,
+            joining_first_ms,
+            seeded_alone_ms,
+            seeded_behind_ms,
+        }
+    }
+}
+
+fn mlx_lm(python: &Path, model: &Path, home: &Path) -> Server {
+    let port = free_port();
+    // It lists models from a cache that must exist.
+    std::fs::create_dir_all(home.join("hf/hub")).expect("writable");
+    let child = Command::new(python)
+        .args(["-m", "mlx_lm.server", "--port", &port.to_string(), "--model"])
+        .arg(model)
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HF_HOME", home.join("hf"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("Python starts");
+    Server {
+        child,
+        port,
+        model: model.display().to_string(),
+    }
+}
+
+fn worker(model: &Path) -> Server {
+    let port = free_port();
+    let child = Command::new(rooflet())
+        .args([
+            "worker",
+            "--name=model",
+            &format!("--listen=127.0.0.1:{port}"),
+            "--model",
+        ])
+        .arg(model)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    Server {
+        child,
+        port,
+        model: "model".to_owned(),
+    }
+}
+
+/// An answer on its way.
+struct Stream {
+    begin: Instant,
+    lines: BufReader<TcpStream>,
+}
+
+impl Server {
+    fn ask(&self, question: &str, tokens: u32, more: Value) -> Stream {
+        let mut body = json!({
+            "model": self.model, "messages": [{"role": "user", "content": question}],
+            "temperature": 0, "max_tokens": tokens, "stream": true,
+        });
+        for (name, value) in more.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        let body = body.to_string();
+        let begin = Instant::now();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .expect("not zero");
+        write!(
+            stream,
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: server\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .expect("it reads");
+        Stream {
+            begin,
+            lines: BufReader::new(stream),
+        }
+    }
+}
+
+impl Stream {
+    /// Waits for the first text.
+    fn first(mut self) -> (Duration, Self) {
+        while let Some(line) = self.line() {
+            let event = line
+                .trim_end()
+                .strip_prefix("data: ")
+                .and_then(|data| serde_json::from_str::<Value>(data).ok());
+            let text =
+                event.and_then(|event| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned()));
+            if text.is_some_and(|text| !text.is_empty()) {
+                return (self.begin.elapsed(), self);
+            }
+        }
+        panic!("the stream ended without text")
+    }
+
+    /// Waits for the end.
+    fn finish(mut self) -> Duration {
+        while let Some(line) = self.line() {
+            if line.contains("[DONE]") {
+                return self.begin.elapsed();
+            }
+        }
+        panic!("the stream ended without [DONE]")
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = self.lines.read_line(&mut line).expect("it answers");
+        (read > 0).then_some(line)
+    }
+}
