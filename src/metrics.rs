@@ -5,9 +5,9 @@ pub(crate) use prometheus::{
     Registry, Result,
 };
 
-/// Only the worker counts seconds.
+/// Only the worker counts seconds and shares.
 #[cfg(feature = "mlx")]
-pub(crate) use prometheus::{Counter, CounterVec};
+pub(crate) use prometheus::{Counter, CounterVec, Gauge};
 
 /// Content type of the text exposition format.
 pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";

@@ -22,6 +22,8 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/v1/{*path}", post(forward).fallback(unknown_url))
+        .route("/tokenize", post(forward))
+        .route("/detokenize", post(forward))
         .route("/health", get(|| async { "ok\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(show_metrics))

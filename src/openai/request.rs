@@ -1,12 +1,14 @@
 //! Requests, parsed from JSON into values that hold only what is served. A parameter this server does not serve is
 //! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
 
+pub(crate) mod embeddings;
 mod fields;
 mod logprobs;
 mod options;
 mod prompt;
 mod sampling;
 mod template;
+pub(crate) mod tokenize;
 
 use std::fmt;
 
@@ -48,6 +50,8 @@ pub(crate) struct TextRequest {
     pub(crate) prompts: Vec<Prompt>,
     /// Choices for each prompt; at least 1.
     pub(crate) n: usize,
+    /// Repeat the prompt before the answer.
+    pub(crate) echo: bool,
     pub(crate) options: Options,
 }
 
@@ -68,8 +72,6 @@ const WITHOUT_EFFECT: &[&str] = &[
 /// Known and not served.
 const UNSERVED: &[&str] = &[
     "audio",
-    "best_of",
-    "echo",
     "function_call",
     "functions",
     "modalities",
@@ -92,7 +94,7 @@ impl ChatRequest {
             fields,
         } = Body::parse(body)?;
         check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
-        let mut options = Options::parse(&fields)?;
+        let mut options = Options::parse(&fields, 1)?;
         if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
             options.max_tokens = Some(max_tokens);
         }
@@ -114,7 +116,7 @@ impl ChatRequest {
 
 impl TextRequest {
     /// Parameters of this endpoint alone.
-    const NAMES: &[&str] = &["logprobs", "prompt"];
+    const NAMES: &[&str] = &["best_of", "echo", "logprobs", "prompt"];
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let Body {
@@ -134,12 +136,18 @@ impl TextRequest {
         }
         check_parameters(&fields, &[Self::NAMES])?;
         let prompts = Prompt::parse_all(&fields, "prompt", MAX_COMPLETIONS)?;
-        let mut options = Options::parse(&fields)?;
+        let echo = fields.boolean("echo")?.unwrap_or(false);
+        // With none, the prompt comes back with its logprobs and nothing else.
+        let least_tokens = usize::from(!echo);
+        let mut options = Options::parse(&fields, least_tokens)?;
         options.logprobs = logprobs::of_text(&fields)?;
+        let n = parse_n(&fields, prompts.len())?;
+        check_best_of(&fields, n)?;
         Ok(Self {
             model: parse_model(&fields)?,
-            n: parse_n(&fields, prompts.len())?,
+            n,
             prompts,
+            echo,
             options,
         })
     }
@@ -214,8 +222,6 @@ fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match (name, value) {
         (_, Value::Null) => true,
-        ("best_of", Value::Number(number)) => number.as_f64() == Some(1.0),
-        ("echo", Value::Bool(asked)) => !asked,
         ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
@@ -243,6 +249,21 @@ fn parse_n(fields: &Fields, prompts: usize) -> Result<usize, ApiError> {
         ));
     }
     Ok(n)
+}
+
+/// All choices are told: none is made only to be compared.
+fn check_best_of(fields: &Fields, n: usize) -> Result<(), ApiError> {
+    match fields.integer("best_of", 1, MAX_COMPLETIONS)? {
+        Some(best_of) if best_of < n => Err(ApiError::invalid_value(
+            "best_of",
+            "'best_of' must not be less than 'n'.",
+        )),
+        Some(best_of) if best_of > n => Err(ApiError::unsupported(
+            "best_of",
+            "'best_of' greater than 'n' is not supported by this server.",
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 #[cfg(test)]

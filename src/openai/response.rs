@@ -1,5 +1,6 @@
 //! Response bodies of chat completions, completions and models, whole and streamed.
 
+pub(crate) mod embeddings;
 pub(crate) mod logprobs;
 
 use serde::Serialize;

@@ -203,6 +203,22 @@ impl Tokenizer {
         self.encode(text, !begins)
     }
 
+    /// Also where in the text each token begins, in characters.
+    pub(crate) fn encode_prompt_with_offsets(
+        &self,
+        text: &str,
+    ) -> Result<(Vec<u32>, Vec<usize>), EncodeError> {
+        let begins = self.bos_token.as_deref().is_some_and(|bos| text.starts_with(bos));
+        let encoding = self
+            .inner
+            .encode_char_offsets(text, !begins)
+            .map_err(|err| EncodeError {
+                problem: err.to_string(),
+            })?;
+        let offsets = encoding.get_offsets().iter().map(|(begin, _)| *begin);
+        Ok((encoding.get_ids().to_vec(), offsets.collect()))
+    }
+
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         self.inner
             .encode_fast(text, add_special_tokens)
@@ -233,6 +249,13 @@ impl Tokenizer {
     /// The token that stands for exactly this text, where there is one.
     pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
+    }
+
+    /// Text of tokens, special ones spelled out.
+    pub(crate) fn decode_with_special(&self, tokens: &[u32]) -> Result<String, DecodeError> {
+        self.inner.decode(tokens, false).map_err(|err| DecodeError {
+            problem: err.to_string(),
+        })
     }
 
     pub(crate) fn is_eos(&self, token: u32) -> bool {

@@ -62,7 +62,7 @@ impl BareEngine {
             .map_err(|err| WorkerError::Prompt { err })?;
         let prompter = Arc::new(prompter);
         let metrics =
-            WorkerMetrics::register(&Registry::new()).map_err(|err| WorkerError::Metrics { err })?;
+            WorkerMetrics::register(&Registry::new(), "bench").map_err(|err| WorkerError::Metrics { err })?;
         let (engine, ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: None,
@@ -116,6 +116,7 @@ impl BareEngine {
                     first.get_or_insert_with(|| self.clock.instant());
                     text.push_str(&more.text);
                 }
+                Some(Event::Embedding(_)) => {}
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(message),
                 None => return Err("the engine ended".to_owned()),

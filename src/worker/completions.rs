@@ -26,7 +26,7 @@ use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompleti
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
 
 /// Longer bodies are tokenized on a thread of their own, so that they do not hold up other connections.
-const MAX_INLINE_BYTES: usize = 16 << 10;
+pub(crate) const MAX_INLINE_BYTES: usize = 16 << 10;
 
 pub(crate) async fn chat(
     State(app): State<Arc<App>>,
@@ -88,6 +88,7 @@ pub(crate) async fn text(
         model,
         prompts,
         n,
+        echo,
         options,
     } = TextRequest::parse(&body)?;
     app.check_model(&model)?;
@@ -96,7 +97,7 @@ pub(crate) async fn text(
     let validate = move |app: &App| {
         prompts
             .iter()
-            .map(|prompt| app.prompter.text(prompt, &kept))
+            .map(|prompt| app.prompter.text(prompt, echo, &kept))
             .collect()
     };
     let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
@@ -110,7 +111,7 @@ pub(crate) async fn text(
         index,
         logprobs: options
             .logprobs
-            .map(|_| scores::of_text(tokenizer, all_scores(&pieces), 0)),
+            .map(|_| scores::of_text(tokenizer, all_scores(&pieces))),
         text: pieces.into_iter().map(|piece| piece.text).collect(),
         finish_reason: Some(done.reason),
     };
@@ -124,7 +125,7 @@ pub(crate) async fn text(
     .into_response())
 }
 
-fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
     body.map_err(|rejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             ApiError::request_too_large(MAX_BODY_BYTES)
@@ -134,11 +135,11 @@ fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
     })
 }
 
-fn now(app: &App) -> jiff::Zoned {
+pub(crate) fn now(app: &App) -> jiff::Zoned {
     app.clock.now().to_zoned(jiff::tz::TimeZone::system())
 }
 
-async fn off_thread_if<T: Send + 'static>(
+pub(crate) async fn off_thread_if<T: Send + 'static>(
     long: bool,
     app: &Arc<App>,
     work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
@@ -162,21 +163,23 @@ pub(crate) struct Submitted {
     pub(crate) choices_per_prompt: usize,
 }
 
+pub(crate) fn submit_one(app: &App, request: ValidRequest) -> Result<Completion, ApiError> {
+    app.engine.submit(request).map_err(|err| match err {
+        SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
+            format!("The model `{}` is busy and its queue is full.", app.name),
+            retry_after_seconds,
+        ),
+        SubmitError::Stopped => ApiError::unavailable(ErrorCode::ModelUnavailable, ENGINE_ENDED),
+    })
+}
+
 /// All or none: what was submitted before a refusal is cancelled by being dropped. `n` choices for each.
 fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     let completions = requests
         .into_iter()
         .flat_map(|request| request.choices(n))
-        .map(|request| {
-            app.engine.submit(request).map_err(|err| match err {
-                SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
-                    format!("The model `{}` is busy and its queue is full.", app.name),
-                    retry_after_seconds,
-                ),
-                SubmitError::Stopped => ApiError::unavailable(ErrorCode::ModelUnavailable, ENGINE_ENDED),
-            })
-        })
+        .map(|request| submit_one(app, request))
         .collect::<Result<_, _>>()?;
     Ok(Submitted {
         completions,
@@ -211,6 +214,8 @@ async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Done)>, Usage
         let done = loop {
             match completion.events.recv().await {
                 Some(Event::Piece(piece)) => pieces.push(piece),
+                // None is asked for.
+                Some(Event::Embedding(_)) => {}
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
                 None => return Err(ApiError::server_error(ENGINE_ENDED)),

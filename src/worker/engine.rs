@@ -22,7 +22,7 @@ use super::models::Decoder;
 use super::prefix_cache::{Keep, PrefixCache};
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
-use super::sequence::{Job, Queued, Sequence, StepError, token_row};
+use super::sequence::{Job, Prefilled, Queued, Sequence, StepError, token_row};
 use super::state::{EngineState, Sample};
 use crate::clock::Clock;
 use crate::host::Host;
@@ -476,7 +476,7 @@ impl EngineThread {
         };
         let begin = self.config.clock.instant();
         let mut sequence = self.active.swap_remove(index);
-        if sequence.prefilled() == 0 {
+        if sequence.prefilled() == 0 && sequence.takes_prefixes() {
             // Not before now: an equal prompt may have been computed since it joined.
             if let Some(prefix) = kv.prefix(&sequence) {
                 sequence.begin_with(prefix);
@@ -489,13 +489,17 @@ impl EngineThread {
         let outcome = sequence.prefill(model, tokens);
         let took = self.config.clock.instant() - begin;
         let kept = match outcome {
-            Ok(None) => {
+            Ok(Prefilled::Partly) => {
                 self.pace.saw_chunk(sequence.prefilled() - before, took);
                 Keep::WholeBlocks
             }
-            Ok(Some(token)) => {
-                self.batch.join(id, token);
+            Ok(Prefilled::Chose(first)) => {
+                self.batch.join(id, first);
                 Keep::Everything
+            }
+            Ok(Prefilled::Done(done)) => {
+                self.end(&sequence, Ok(done));
+                return kv.keep(&sequence, Keep::Everything, &self.active);
             }
             Err(err) => return self.end(&sequence, Err(err)),
         };
@@ -538,6 +542,7 @@ impl EngineThread {
             FinishReason::Length => Outcome::Length,
         });
         let now = self.config.clock.instant();
+        // Where only the prompt was read, its end stands for the first token.
         let first_token = timing.first_token.unwrap_or(now);
         let time_to_first_token = first_token.duration_since(timing.submitted);
         let duration = now.duration_since(timing.submitted);
@@ -547,7 +552,8 @@ impl EngineThread {
         metrics.first_token(time_to_first_token);
         metrics.finished(duration, between);
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
-        self.state.add_completed(Sample {
+        // Speeds are those of answers.
+        let sample = (done.completion_tokens > 0).then(|| Sample {
             time_to_first_token,
             decode_tokens_per_second: between.and_then(rate),
             streams: sequence.streams(),
@@ -556,6 +562,7 @@ impl EngineThread {
             completion_tokens: done.completion_tokens,
             context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
         });
+        self.state.add_completed(sample);
     }
 
     fn housekeep(&self, steps: u64) {

@@ -7,6 +7,8 @@ use crate::openai::response::FinishReason;
 pub(crate) enum Event {
     /// More of the answer, never empty.
     Piece(Piece),
+    /// Of the prompt, of length one.
+    Embedding(Vec<f32>),
     Done(Done),
     /// The engine could not go on with this request.
     Failed(String),
@@ -35,7 +37,8 @@ pub(crate) struct Score {
     pub(crate) token: u32,
     /// Characters of the text before it.
     pub(crate) offset: usize,
-    pub(crate) logprob: f32,
+    /// `None` for the first token of a prompt, which follows nothing.
+    pub(crate) logprob: Option<f32>,
     /// The most probable tokens, falling.
     pub(crate) top: Vec<(u32, f32)>,
 }

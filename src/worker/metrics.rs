@@ -1,7 +1,10 @@
 //! What a worker counts. Labels are fixed words, never anything from a request.
 
+mod vllm;
+
 use std::time::Duration;
 
+use self::vllm::VllmMetrics;
 use crate::metrics::{
     BATCH_ROWS, Counter, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, LATENCY_SECONDS, Opts, Registry, Result,
@@ -97,10 +100,12 @@ pub(crate) struct WorkerMetrics {
     inter_token: Histogram,
     duration: Histogram,
     memory: IntGaugeVec,
+    vllm: VllmMetrics,
 }
 
 impl WorkerMetrics {
-    pub(crate) fn register(registry: &Registry) -> Result<Self> {
+    /// `model` is the name under which the model is served.
+    pub(crate) fn register(registry: &Registry, model: &str) -> Result<Self> {
         let counter = |name: &str, help: &str| -> Result<IntCounter> {
             let counter = IntCounter::new(name, help)?;
             registry.register(Box::new(counter.clone()))?;
@@ -152,6 +157,7 @@ impl WorkerMetrics {
         )?;
         registry.register(Box::new(kv_cache.clone()))?;
         Ok(Self {
+            vllm: VllmMetrics::register(registry, model)?,
             step_seconds: StepPart::ALL.map(|part| step_seconds.with_label_values(&[part.as_str()])),
             batch_rows,
             kv_cache,
@@ -195,17 +201,20 @@ impl WorkerMetrics {
 
     pub(crate) fn ended(&self, outcome: Outcome) {
         self.requests.with_label_values(&[outcome.as_str()]).inc();
+        self.vllm.ended(outcome);
     }
 
     pub(crate) fn tokens(&self, prompt: usize, completion: usize) {
         self.prompt_tokens.inc_by(prompt as u64);
         self.completion_tokens.inc_by(completion as u64);
+        self.vllm.tokens(prompt as u64, completion as u64);
     }
 
     /// Of a prompt, so many tokens were known.
     pub(crate) fn prefix(&self, prompt: usize, known: usize) {
         self.prefix_queries.inc_by(prompt as u64);
         self.prefix_hits.inc_by(known as u64);
+        self.vllm.prefix(prompt as u64, known as u64);
     }
 
     pub(crate) fn spent(&self, part: StepPart, time: Duration) {
@@ -219,10 +228,12 @@ impl WorkerMetrics {
 
     pub(crate) fn first_token(&self, after: Duration) {
         self.time_to_first_token.observe(after.as_secs_f64());
+        self.vllm.first_token(after);
     }
 
     pub(crate) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
         self.duration.observe(duration.as_secs_f64());
+        self.vllm.finished(duration, between_tokens);
         if let Some(between) = between_tokens {
             self.inter_token.observe(between.as_secs_f64());
         }
@@ -233,6 +244,7 @@ impl WorkerMetrics {
         let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(count(running));
         self.queued.set(count(queued));
+        self.vllm.show(count(running), count(queued), kv);
         for (kind, bytes) in [
             ("held", kv.held),
             ("reserved", kv.reserved),

@@ -9,6 +9,7 @@ mod batch;
 pub(crate) mod bench;
 mod choice;
 mod completions;
+mod embeddings;
 mod engine;
 mod event;
 mod kv_budget;
@@ -18,6 +19,7 @@ mod metrics;
 mod models;
 mod prefix_cache;
 mod prompt;
+mod reading;
 mod sampler;
 mod schedule;
 mod scores;
@@ -25,6 +27,7 @@ mod sequence;
 mod server;
 mod state;
 mod stream;
+mod tokenize;
 mod transcript;
 
 use std::io;
@@ -213,7 +216,8 @@ impl Worker {
         let listener = Listener::bind(&config.listen).await?;
 
         let registry = Registry::new();
-        let metrics = WorkerMetrics::register(&registry).map_err(|err| WorkerError::Metrics { err })?;
+        let metrics =
+            WorkerMetrics::register(&registry, &config.name).map_err(|err| WorkerError::Metrics { err })?;
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: config.memory_limit,

@@ -15,12 +15,14 @@ use crate::openai::request::{Options, Prompt};
 use crate::openai::tools::{ToolChoice, Tools};
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
+use crate::text::detokenizer::Detokenizer;
 use crate::text::reasoning::ReasoningMarkers;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
-use crate::text::tokenizer::{Tokenizer, TokenizerError};
+use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
+use crate::worker::transcript::chars_before;
 
 /// The largest published ones are about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -34,7 +36,8 @@ const DEFAULT_COMPLETION_TOKENS: usize = 16;
 pub(crate) struct ValidRequest {
     /// Not empty, shorter than the context, each below the model's vocabulary size.
     pub(crate) prompt: Vec<u32>,
-    /// At least 1; prompt plus this fits the context.
+    pub(crate) prompt_use: PromptUse,
+    /// Prompt plus this fits the context; 0 = the prompt is read, no more.
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     /// Special tokens that are text.
@@ -48,7 +51,32 @@ pub(crate) struct ValidRequest {
     pub(crate) cache_salt: String,
 }
 
+/// What a prompt is for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PromptUse {
+    Answer,
+    /// Repeated before the answer, with logprobs of its own where they are asked for.
+    Echo(Echo),
+    Embed,
+}
+
+/// A prompt as its owner sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// Of each token, the characters before it.
+    pub(crate) offsets: Vec<usize>,
+}
+
 impl ValidRequest {
+    /// Characters that come before the answer.
+    pub(crate) fn echoed_chars(&self) -> usize {
+        match &self.prompt_use {
+            PromptUse::Echo(echo) => echo.text.chars().count(),
+            PromptUse::Answer | PromptUse::Embed => 0,
+        }
+    }
+
     /// The same request `n` times, each choosing for itself: the first as if it were the only one.
     pub(crate) fn choices(self, n: usize) -> Vec<Self> {
         let choice = |index: usize| {
@@ -202,46 +230,14 @@ impl Prompter {
     }
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
-        let template = self.template.as_ref().ok_or_else(|| {
-            ApiError::unsupported(
-                "messages",
-                "This model has no chat template; use /v1/completions.",
-            )
-        })?;
         if chat.tools.is_some_and(|tools| tools.choice != ToolChoice::Auto) {
             return Err(ApiError::unsupported(
                 "tool_choice",
                 "'tool_choice' can be 'none' or 'auto'.",
             ));
         }
-        let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let as_text;
-        let (messages, tools) = if template.source().contains("tools") {
-            (chat.messages, listed)
-        } else {
-            as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
-            (as_text.as_slice(), None)
-        };
-        let text = template
-            .render(RenderInput {
-                messages,
-                variables: chat.variables,
-                tools,
-                add_generation_prompt: true,
-                bos_token: self.tokenizer.bos_token(),
-                eos_token: self.tokenizer.eos_token(),
-                now,
-            })
-            .map_err(|err| {
-                ApiError::invalid_value(
-                    "messages",
-                    format!("The model's chat template refuses these messages: {err}"),
-                )
-            })?;
-        let prompt = self
-            .tokenizer
-            .encode_chat(&text)
-            .map_err(|err| ApiError::invalid_value("messages", err.to_string()))?;
+        let text = self.rendered(chat, true, now)?;
+        let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
         let shape = self.answer_shape(&text, chat.tools);
         Ok(ValidChat {
@@ -251,6 +247,55 @@ impl Prompter {
             },
             answer: AnswerParser::new(&shape),
         })
+    }
+
+    /// A conversation's tokens; `add_generation_prompt`: up to where the answer begins.
+    pub(crate) fn chat_tokens(
+        &self,
+        chat: Chat<'_>,
+        add_generation_prompt: bool,
+        now: &Zoned,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.encoded_chat(&self.rendered(chat, add_generation_prompt, now)?)
+    }
+
+    fn encoded_chat(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+        self.tokenizer
+            .encode_chat(text)
+            .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
+    }
+
+    fn rendered(&self, chat: Chat<'_>, add_generation_prompt: bool, now: &Zoned) -> Result<String, ApiError> {
+        let template = self.template.as_ref().ok_or_else(|| {
+            ApiError::unsupported(
+                "messages",
+                "This model has no chat template; use /v1/completions.",
+            )
+        })?;
+        let listed = chat.tools.map(|tools| tools.listed.as_slice());
+        let as_text;
+        let (messages, tools) = if template.source().contains("tools") {
+            (chat.messages, listed)
+        } else {
+            as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
+            (as_text.as_slice(), None)
+        };
+        template
+            .render(RenderInput {
+                messages,
+                variables: chat.variables,
+                tools,
+                add_generation_prompt,
+                bos_token: self.tokenizer.bos_token(),
+                eos_token: self.tokenizer.eos_token(),
+                now,
+            })
+            .map_err(|err| {
+                ApiError::invalid_value(
+                    "messages",
+                    format!("The model's chat template refuses these messages: {err}"),
+                )
+            })
     }
 
     /// What may be in the answer to a rendered prompt.
@@ -278,15 +323,79 @@ impl Prompter {
         self.tokenizer.special_tokens(&marks)
     }
 
-    pub(crate) fn text(&self, prompt: &Prompt, options: &Options) -> Result<ValidRequest, ApiError> {
-        let prompt = match prompt {
+    /// `echo`: the prompt is repeated before the answer.
+    pub(crate) fn text(
+        &self,
+        prompt: &Prompt,
+        echo: bool,
+        options: &Options,
+    ) -> Result<ValidRequest, ApiError> {
+        let param = "prompt";
+        if !echo {
+            let tokens = self.tokens(param, prompt)?;
+            return self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS);
+        }
+        let (tokens, echo) = match prompt {
+            Prompt::Text(text) => {
+                let (tokens, offsets) = self
+                    .tokenizer
+                    .encode_prompt_with_offsets(text)
+                    .map_err(|err| ApiError::invalid_value(param, err.to_string()))?;
+                let text = text.clone();
+                (tokens, Echo { text, offsets })
+            }
+            Prompt::Tokens(tokens) => {
+                let echo = self.echo_of_tokens(tokens);
+                (
+                    tokens.clone(),
+                    echo.map_err(|err| ApiError::invalid_value(param, err.to_string()))?,
+                )
+            }
+        };
+        let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
+        Ok(ValidRequest {
+            prompt_use: PromptUse::Echo(echo),
+            ..request
+        })
+    }
+
+    pub(crate) fn embedding(&self, input: &Prompt) -> Result<ValidRequest, ApiError> {
+        let param = "input";
+        let tokens = self.tokens(param, input)?;
+        let options = Options {
+            max_tokens: Some(0),
+            ..Options::default()
+        };
+        let request = self.limited(param, tokens, &options, 0)?;
+        Ok(ValidRequest {
+            prompt_use: PromptUse::Embed,
+            ..request
+        })
+    }
+
+    fn tokens(&self, param: &str, prompt: &Prompt) -> Result<Vec<u32>, ApiError> {
+        match prompt {
             Prompt::Text(text) => self
                 .tokenizer
                 .encode_prompt(text)
-                .map_err(|err| ApiError::invalid_value("prompt", err.to_string()))?,
-            Prompt::Tokens(tokens) => tokens.clone(),
-        };
-        self.limited("prompt", prompt, options, DEFAULT_COMPLETION_TOKENS)
+                .map_err(|err| ApiError::invalid_value(param, err.to_string())),
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+        }
+    }
+
+    fn echo_of_tokens(&self, tokens: &[u32]) -> Result<Echo, DecodeError> {
+        let mut detokenizer = Detokenizer::new(&self.tokenizer, &Arc::default());
+        let mut echo = Echo::default();
+        let mut said = 0;
+        for token in tokens {
+            let text = detokenizer.push(&self.tokenizer, *token)?;
+            echo.offsets
+                .push(said + chars_before(&text, &self.tokenizer, *token));
+            said += text.chars().count();
+            echo.text.push_str(&text);
+        }
+        echo.text.push_str(&detokenizer.flush(&self.tokenizer)?);
+        Ok(echo)
     }
 
     fn limited(
@@ -322,7 +431,8 @@ impl Prompter {
             ));
         }
         let context_tokens = self.context_tokens();
-        if prompt.len() >= context_tokens {
+        let least = usize::from(options.max_tokens != Some(0));
+        if prompt.len() + least > context_tokens {
             return Err(ApiError::context_length_exceeded(
                 param,
                 prompt.len(),
@@ -333,6 +443,7 @@ impl Prompter {
         Ok(ValidRequest {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,
+            prompt_use: PromptUse::Answer,
             stop: options.stop.clone(),
             shown_tokens: [].into(),
             sampling: Sampling {
@@ -441,7 +552,7 @@ mod tests {
 
     #[test]
     fn prompts_of_tokens_are_checked() {
-        let text = |prompt| prompter(100).text(&prompt, &Options::default());
+        let text = |prompt| prompter(100).text(&prompt, false, &Options::default());
         assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
         assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
         for prompt in [

@@ -17,13 +17,12 @@ pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
         }
     };
     let said = scores.filter(|score| !tokenizer.is_eos(score.token));
-    let content = said.map(|score| ContentLogprob {
-        token: token(score.token, score.logprob),
-        top_logprobs: score
-            .top
-            .iter()
-            .map(|(id, logprob)| token(*id, *logprob))
-            .collect(),
+    let content = said.filter_map(|score| {
+        let top = score.top.iter().map(|(id, logprob)| token(*id, *logprob));
+        Some(ContentLogprob {
+            token: token(score.token, score.logprob?),
+            top_logprobs: top.collect(),
+        })
     });
     ChatLogprobs {
         content: content.collect(),
@@ -31,27 +30,30 @@ pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
     }
 }
 
-/// Of a completion, whose text begins after `offset` characters.
-pub(crate) fn of_text<'a>(
-    tokenizer: &Tokenizer,
-    scores: impl Iterator<Item = &'a Score>,
-    offset: usize,
-) -> TextLogprobs {
+/// Of a completion, and of its prompt where that is repeated.
+pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> TextLogprobs {
     let spelled = |token: u32| String::from_utf8_lossy(&tokenizer.spelled(token)).into_owned();
     let mut logprobs = TextLogprobs::default();
     for score in scores {
-        let mut top: Vec<(String, f32)> = Vec::new();
-        let chosen = (score.token, score.logprob);
-        for (id, logprob) in score.top.iter().copied().chain([chosen]) {
-            let token = spelled(id);
-            if top.iter().all(|(known, _)| *known != token) {
-                top.push((token, logprob));
+        let by_token = |logprob: f32| {
+            let others = score.top.iter().copied().filter(|(id, _)| *id != score.token);
+            let mut all: Vec<(u32, f32)> = others.chain([(score.token, logprob)]).collect();
+            all.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let own = spelled(score.token);
+            let mut top: Vec<(String, f32)> = Vec::new();
+            for (id, logprob) in all {
+                // Different tokens may be written alike: then the chosen one counts, or else the most probable.
+                let token = spelled(id);
+                if id == score.token || token != own && top.iter().all(|(known, _)| *known != token) {
+                    top.push((token, logprob));
+                }
             }
-        }
+            LogprobByToken(top)
+        };
         logprobs.tokens.push(spelled(score.token));
-        logprobs.token_logprobs.push(Some(score.logprob));
-        logprobs.top_logprobs.push(Some(LogprobByToken(top)));
-        logprobs.text_offset.push(offset + score.offset);
+        logprobs.token_logprobs.push(score.logprob);
+        logprobs.top_logprobs.push(score.logprob.map(by_token));
+        logprobs.text_offset.push(score.offset);
     }
     logprobs
 }

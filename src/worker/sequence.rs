@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, transforms};
 use tokio::sync::mpsc;
 
 use super::adjustment::Adjustment;
@@ -12,6 +13,7 @@ use super::logprobs::TokenLogprobs;
 use super::models::{Decoder, KvCache};
 use super::prefix_cache::Prefix;
 use super::prompt::ValidRequest;
+use super::reading::{self, Reading};
 use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
 use super::transcript::Transcript;
@@ -28,9 +30,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Room for every event of a request: one per token, what is flushed at the end, and the end.
+    /// Room for every event of a request: one per token, what is told of the prompt, what is flushed at
+    /// the end, and the end.
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
-        request.max_tokens + 2
+        request.max_tokens + 3
     }
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct Sequence {
     prefilled: usize,
     /// Those of them that were there already.
     cached: usize,
+    /// What is gathered of the prompt beside.
+    reading: Option<Reading>,
     adjustment: Option<Adjustment>,
     transcript: Transcript,
     /// Tokens chosen, read or not.
@@ -117,11 +122,13 @@ impl Sequence {
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
+            reading: Reading::new(&queued.job.request),
             adjustment: None,
             transcript: Transcript::new(
                 tokenizer,
                 &queued.job.request.shown_tokens,
                 queued.job.request.stop.clone(),
+                queued.job.request.echoed_chars(),
             ),
             chosen: 0,
             answer: Vec::new(),
@@ -264,27 +271,57 @@ impl Sequence {
         self.adjustment = Some(adjustment);
     }
 
+    /// Whether it may begin with what another request has computed.
+    pub(crate) fn takes_prefixes(&self) -> bool {
+        self.reading.is_none()
+    }
+
     /// Puts the next part of the prompt into the cache; with the last part, chooses the first token.
-    pub(crate) fn prefill(&mut self, model: &Decoder, tokens: usize) -> Result<Option<Choice>, StepError> {
+    pub(crate) fn prefill(&mut self, model: &Decoder, tokens: usize) -> Result<Prefilled, StepError> {
         self.queued.overtaken = 0;
-        let prompt = &self.queued.job.request.prompt;
-        let end = prompt.len().min(self.prefilled + tokens);
-        let tokens = token_row(&prompt[self.prefilled..end]);
-        let last = end == prompt.len();
-        self.prefilled = end;
-        if !last {
-            model.prefill(&tokens, &mut self.cache)?;
-            return Ok(None);
-        }
-        let logits = model.forward(&tokens, &mut self.cache)?;
         let request = &self.queued.job.request;
-        self.adjustment = Adjustment::new(&request.sampling.penalties, &request.prompt, logits.dim(-1));
+        let prompt = &request.prompt;
+        let begin = self.prefilled;
+        let end = prompt.len().min(begin + tokens);
+        let tokens = token_row(&prompt[begin..end]);
+        let last = end == prompt.len();
+        let answers = last && request.max_tokens > 0;
+        self.prefilled = end;
+        let logits = match &mut self.reading {
+            None if answers => Some(model.forward(&tokens, &mut self.cache)?),
+            None => {
+                model.prefill(&tokens, &mut self.cache)?;
+                None
+            }
+            Some(reading) => {
+                let hidden = model.hidden(&tokens, &mut self.cache)?;
+                transforms::eval(self.cache.arrays())?;
+                let next = &prompt[begin + 1..prompt.len().min(end + 1)];
+                reading.take(model, &hidden, next)?;
+                let of_last = || model.logits(&hidden.try_index((.., -1.., ..))?);
+                answers.then(of_last).transpose()?
+            }
+        };
+        if !last {
+            return Ok(Prefilled::Partly);
+        }
+        if let Some(event) = reading::told(request, self.reading.take())? {
+            self.send(event);
+        }
+        let Some(logits) = logits else {
+            return Ok(Prefilled::Done(Done {
+                reason: FinishReason::Length,
+                completion_tokens: 0,
+                cached_tokens: self.cached,
+            }));
+        };
+        self.adjustment = Adjustment::new(&request.sampling.penalties, prompt, logits.dim(-1));
         let mut choice = Choice::submit(&logits, &[self.draw()])?;
         self.chose();
         for (_, adjustment) in choice.adjustments.drain(..) {
             self.adjust(adjustment);
         }
-        Ok(Some(choice))
+        Ok(Prefilled::Chose(choice))
     }
 
     /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` when the request is done; saying so
@@ -340,6 +377,16 @@ impl Sequence {
         // The channel has room for all events, so this fails only when nobody listens: `is_cancelled` tells.
         drop(self.queued.job.events.try_send(event));
     }
+}
+
+/// What a part of a prompt led to.
+#[derive(Debug)]
+pub(crate) enum Prefilled {
+    /// There is more of it.
+    Partly,
+    Chose(Choice),
+    /// No answer is asked for.
+    Done(Done),
 }
 
 /// Token ids as the model takes them, `[1, n]`.

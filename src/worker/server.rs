@@ -10,9 +10,11 @@ use axum::{Json, Router};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::completions;
+use super::embeddings;
 use super::engine::Engine;
 use super::metrics::WorkerMetrics;
 use super::prompt::Prompter;
+use super::tokenize;
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
@@ -61,6 +63,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/health", get(health))

@@ -166,8 +166,10 @@ impl EngineState {
         *lock(&self.kv_use)
     }
 
-    pub(crate) fn add_completed(&self, sample: Sample) {
+    /// `None` where there was no answer whose speed counts.
+    pub(crate) fn add_completed(&self, sample: Option<Sample>) {
         self.completed.fetch_add(1, Ordering::Relaxed);
+        let Some(sample) = sample else { return };
         let mut recent = lock(&self.recent);
         if recent.len() == RECENT_REQUESTS {
             recent.pop_front();
@@ -248,7 +250,7 @@ mod tests {
         let state = EngineState::new(Clock::System);
         assert_eq!(state.measured(), MeasuredSpeed::default());
         for index in 1..=100_u32 {
-            state.add_completed(Sample {
+            state.add_completed(Some(Sample {
                 time_to_first_token: Duration::from_secs(u64::from(index)),
                 decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
                 streams: 2.0,
@@ -256,7 +258,7 @@ mod tests {
                 cached_tokens: usize::from(index == 50),
                 completion_tokens: 7,
                 context_tokens: f64::from(index),
-            });
+            }));
         }
         let measured = state.measured();
         assert_eq!(measured.samples, 64);

@@ -167,6 +167,8 @@ impl Writer {
                     self.frames.push_back(frame);
                 }
             },
+            // None is asked for.
+            Event::Embedding(_) => {}
             Event::Done(done) => self.write_end(index, done),
             // The engine's message of a completion that is over comes from the chain above: nothing to say.
             Event::Failed(_) if self.places[index].is_none() => {}
@@ -252,7 +254,7 @@ impl Writer {
 
     fn text_logprobs(&self, scores: &[Score]) -> Option<TextLogprobs> {
         let prompter = self.logprobs_by.as_ref()?;
-        Some(scores::of_text(prompter.tokenizer(), scores.iter(), 0))
+        Some(scores::of_text(prompter.tokenizer(), scores.iter()))
     }
 
     /// Null in every chunk but the last, where the client asked for usage.

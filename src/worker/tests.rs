@@ -15,6 +15,7 @@ use crate::wire::WorkerStatus;
 
 mod answers;
 mod batching;
+mod endpoints;
 mod load;
 mod prefixes;
 mod process;

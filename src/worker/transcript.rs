@@ -26,15 +26,15 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// `shown` are special tokens that are text.
-    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, stop: Vec<String>) -> Self {
+    /// `shown` are special tokens that are text; `before` counts the characters that come before all of this.
+    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, stop: Vec<String>, before: usize) -> Self {
         Self {
             detokenizer: Detokenizer::new(tokenizer, shown),
             stops: StopMatcher::new(stop),
             held: VecDeque::new(),
             untold: 0,
-            said: 0,
-            shown: 0,
+            said: before,
+            shown: before,
         }
     }
 
@@ -50,13 +50,17 @@ impl Transcript {
         logprobs: Option<TokenLogprobs>,
     ) -> Result<Piece, DecodeError> {
         let text = self.detokenizer.push(tokenizer, token)?;
-        self.hold(token, logprobs);
+        let before = match logprobs {
+            Some(_) => chars_before(&text, tokenizer, token),
+            None => 0,
+        };
+        self.hold(token, before, logprobs);
         Ok(self.show(&text))
     }
 
     /// The token that ended the text, which is none of it.
     pub(crate) fn end(&mut self, token: u32, logprobs: Option<TokenLogprobs>) {
-        self.hold(token, logprobs);
+        self.hold(token, 0, logprobs);
     }
 
     /// What was held back, at the end.
@@ -75,14 +79,15 @@ impl Transcript {
         Ok(piece)
     }
 
-    fn hold(&mut self, token: u32, logprobs: Option<TokenLogprobs>) {
+    /// The token's text begins so many characters after those that are known.
+    fn hold(&mut self, token: u32, before: usize, logprobs: Option<TokenLogprobs>) {
         self.untold += 1;
-        let offset = self.said;
+        let offset = self.said + before;
         self.held
             .extend(logprobs.map(|TokenLogprobs { chosen, top }| Score {
                 token,
                 offset,
-                logprob: chosen,
+                logprob: Some(chosen),
                 top,
             }));
     }
@@ -109,6 +114,14 @@ impl Transcript {
             scores,
         }
     }
+}
+
+/// Characters of `text`, which came out with `token`, that earlier tokens had begun: bytes are known to be no text only
+/// when other bytes follow them.
+pub(crate) fn chars_before(text: &str, tokenizer: &Tokenizer, token: u32) -> usize {
+    let own = tokenizer.spelled(token);
+    let before = text.strip_suffix(String::from_utf8_lossy(&own).as_ref());
+    before.map_or(0, |before| before.chars().count())
 }
 
 #[cfg(test)]
@@ -143,7 +156,7 @@ mod tests {
             let tokenizer = tokenizer();
             let tokens = tokenizer.encode_chat(&text).unwrap();
             let run = |with: bool| {
-                let mut transcript = Transcript::new(&tokenizer, &Arc::default(), stop.clone());
+                let mut transcript = Transcript::new(&tokenizer, &Arc::default(), stop.clone(), 0);
                 let mut out = Piece::default();
                 let append = |out: &mut Piece, more: Piece| {
                     out.text.push_str(&more.text);

@@ -37,10 +37,11 @@ impl Options {
         "stream_options",
     ];
 
-    pub(super) fn parse(fields: &Fields) -> Result<Self, ApiError> {
+    /// `least_tokens` is the least that `max_tokens` may be.
+    pub(super) fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         Ok(Self {
-            max_tokens: fields.integer("max_tokens", 1, usize::MAX)?,
+            max_tokens: fields.integer("max_tokens", least_tokens, usize::MAX)?,
             stop: parse_stop(fields)?,
             sampling: SamplingOptions::parse(fields)?,
             // The endpoints write it differently.

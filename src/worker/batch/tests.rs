@@ -9,9 +9,10 @@ use crate::model_dir::ModelDir;
 use crate::roofline::model::FloatType;
 use crate::worker::adjustment::Penalties;
 use crate::worker::event::Event;
+use crate::worker::prompt::PromptUse;
 use crate::worker::prompt::{Prompter, ValidRequest};
 use crate::worker::sampler::Sampling;
-use crate::worker::sequence::{Job, Queued};
+use crate::worker::sequence::{Job, Prefilled, Queued};
 
 /// A model with what turns its tokens into text.
 struct Subject {
@@ -34,6 +35,7 @@ impl Subject {
     fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Choice) {
         let request = ValidRequest {
             prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
+            prompt_use: PromptUse::Answer,
             max_tokens: 20 + id as usize,
             stop: Vec::new(),
             shown_tokens: [].into(),
@@ -54,12 +56,14 @@ impl Subject {
             overtaken: 0,
         };
         let mut sequence = Sequence::new(queued, &self.model, self.prompter.tokenizer());
-        assert!(sequence.prefill(&self.model, 4).unwrap().is_none());
-        let token = sequence
-            .prefill(&self.model, 1000)
-            .unwrap()
-            .expect("the last chunk");
-        (sequence, token)
+        assert!(matches!(
+            sequence.prefill(&self.model, 4).unwrap(),
+            Prefilled::Partly
+        ));
+        let Prefilled::Chose(first) = sequence.prefill(&self.model, 1000).unwrap() else {
+            panic!("the last chunk");
+        };
+        (sequence, first)
     }
 }
 

@@ -121,7 +121,9 @@ impl Decoder {
         }
     }
 
-    fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns each one's hidden state before the final norm,
+    /// `[1, n, hidden]`. Lazy.
+    pub(crate) fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let offset = cache.offset();
         let mut x = self.embed(tokens)?;
         let mut masks = Masks::default();
@@ -136,8 +138,13 @@ impl Decoder {
         Ok(x)
     }
 
-    /// Of `[rows, 1, hidden]`.
-    fn logits(&self, last: &Array) -> Result<Array> {
+    /// Hidden states behind the final norm.
+    pub(crate) fn normed(&self, hidden: &Array) -> Result<Array> {
+        self.norm.apply(hidden)
+    }
+
+    /// Of hidden states, `[rows, 1, hidden]`, in float32, `[rows, vocabulary]`.
+    pub(crate) fn logits(&self, last: &Array) -> Result<Array> {
         let last = self.norm.apply(last)?;
         let logits = match &self.head {
             Some(head) => head.apply(&last)?,

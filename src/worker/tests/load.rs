@@ -77,6 +77,7 @@ fn a_failed_request_harms_no_other() {
             let expected = worker.chat_text(json!({})).await;
             let broken = prompt::ValidRequest {
                 prompt: Vec::new(),
+                prompt_use: prompt::PromptUse::Answer,
                 max_tokens: 5,
                 stop: Vec::new(),
                 shown_tokens: [].into(),
@@ -105,6 +106,7 @@ fn a_failed_request_harms_no_other() {
 pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
     prompt::ValidRequest {
         prompt: vec![cue],
+        prompt_use: prompt::PromptUse::Answer,
         max_tokens: 1_000_000,
         stop: Vec::new(),
         shown_tokens: [].into(),

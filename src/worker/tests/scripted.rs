@@ -89,7 +89,7 @@ impl Script {
         std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
     }
 
-    fn write(&self, dir: &std::path::Path) {
+    pub(super) fn write(&self, dir: &std::path::Path) {
         let config = json!({
             "model_type": "llama", "hidden_size": SIZE, "num_hidden_layers": 1, "intermediate_size": 8,
             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": SIZE,

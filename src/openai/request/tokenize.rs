@@ -1,0 +1,123 @@
+//! `/tokenize` and `/detokenize`, in vLLM's shapes.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::prompt::token_ids;
+use super::{Body, template};
+use crate::openai::ApiError;
+use crate::openai::json::{Json, Members};
+use crate::openai::message;
+use crate::openai::tools::{self, Tools};
+
+/// `POST /tokenize`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TokenizeRequest {
+    /// `None`: the one that is served here.
+    pub(crate) model: Option<String>,
+    pub(crate) input: TokenizeInput,
+    /// Whether the tokens' texts are wanted, too.
+    pub(crate) token_texts: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum TokenizeInput {
+    Text {
+        text: String,
+        /// Begin as the tokenizer says texts begin.
+        add_special_tokens: bool,
+    },
+    Chat {
+        messages: Vec<Json>,
+        template_variables: Members,
+        tools: Option<Tools>,
+        add_generation_prompt: bool,
+    },
+}
+
+/// `POST /detokenize`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DetokenizeRequest {
+    /// `None`: the one that is served here.
+    pub(crate) model: Option<String>,
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl TokenizeRequest {
+    const NAMES: &[&str] = &[
+        "model",
+        "prompt",
+        "add_special_tokens",
+        "add_generation_prompt",
+        "return_token_strs",
+    ];
+
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let Body {
+            messages,
+            template_variables,
+            tools,
+            fields,
+        } = Body::parse(body)?;
+        check(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
+        let input = if messages.is_some() {
+            if fields.get("prompt").is_some() {
+                return Err(ApiError::invalid_value(
+                    "prompt",
+                    "'prompt' and 'messages' cannot be given together.",
+                ));
+            }
+            if fields.boolean("add_special_tokens")? == Some(true) {
+                return Err(ApiError::unsupported(
+                    "add_special_tokens",
+                    "'add_special_tokens' is for 'prompt': a chat template writes all special tokens itself.",
+                ));
+            }
+            TokenizeInput::Chat {
+                messages: message::parse(messages)?,
+                template_variables: template::parse_variables(template_variables, &fields)?,
+                tools: Tools::parse(
+                    tools,
+                    fields.get("tool_choice"),
+                    fields.boolean("parallel_tool_calls")?,
+                )?,
+                add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
+            }
+        } else {
+            let text = fields
+                .text("prompt")?
+                .ok_or_else(|| ApiError::missing("prompt"))?;
+            TokenizeInput::Text {
+                text: text.to_owned(),
+                add_special_tokens: fields.boolean("add_special_tokens")?.unwrap_or(true),
+            }
+        };
+        Ok(Self {
+            model: fields.text("model")?.map(str::to_owned),
+            input,
+            token_texts: fields.boolean("return_token_strs")?.unwrap_or(false),
+        })
+    }
+}
+
+impl DetokenizeRequest {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let Body { fields, .. } = Body::parse(body)?;
+        check(&fields, &[&["model", "tokens"]])?;
+        let tokens = fields.read("tokens", "a list of token ids", |value| match value {
+            Value::Array(ids) => token_ids(ids),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
+        })?;
+        Ok(Self {
+            model: fields.text("model")?.map(str::to_owned),
+            tokens: tokens.ok_or_else(|| ApiError::missing("tokens"))?,
+        })
+    }
+}
+
+fn check(fields: &Fields, names: &[&[&str]]) -> Result<(), ApiError> {
+    let unknown = fields
+        .iter()
+        .find(|(name, _)| !names.iter().any(|names| names.contains(name)));
+    unknown.map_or(Ok(()), |(name, _)| Err(ApiError::unknown_parameter(name)))
+}

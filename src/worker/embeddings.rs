@@ -1,0 +1,65 @@
+//! `/v1/embeddings`: the mean of a text's final hidden states, at length one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+
+use super::completions::{ENGINE_ENDED, MAX_INLINE_BYTES, accept, off_thread_if, submit_one};
+use super::event::Event;
+use super::prompt::ValidRequest;
+use super::server::App;
+use crate::openai::ApiError;
+use crate::openai::request::embeddings::EmbeddingsRequest;
+use crate::openai::response::embeddings::EmbeddingList;
+
+/// Inputs of one request that are in the engine's queue together. More would take the places of others.
+const INPUTS_AT_ONCE: usize = 8;
+
+pub(crate) async fn embeddings(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<EmbeddingList>, ApiError> {
+    let body = accept(body)?;
+    let EmbeddingsRequest {
+        model,
+        inputs,
+        encoding,
+    } = EmbeddingsRequest::parse(&body)?;
+    app.check_model(&model)?;
+    app.check_ready()?;
+    let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
+        inputs.iter().map(|input| app.prompter.embedding(input)).collect()
+    };
+    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let vectors = stream::iter(requests.into_iter().map(|request| embed(&app, request)))
+        .buffered(INPUTS_AT_ONCE)
+        .try_collect()
+        .await?;
+    Ok(Json(EmbeddingList::new(
+        app.name.clone(),
+        vectors,
+        encoding,
+        prompt_tokens,
+    )))
+}
+
+/// Dropped (the client has gone), it cancels.
+async fn embed(app: &App, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
+    let mut completion = submit_one(app, request)?;
+    let mut vector = Vec::new();
+    loop {
+        match completion.events.recv().await {
+            Some(Event::Embedding(found)) => vector = found,
+            Some(Event::Done(_)) => return Ok(vector),
+            Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
+            // No text is asked for.
+            Some(Event::Piece(_)) => {}
+            None => return Err(ApiError::server_error(ENGINE_ENDED)),
+        }
+    }
+}
