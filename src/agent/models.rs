@@ -209,9 +209,9 @@ fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, Mo
 mod tests {
     use super::*;
 
-    const CONFIG: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128,
+    const CONFIG: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
-        "max_position_embeddings": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "max_position_embeddings": 512, "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
         "tie_word_embeddings": true}"#;
 
     fn listed(config: &str) -> NodeModel {
@@ -237,11 +237,11 @@ mod tests {
                 .problem
                 .as_deref()
                 .unwrap()
-                .contains("`qwen3_moe` is not supported")
+                .contains("`mixtral` is not supported")
         );
         assert_eq!(
             (model.name.as_str(), model.architecture.as_str()),
-            ("tiny", "qwen3_moe")
+            ("tiny", "mixtral")
         );
         assert_eq!((model.weights_bytes, model.max_context_tokens), (12_800, 512));
         assert_eq!(model.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);

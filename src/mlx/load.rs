@@ -1,12 +1,15 @@
 //! Weights from safetensors files into MLX arrays. The files' headers have been checked (`model_dir`), so what fails
 //! here is reading.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use mlx_rs::error::IoError;
+use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::ops::{arange, stack, swap_axes};
 use mlx_rs::{Array, Dtype};
 
+use crate::roofline::checkpoint::{Step, TensorSource};
 use crate::roofline::model::FloatType;
 
 /// Tensors by name, lazily loaded: reading happens when they are evaluated.
@@ -14,6 +17,10 @@ use crate::roofline::model::FloatType;
 pub(crate) struct Weights {
     tensors: HashMap<String, Array>,
     compute: Dtype,
+    /// Tensors that are made of others.
+    sources: BTreeMap<String, TensorSource>,
+    /// Of stored tensors that several are made of, how many are still to come.
+    users: HashMap<String, usize>,
 }
 
 /// Why weights cannot be loaded.
@@ -72,7 +79,18 @@ impl Weights {
         Ok(Self {
             tensors,
             compute: dtype(compute),
+            sources: BTreeMap::new(),
+            users: HashMap::new(),
         })
+    }
+
+    /// Says how tensors are made that are not stored as they are.
+    pub(crate) fn arrange(&mut self, sources: &BTreeMap<String, TensorSource>) {
+        self.sources.clone_from(sources);
+        self.users.clear();
+        for stored in sources.values().flat_map(|source| &source.stored) {
+            *self.users.entry(stored.clone()).or_default() += 1;
+        }
     }
 
     /// The element type that floats come out as.
@@ -89,19 +107,79 @@ impl Weights {
 
     /// Takes a tensor out, floats converted.
     pub(crate) fn take(&mut self, name: &str) -> Result<Array, LoadError> {
-        let tensor = self
-            .tensors
-            .remove(name)
-            .ok_or_else(|| LoadError::MissingTensor {
-                tensor: name.to_owned(),
-            })?;
-        let is_float = matches!(tensor.dtype(), Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
-        if !is_float || tensor.dtype() == self.compute {
-            return Ok(tensor);
-        }
-        tensor.as_dtype(self.compute).map_err(|err| LoadError::Convert {
+        self.take_as(name, self.compute)
+    }
+
+    /// The same in 32 bits, for numbers that decide.
+    pub(crate) fn take_float32(&mut self, name: &str) -> Result<Array, LoadError> {
+        self.take_as(name, Dtype::Float32)
+    }
+
+    fn take_as(&mut self, name: &str, compute: Dtype) -> Result<Array, LoadError> {
+        let convert = |err| LoadError::Convert {
             tensor: name.to_owned(),
             err,
+        };
+        let tensor = match self.sources.remove(name) {
+            Some(source) => self.make(&source, convert)?,
+            None => self.take_stored(name)?,
+        };
+        let is_float = matches!(tensor.dtype(), Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
+        if !is_float || tensor.dtype() == compute {
+            return Ok(tensor);
+        }
+        tensor.as_dtype(compute).map_err(convert)
+    }
+
+    fn make(
+        &mut self,
+        source: &TensorSource,
+        convert: impl Fn(mlx_rs::error::Exception) -> LoadError,
+    ) -> Result<Array, LoadError> {
+        let stored = source.stored.iter().map(|name| self.take_stored(name));
+        let stored = stored.collect::<Result<Vec<Array>, LoadError>>()?;
+        let made = match &stored[..] {
+            [one] => Ok(one.clone()),
+            several => stack(several, 0),
+        };
+        let made = source
+            .steps
+            .iter()
+            .try_fold(made.map_err(&convert)?, |made, step| {
+                apply(*step, &made).map_err(&convert)
+            })?;
+        // A view would hold on to all of what it is a part of, and be copied by every product.
+        if source.steps.is_empty() {
+            Ok(made)
+        } else {
+            made.contiguous().map_err(convert)
+        }
+    }
+
+    /// A stored tensor, which goes when the last that is made of it has it.
+    fn take_stored(&mut self, name: &str) -> Result<Array, LoadError> {
+        let users = self.users.entry(name.to_owned()).or_default();
+        *users = users.saturating_sub(1);
+        let tensor = if *users == 0 {
+            self.tensors.remove(name)
+        } else {
+            self.tensors.get(name).cloned()
+        };
+        tensor.ok_or_else(|| LoadError::MissingTensor {
+            tensor: name.to_owned(),
         })
+    }
+}
+
+fn apply(step: Step, tensor: &Array) -> mlx_rs::error::Result<Array> {
+    match step {
+        Step::PackWords => tensor.view_dtype(Dtype::Uint32)?.flatten(-2, -1),
+        Step::EverySecond { axis, from } => {
+            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let from = i32::from(from > 0);
+            let indices = arange::<i32, i32>(from, tensor.dim(axis), 2)?;
+            take_axis(tensor, indices, axis)
+        }
+        Step::SwapLast => swap_axes(tensor, -1, -2),
     }
 }

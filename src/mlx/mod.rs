@@ -5,6 +5,7 @@
 pub(crate) mod device;
 pub(crate) mod load;
 pub(crate) mod probe;
+pub(crate) mod quantized;
 mod sys;
 
 use mlx_rs::Array;

@@ -6,6 +6,8 @@ use std::ffi::CStr;
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Stream};
 
+use super::quantized::QuantizedMatrix;
+
 /// Version of the MLX library that is loaded, which need not be the one this was built with.
 pub(super) fn version() -> Option<String> {
     // SAFETY: the string is created and freed here; `mlx_version` only assigns to it; its data is a C string that
@@ -68,5 +70,113 @@ pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Arra
         } else {
             Err(Exception::custom("MLX refused to extend the cache"))
         }
+    }
+}
+
+fn some(value: i32) -> mlx_sys::mlx_optional_int {
+    mlx_sys::mlx_optional_int {
+        value,
+        has_value: true,
+    }
+}
+
+/// `x · matrixᵀ`, in a mode of choice, which mlx-rs leaves at affine.
+pub(super) fn quantized_matmul(x: &Array, matrix: &QuantizedMatrix) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: arrays, the mode's name and stream outlive the call; an array without contents stands for none; the result
+    // is owned by the returned `Array`, and freed with it also after an error.
+    unsafe {
+        let mut product = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_quantized_matmul(
+            &raw mut product,
+            x.as_ptr(),
+            matrix.weight.as_ptr(),
+            matrix.scales.as_ptr(),
+            matrix
+                .biases
+                .as_ref()
+                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            true,
+            some(matrix.group_size),
+            some(matrix.bits),
+            matrix.mode.as_ptr(),
+            stream.as_ptr(),
+        );
+        taken(product, status, "MLX refused a product with a quantised matrix")
+    }
+}
+
+/// `x · matrixᵀ` with one matrix of a stack for each of `indices`.
+pub(super) fn gather_quantized_matmul(
+    x: &Array,
+    stack: &QuantizedMatrix,
+    indices: &Array,
+    sorted: bool,
+) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as above.
+    unsafe {
+        let mut product = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_gather_qmm(
+            &raw mut product,
+            x.as_ptr(),
+            stack.weight.as_ptr(),
+            stack.scales.as_ptr(),
+            stack
+                .biases
+                .as_ref()
+                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            mlx_sys::mlx_array_new(),
+            indices.as_ptr(),
+            true,
+            some(stack.group_size),
+            some(stack.bits),
+            stack.mode.as_ptr(),
+            sorted,
+            stream.as_ptr(),
+        );
+        taken(product, status, "MLX refused a product with quantised experts")
+    }
+}
+
+/// The matrix in floats, of the type that MLX gives its mode.
+pub(super) fn dequantize(matrix: &QuantizedMatrix) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as above; without a value, the type is not read.
+    unsafe {
+        let mut floats = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_dequantize(
+            &raw mut floats,
+            matrix.weight.as_ptr(),
+            matrix.scales.as_ptr(),
+            matrix
+                .biases
+                .as_ref()
+                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            some(matrix.group_size),
+            some(matrix.bits),
+            matrix.mode.as_ptr(),
+            mlx_sys::mlx_array_new(),
+            mlx_sys::mlx_optional_dtype {
+                value: mlx_sys::mlx_dtype__MLX_FLOAT32,
+                has_value: false,
+            },
+            stream.as_ptr(),
+        );
+        taken(floats, status, "MLX refused to unpack a quantised matrix")
+    }
+}
+
+/// The array that an operation wrote, or its failure.
+///
+/// # Safety
+/// `array` must be the result of an operation and in nobody else's hands.
+unsafe fn taken(array: mlx_sys::mlx_array, status: i32, failure: &'static str) -> Result<Array> {
+    // SAFETY: the caller's promise.
+    let array = unsafe { Array::from_ptr(array) };
+    if status == 0 {
+        Ok(array)
+    } else {
+        Err(Exception::custom(failure))
     }
 }

@@ -1,13 +1,19 @@
 //! A model's tensors, from the JSON headers of its safetensors files: what must be there, in which shape, and
 //! how many bytes it is. Pure: the caller reads the headers (`model_dir.rs`), nothing here reads weights.
 
+mod layout;
+mod survey;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::model::{
-    AttentionConfig, FeedForwardConfig, FloatType, ModelConfig, QuantizationScheme, QueryKeyNorm,
-};
+use super::model::{FloatType, ModelConfig, QuantizationScheme};
+use layout::Layout;
+#[cfg(feature = "mlx")]
+pub(crate) use layout::Step;
+pub(crate) use layout::TensorSource;
+use survey::Survey;
 
 /// Says which file holds which tensor, where there are several.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -249,7 +255,7 @@ fn element_bytes(dtype: StoredType) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MatrixStorage {
     Float,
-    Affine(QuantizationScheme),
+    Quantized(QuantizationScheme),
 }
 
 /// A model whose tensors are all there, in the shapes its configuration implies.
@@ -266,26 +272,44 @@ pub(crate) struct ModelShape {
     pub(crate) weights_bytes: u64,
     /// Storage of each matrix, by module path.
     pub(crate) matrices: BTreeMap<String, MatrixStorage>,
+    /// Tensors that are not stored under their name and in their shape.
+    #[cfg_attr(not(feature = "mlx"), allow(dead_code, reason = "only a worker loads them"))]
+    pub(crate) sources: BTreeMap<String, TensorSource>,
+    all: Size,
+    /// Of routed experts.
+    experts: Size,
+}
+
+/// What tensors come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Size {
     /// Elements stored in floats, matrices and vectors alike.
     float_elements: u64,
-    /// Bytes of packed weights, which no choice of element type changes.
+    /// Bytes of packed weights and their small scales, which no choice of element type changes.
     packed_bytes: u64,
+}
+
+impl Size {
+    fn resident_bytes(self, element: FloatType) -> u64 {
+        self.packed_bytes + self.float_elements * element.bytes()
+    }
 }
 
 impl ModelShape {
     /// Checks every tensor that `config` implies.
     pub(crate) fn new(config: ModelConfig, tensors: &TensorTable) -> Result<Self, CheckpointError> {
+        let Layout { tensors, sources } = Layout::new(&config, tensors)?;
         let has_head = tensors.get("lm_head.weight").is_some();
         let tied = config.tie_word_embeddings.unwrap_or(!has_head);
-        let mut survey = Survey::new(&config, tensors);
+        let mut survey = Survey::new(&config, &tensors);
         survey.walk(tied)?;
         survey.refuse_leftovers(tied)?;
         let Survey {
             matrices,
             parameters,
             weights_bytes,
-            float_elements,
-            packed_bytes,
+            all,
+            experts,
             element,
             ..
         } = survey;
@@ -296,215 +320,21 @@ impl ModelShape {
             parameters,
             weights_bytes,
             matrices,
-            float_elements,
-            packed_bytes,
+            sources,
+            all,
+            experts,
         })
     }
 
     /// Bytes of the weights in memory when floats are held as `element` (the CPU back end computes in float32,
     /// whatever the file holds).
     pub(crate) fn resident_bytes(&self, element: FloatType) -> u64 {
-        self.packed_bytes + self.float_elements * element.bytes()
-    }
-}
-
-struct Survey<'a> {
-    config: &'a ModelConfig,
-    tensors: &'a TensorTable,
-    used: std::collections::BTreeSet<String>,
-    matrices: BTreeMap<String, MatrixStorage>,
-    parameters: u64,
-    weights_bytes: u64,
-    float_elements: u64,
-    packed_bytes: u64,
-    element: Option<FloatType>,
-}
-
-impl<'a> Survey<'a> {
-    fn new(config: &'a ModelConfig, tensors: &'a TensorTable) -> Self {
-        Self {
-            config,
-            tensors,
-            used: std::collections::BTreeSet::new(),
-            matrices: BTreeMap::new(),
-            parameters: 0,
-            weights_bytes: 0,
-            float_elements: 0,
-            packed_bytes: 0,
-            element: None,
-        }
+        self.all.resident_bytes(element)
     }
 
-    fn walk(&mut self, tied: bool) -> Result<(), CheckpointError> {
-        let config = self.config;
-        let hidden = u64::from(config.dimensions.hidden);
-        let vocabulary = u64::from(config.dimensions.vocabulary);
-
-        self.matrix("model.embed_tokens", vocabulary, hidden)?;
-        for (index, layer) in config.layers.iter().enumerate() {
-            let module = format!("model.layers.{index}");
-            for norm in config.block_norms.names() {
-                self.vector(&format!("{module}.{norm}.weight"), hidden)?;
-            }
-            self.attention(&format!("{module}.self_attn"), hidden, &layer.attention)?;
-            self.feed_forward(&format!("{module}.mlp"), hidden, &layer.feed_forward)?;
-        }
-        self.vector("model.norm.weight", hidden)?;
-        if !tied {
-            self.matrix("lm_head", vocabulary, hidden)?;
-        }
-        Ok(())
-    }
-
-    fn attention(
-        &mut self,
-        module: &str,
-        hidden: u64,
-        config: &AttentionConfig,
-    ) -> Result<(), CheckpointError> {
-        let (query, key_value) = config.widths();
-        let at = |part: &str| format!("{module}.{part}");
-        if config.fused {
-            self.linear(&at("qkv_proj"), query + 2 * key_value, hidden, config.qkv_bias)?;
-        } else {
-            self.linear(&at("q_proj"), query, hidden, config.qkv_bias)?;
-            self.linear(&at("k_proj"), key_value, hidden, config.qkv_bias)?;
-            self.linear(&at("v_proj"), key_value, hidden, config.qkv_bias)?;
-        }
-        self.linear(&at("o_proj"), hidden, query, config.output_bias)?;
-        let norms = match config.query_key_norm {
-            QueryKeyNorm::None => None,
-            QueryKeyNorm::Head => Some((u64::from(config.head_dim), u64::from(config.head_dim))),
-            QueryKeyNorm::Full => Some((query, key_value)),
-        };
-        if let Some((of_query, of_key)) = norms {
-            self.vector(&at("q_norm.weight"), of_query)?;
-            self.vector(&at("k_norm.weight"), of_key)?;
-        }
-        Ok(())
-    }
-
-    fn feed_forward(
-        &mut self,
-        module: &str,
-        hidden: u64,
-        config: &FeedForwardConfig,
-    ) -> Result<(), CheckpointError> {
-        let intermediate = u64::from(config.intermediate);
-        let at = |part: &str| format!("{module}.{part}");
-        if config.fused {
-            self.linear(&at("gate_up_proj"), 2 * intermediate, hidden, config.bias)?;
-        } else {
-            self.linear(&at("gate_proj"), intermediate, hidden, config.bias)?;
-            self.linear(&at("up_proj"), intermediate, hidden, config.bias)?;
-        }
-        self.linear(&at("down_proj"), hidden, intermediate, config.bias)
-    }
-
-    fn linear(&mut self, module: &str, rows: u64, columns: u64, bias: bool) -> Result<(), CheckpointError> {
-        self.matrix(module, rows, columns)?;
-        if bias {
-            self.vector(&format!("{module}.bias"), rows)?;
-        }
-        Ok(())
-    }
-
-    /// Takes one tensor after checking its shape and counts its bytes.
-    fn take(&mut self, name: &str, expected: &[u64]) -> Result<&'a StoredTensor, CheckpointError> {
-        let tensor = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| CheckpointError::MissingTensor {
-                tensor: name.to_owned(),
-                architecture: self.config.architecture.to_string(),
-            })?;
-        if tensor.shape != expected {
-            return Err(CheckpointError::ShapeMismatch {
-                file: tensor.file.clone(),
-                tensor: name.to_owned(),
-                found: tensor.shape.clone(),
-                expected: expected.to_vec(),
-            });
-        }
-        self.used.insert(name.to_owned());
-        self.weights_bytes += tensor.bytes;
-        Ok(tensor)
-    }
-
-    fn take_float(&mut self, name: &str, expected: &[u64]) -> Result<(), CheckpointError> {
-        let tensor = self.take(name, expected)?;
-        let element = tensor
-            .dtype
-            .float()
-            .ok_or_else(|| CheckpointError::UnsupportedType {
-                file: tensor.file.clone(),
-                tensor: name.to_owned(),
-                expected: "F32, F16 or BF16",
-            })?;
-        self.element.get_or_insert(element);
-        self.float_elements += tensor.bytes / element.bytes();
-        Ok(())
-    }
-
-    fn vector(&mut self, name: &str, size: u64) -> Result<(), CheckpointError> {
-        self.parameters += size;
-        self.take_float(name, &[size])
-    }
-
-    fn matrix(&mut self, module: &str, rows: u64, columns: u64) -> Result<(), CheckpointError> {
-        self.parameters += rows * columns;
-        let weight = format!("{module}.weight");
-        let scales = format!("{module}.scales");
-        // A quantised checkpoint may keep any matrix in floats: the scales tell.
-        let storage = match self.tensors.get(&scales) {
-            None => MatrixStorage::Float,
-            Some(tensor) => {
-                let scheme = self.config.quantization.as_ref().and_then(|q| q.scheme(module));
-                let scheme = scheme.ok_or_else(|| CheckpointError::UnexpectedQuantization {
-                    file: tensor.file.clone(),
-                    tensor: scales.clone(),
-                })?;
-                MatrixStorage::Affine(scheme)
-            }
-        };
-        match storage {
-            MatrixStorage::Float => self.take_float(&weight, &[rows, columns])?,
-            MatrixStorage::Affine(QuantizationScheme { group_size, bits }) => {
-                let groups = columns / u64::from(group_size);
-                let packed = self.take(&weight, &[rows, columns * u64::from(bits) / 32])?;
-                if packed.dtype != StoredType::U32 {
-                    return Err(CheckpointError::UnsupportedType {
-                        file: packed.file.clone(),
-                        tensor: weight,
-                        expected: "U32",
-                    });
-                }
-                self.packed_bytes += packed.bytes;
-                self.take_float(&scales, &[rows, groups])?;
-                self.take_float(&format!("{module}.biases"), &[rows, groups])?;
-            }
-        }
-        self.matrices.insert(module.to_owned(), storage);
-        Ok(())
-    }
-
-    /// Weights that this engine would silently leave out change what the model says: refuse them, except for
-    /// those that are known to be redundant.
-    fn refuse_leftovers(&self, tied: bool) -> Result<(), CheckpointError> {
-        let redundant =
-            |name: &str| name.ends_with("rotary_emb.inv_freq") || (tied && name.starts_with("lm_head."));
-        match self
-            .tensors
-            .iter()
-            .find(|(name, _)| !self.used.contains(*name) && !redundant(name))
-        {
-            None => Ok(()),
-            Some((name, tensor)) => Err(CheckpointError::UnknownTensor {
-                file: tensor.file.clone(),
-                tensor: name.clone(),
-                architecture: self.config.architecture.to_string(),
-            }),
-        }
+    /// Of them, those of routed experts.
+    pub(crate) fn expert_bytes(&self, element: FloatType) -> u64 {
+        self.experts.resident_bytes(element)
     }
 }
 

@@ -12,6 +12,7 @@ impl ModelCost {
     pub(crate) fn of_checkpoint(shape: &ModelShape, element: FloatType) -> Self {
         let config = &shape.config;
         let resident = Bytes(shape.resident_bytes(element));
+        let experts = Bytes(shape.expert_bytes(element));
         let idle = if shape.tied {
             Bytes::ZERO
         } else {
@@ -23,8 +24,8 @@ impl ModelCost {
                 ..config.dimensions.clone()
             },
             weights: Weights {
-                every_step: resident - idle,
-                experts: Bytes::ZERO,
+                every_step: resident - idle - experts,
+                experts,
                 idle,
             },
         }
@@ -35,8 +36,13 @@ impl ModelCost {
 fn embedding_bytes(shape: &ModelShape, element: FloatType) -> Bytes {
     let elements = shape.config.dimensions.head_parameters();
     Bytes(match shape.matrices.get("model.embed_tokens") {
-        Some(MatrixStorage::Affine(scheme)) => {
-            let scales = 2 * element.bytes() * elements / u64::from(scheme.group_size);
+        Some(MatrixStorage::Quantized(scheme)) => {
+            let group_bytes = if scheme.mode.has_biases() {
+                2 * element.bytes()
+            } else {
+                1
+            };
+            let scales = group_bytes * elements / u64::from(scheme.group_size);
             elements * u64::from(scheme.bits) / 8 + scales
         }
         Some(MatrixStorage::Float) | None => elements * element.bytes(),

@@ -13,9 +13,13 @@ use super::dimensions::{self, ModelDimensions};
 use super::facts::ConfigFacts;
 use super::fields::{CONFIG_FILE, FieldError, Fields, parse_object, shortened};
 pub(crate) use architecture::{Architecture, BlockNorms};
-pub(crate) use layer::{Activation, AttentionConfig, FeedForwardConfig, LayerConfig, QueryKeyNorm};
-pub(crate) use quantization::{Quantization, QuantizationScheme};
+pub(crate) use layer::{
+    Activation, AttentionConfig, DenseConfig, ExpertNames, ExpertsConfig, FeedForwardConfig, LayerConfig,
+    QueryKeyNorm, Router, SharedExpertConfig,
+};
+pub(crate) use quantization::{Quantization, QuantizationMode, QuantizationScheme};
 use rope::{Reach, parse_rope};
+#[cfg(feature = "mlx")]
 pub(crate) use rope::{Rope, RopeScaling};
 
 /// A parsed, supported `config.json`.
@@ -201,9 +205,6 @@ impl LayerReader<'_> {
                 "only softmax attention is",
             ));
         };
-        let dimensions::FeedForward::Dense { intermediate, .. } = layer.feed_forward else {
-            return Err(unsupported(&self.text, "num_experts", "only dense models are"));
-        };
         let architecture = self.architecture;
         let reach = if window.is_some() {
             Reach::Window
@@ -223,8 +224,11 @@ impl LayerReader<'_> {
             | Architecture::Mistral
             | Architecture::Olmo2
             | Architecture::Qwen3
+            | Architecture::Qwen3Moe
             | Architecture::SmolLm3 => (bias, bias),
-            Architecture::Glm4 => (bias, false),
+            Architecture::Glm4 | Architecture::Glm4Moe => (bias, false),
+            // The configuration of the published files says so, and its class takes it for granted.
+            Architecture::GptOss => (true, true),
             Architecture::Phi3 => (false, false),
             // Qwen2 has them always and its configuration does not mention them.
             Architecture::Qwen2 => (true, false),
@@ -241,33 +245,121 @@ impl LayerReader<'_> {
                 qkv_bias,
                 output_bias,
                 query_key_norm: match architecture {
-                    Architecture::Gemma3Text | Architecture::Qwen3 => QueryKeyNorm::Head,
+                    Architecture::Gemma3Text | Architecture::Qwen3 | Architecture::Qwen3Moe => {
+                        QueryKeyNorm::Head
+                    }
+                    Architecture::Glm4Moe if self.flag("use_qk_norm")? => QueryKeyNorm::Head,
                     Architecture::Olmo2 => QueryKeyNorm::Full,
                     Architecture::Glm4
+                    | Architecture::Glm4Moe
+                    | Architecture::GptOss
                     | Architecture::Llama
                     | Architecture::Mistral
                     | Architecture::Phi3
                     | Architecture::Qwen2
                     | Architecture::SmolLm3 => QueryKeyNorm::None,
                 },
+                sinks: architecture == Architecture::GptOss,
             },
-            feed_forward: FeedForwardConfig {
-                intermediate,
-                activation: self.activation,
-                fused: matches!(architecture, Architecture::Glm4 | Architecture::Phi3),
-                bias: match architecture {
-                    Architecture::Llama | Architecture::Mistral | Architecture::SmolLm3 => {
-                        self.text.optional_bool("mlp_bias")?.unwrap_or(false)
-                    }
-                    Architecture::Gemma3Text
-                    | Architecture::Glm4
-                    | Architecture::Olmo2
-                    | Architecture::Phi3
-                    | Architecture::Qwen2
-                    | Architecture::Qwen3 => false,
-                },
-            },
+            feed_forward: self.feed_forward(&layer.feed_forward)?,
         })
+    }
+
+    fn flag(&self, field: &str) -> Result<bool, FieldError> {
+        Ok(self.text.optional_bool(field)?.unwrap_or(false))
+    }
+
+    fn feed_forward(
+        &self,
+        dimensions: &dimensions::FeedForward,
+    ) -> Result<FeedForwardConfig, ModelConfigError> {
+        let architecture = self.architecture;
+        match *dimensions {
+            dimensions::FeedForward::Dense { intermediate, .. } => {
+                Ok(FeedForwardConfig::Dense(DenseConfig {
+                    intermediate,
+                    activation: self.activation,
+                    fused: matches!(architecture, Architecture::Glm4 | Architecture::Phi3),
+                    bias: match architecture {
+                        Architecture::Llama | Architecture::Mistral | Architecture::SmolLm3 => {
+                            self.flag("mlp_bias")?
+                        }
+                        Architecture::Gemma3Text
+                        | Architecture::Glm4
+                        | Architecture::Glm4Moe
+                        | Architecture::GptOss
+                        | Architecture::Olmo2
+                        | Architecture::Phi3
+                        | Architecture::Qwen2
+                        | Architecture::Qwen3
+                        | Architecture::Qwen3Moe => false,
+                    },
+                }))
+            }
+            dimensions::FeedForward::Experts {
+                experts,
+                active,
+                intermediate,
+                shared_intermediate,
+                ..
+            } => {
+                if active > experts {
+                    let expected = format!("at most the number of experts ({experts})");
+                    return Err(self.text.invalid("num_experts_per_tok", expected).into());
+                }
+                Ok(FeedForwardConfig::Experts(ExpertsConfig {
+                    experts,
+                    active,
+                    intermediate,
+                    activation: self.activation,
+                    bias: architecture == Architecture::GptOss,
+                    router: self.router(experts)?,
+                    names: expert_names(architecture),
+                    shared: (shared_intermediate > 0).then_some(SharedExpertConfig {
+                        intermediate: shared_intermediate,
+                    }),
+                }))
+            }
+        }
+    }
+
+    fn router(&self, experts: u32) -> Result<Router, ModelConfigError> {
+        match self.architecture {
+            Architecture::GptOss => Ok(Router::ChosenSoftmax),
+            Architecture::Glm4Moe => {
+                let groups = self.text.optional_dimension("n_group")?.unwrap_or(1);
+                if !experts.is_multiple_of(groups) {
+                    let expected = format!("a divisor of n_routed_experts ({experts})");
+                    return Err(self.text.invalid("n_group", expected).into());
+                }
+                let chosen_groups = self.text.optional_dimension("topk_group")?.unwrap_or(1);
+                if chosen_groups > groups {
+                    let expected = format!("at most n_group ({groups})");
+                    return Err(self.text.invalid("topk_group", expected).into());
+                }
+                Ok(Router::Sigmoid {
+                    renormalizes: self.text.optional_bool("norm_topk_prob")?.unwrap_or(true),
+                    scale: self
+                        .text
+                        .optional_positive_float("routed_scaling_factor")?
+                        .unwrap_or(1.0),
+                    groups,
+                    chosen_groups,
+                })
+            }
+            Architecture::Gemma3Text
+            | Architecture::Glm4
+            | Architecture::Llama
+            | Architecture::Mistral
+            | Architecture::Olmo2
+            | Architecture::Phi3
+            | Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::SmolLm3 => Ok(Router::Softmax {
+                renormalizes: self.flag("norm_topk_prob")?,
+            }),
+        }
     }
 
     /// One over the root of the head's size, or of what the file names instead; rounded once, as Python's float handed
@@ -279,12 +371,15 @@ impl LayerReader<'_> {
                 f64::from(stated.unwrap_or(256.0))
             }
             Architecture::Glm4
+            | Architecture::Glm4Moe
+            | Architecture::GptOss
             | Architecture::Llama
             | Architecture::Mistral
             | Architecture::Olmo2
             | Architecture::Phi3
             | Architecture::Qwen2
             | Architecture::Qwen3
+            | Architecture::Qwen3Moe
             | Architecture::SmolLm3 => f64::from(head_dim),
         };
         Ok(scalar.powf(-0.5) as f32)
@@ -311,16 +406,47 @@ impl LayerReader<'_> {
     }
 }
 
-fn parse_activation(text: &Fields<'_>, architecture: Architecture) -> Result<Activation, ModelConfigError> {
-    let (field, default, activation) = match architecture {
-        Architecture::Gemma3Text => ("hidden_activation", "gelu_pytorch_tanh", Activation::GeluTanh),
-        Architecture::Glm4
+fn expert_names(architecture: Architecture) -> ExpertNames {
+    match architecture {
+        Architecture::GptOss => ExpertNames {
+            router: "router",
+            experts: "experts",
+            shared: "shared_experts",
+        },
+        Architecture::Gemma3Text
+        | Architecture::Glm4
+        | Architecture::Glm4Moe
         | Architecture::Llama
         | Architecture::Mistral
         | Architecture::Olmo2
         | Architecture::Phi3
         | Architecture::Qwen2
         | Architecture::Qwen3
+        | Architecture::Qwen3Moe
+        | Architecture::SmolLm3 => ExpertNames {
+            router: "gate",
+            experts: "switch_mlp",
+            shared: "shared_experts",
+        },
+    }
+}
+
+fn parse_activation(text: &Fields<'_>, architecture: Architecture) -> Result<Activation, ModelConfigError> {
+    let (field, default, activation) = match architecture {
+        Architecture::Gemma3Text => ("hidden_activation", "gelu_pytorch_tanh", Activation::GeluTanh),
+        Architecture::GptOss => {
+            let limit = text.optional_positive_float("swiglu_limit")?.unwrap_or(7.0);
+            ("hidden_act", "silu", Activation::ClampedSilu { limit })
+        }
+        Architecture::Glm4
+        | Architecture::Glm4Moe
+        | Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Olmo2
+        | Architecture::Phi3
+        | Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::Qwen3Moe
         | Architecture::SmolLm3 => ("hidden_act", "silu", Activation::Silu),
     };
     match text.optional_text(field)? {

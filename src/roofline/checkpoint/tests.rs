@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::roofline::model::QuantizationMode;
 
 const FILE: &str = "model.safetensors";
 
@@ -88,7 +89,8 @@ fn a_quantised_matrix_is_checked_against_its_scheme() {
     assert_eq!(shape.resident_bytes(FloatType::BF16), shape.weights_bytes);
     assert_eq!(
         shape.matrices["model.layers.0.mlp.gate_proj"],
-        MatrixStorage::Affine(QuantizationScheme {
+        MatrixStorage::Quantized(QuantizationScheme {
+            mode: QuantizationMode::Affine,
             group_size: 32,
             bits: 4
         })
@@ -202,4 +204,79 @@ fn damaged_headers() {
             .contains("93 bytes")
     );
     assert_eq!(header_bytes(FILE, 92_u64.to_le_bytes(), 100).unwrap(), 92);
+}
+
+/// A mixture of two experts in one layer, of which each has tensors of its own but for those that `edit` takes away.
+fn mixture(edit: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<ModelShape, CheckpointError> {
+    let config = json!({
+        "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 32, "head_dim": 16,
+        "max_position_embeddings": 128, "tie_word_embeddings": true, "rope_theta": 10000, "num_experts": 2,
+        "num_experts_per_tok": 1, "moe_intermediate_size": 8
+    });
+    let mut tensors: Vec<(String, Vec<u64>)> = tensors()
+        .into_iter()
+        .filter(|(name, _)| !name.contains(".mlp."))
+        .map(|(name, shape)| (name.to_owned(), shape))
+        .collect();
+    let at = |part: &str| format!("model.layers.0.{part}.weight");
+    tensors.push((at("self_attn.q_norm"), vec![16]));
+    tensors.push((at("self_attn.k_norm"), vec![16]));
+    tensors.push((at("mlp.gate"), vec![2, 64]));
+    for expert in 0..2 {
+        for (part, shape) in [
+            ("gate_proj", [8, 64]),
+            ("up_proj", [8, 64]),
+            ("down_proj", [64, 8]),
+        ] {
+            tensors.push((at(&format!("mlp.experts.{expert}.{part}")), shape.to_vec()));
+        }
+    }
+    edit(&mut tensors);
+    let tensors: Vec<(&str, Vec<u64>, &str)> = tensors
+        .iter()
+        .map(|(name, shape)| (name.as_str(), shape.clone(), "BF16"))
+        .collect();
+    ModelShape::new(
+        ModelConfig::parse(&config.to_string()).unwrap(),
+        &table(&tensors)?,
+    )
+}
+
+#[test]
+fn tensors_of_single_experts_are_stacked() {
+    let shape = mixture(|_| ()).unwrap();
+    // Two experts of three matrices of 8 by 64, two bytes each.
+    assert_eq!(shape.expert_bytes(FloatType::BF16), 2 * 3 * 8 * 64 * 2);
+    assert_eq!(
+        shape.sources["model.layers.0.mlp.switch_mlp.up_proj.weight"],
+        TensorSource {
+            stored: vec![
+                "model.layers.0.mlp.experts.0.up_proj.weight".to_owned(),
+                "model.layers.0.mlp.experts.1.up_proj.weight".to_owned()
+            ],
+            steps: vec![]
+        }
+    );
+    let refused = |edit: fn(&mut Vec<(String, Vec<u64>)>)| mixture(edit).unwrap_err().to_string();
+    assert_eq!(
+        refused(|tensors| tensors.retain(|(name, _)| !name.contains("experts.1.up_proj"))),
+        "tensor `model.layers.0.mlp.experts.1.up_proj.weight` is in none of the safetensors files; qwen3_moe with this config.json needs it"
+    );
+    assert_eq!(
+        refused(|tensors| tensors.push((
+            "model.layers.0.mlp.experts.2.up_proj.weight".to_owned(),
+            vec![8, 64]
+        ))),
+        "model.safetensors: tensor `model.layers.0.mlp.experts.2.up_proj.weight` is not part of qwen3_moe with this config.json"
+    );
+    assert_eq!(
+        refused(|tensors| {
+            let part = tensors
+                .iter_mut()
+                .find(|(name, _)| name.contains("experts.1.down_proj"));
+            part.unwrap().1 = vec![64, 9];
+        }),
+        "model.safetensors: tensor `model.layers.0.mlp.experts.1.down_proj.weight` has shape [64, 9], config.json implies [64, 8]"
+    );
 }

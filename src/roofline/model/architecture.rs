@@ -7,26 +7,32 @@ use std::fmt;
 pub(crate) enum Architecture {
     Gemma3Text,
     Glm4,
+    Glm4Moe,
+    GptOss,
     Llama,
     Mistral,
     Olmo2,
     Phi3,
     Qwen2,
     Qwen3,
+    Qwen3Moe,
     SmolLm3,
 }
 
 impl Architecture {
     /// Sorted by name.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Gemma3Text,
         Self::Glm4,
+        Self::Glm4Moe,
+        Self::GptOss,
         Self::Llama,
         Self::Mistral,
         Self::Olmo2,
         Self::Phi3,
         Self::Qwen2,
         Self::Qwen3,
+        Self::Qwen3Moe,
         Self::SmolLm3,
     ];
 
@@ -35,12 +41,15 @@ impl Architecture {
         match self {
             Self::Gemma3Text => "gemma3_text",
             Self::Glm4 => "glm4",
+            Self::Glm4Moe => "glm4_moe",
+            Self::GptOss => "gpt_oss",
             Self::Llama => "llama",
             Self::Mistral => "mistral",
             Self::Olmo2 => "olmo2",
             Self::Phi3 => "phi3",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3_moe",
             Self::SmolLm3 => "smollm3",
         }
     }
@@ -57,14 +66,20 @@ impl Architecture {
     /// The norms of a block.
     pub(super) fn block_norms(self) -> BlockNorms {
         match self {
-            Self::Llama | Self::Mistral | Self::Phi3 | Self::Qwen2 | Self::Qwen3 | Self::SmolLm3 => {
-                BlockNorms {
-                    before_attention: Some("input_layernorm"),
-                    after_attention: None,
-                    before_feed_forward: Some("post_attention_layernorm"),
-                    after_feed_forward: None,
-                }
-            }
+            Self::Glm4Moe
+            | Self::GptOss
+            | Self::Llama
+            | Self::Mistral
+            | Self::Phi3
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Qwen3Moe
+            | Self::SmolLm3 => BlockNorms {
+                before_attention: Some("input_layernorm"),
+                after_attention: None,
+                before_feed_forward: Some("post_attention_layernorm"),
+                after_feed_forward: None,
+            },
             Self::Olmo2 => BlockNorms {
                 before_attention: None,
                 after_attention: Some("post_attention_layernorm"),

@@ -26,6 +26,8 @@ pub(crate) struct AttentionConfig {
     pub(crate) qkv_bias: bool,
     pub(crate) output_bias: bool,
     pub(crate) query_key_norm: QueryKeyNorm,
+    /// Each head has a score that goes to no key.
+    pub(crate) sinks: bool,
 }
 
 /// RMS norm of queries and keys before they are rotated.
@@ -38,9 +40,16 @@ pub(crate) enum QueryKeyNorm {
     Full,
 }
 
+/// How a layer transforms each token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FeedForwardConfig {
+    Dense(DenseConfig),
+    Experts(ExpertsConfig),
+}
+
 /// A dense gated block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FeedForwardConfig {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DenseConfig {
     pub(crate) intermediate: u32,
     pub(crate) activation: Activation,
     /// One matrix makes gate and up.
@@ -48,12 +57,65 @@ pub(crate) struct FeedForwardConfig {
     pub(crate) bias: bool,
 }
 
-/// What the gate goes through.
+/// A mixture of experts, each a dense gated block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ExpertsConfig {
+    pub(crate) experts: u32,
+    /// So many are used for each token.
+    pub(crate) active: u32,
+    pub(crate) intermediate: u32,
+    pub(crate) activation: Activation,
+    /// Of router and experts.
+    pub(crate) bias: bool,
+    pub(crate) router: Router,
+    pub(crate) names: ExpertNames,
+    pub(crate) shared: Option<SharedExpertConfig>,
+}
+
+/// How experts are chosen and weighed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Router {
+    /// By their share of a softmax over all of them.
+    Softmax {
+        /// The shares of the chosen ones are made to add up to one.
+        renormalizes: bool,
+    },
+    /// By score, weighed with a softmax over the chosen ones.
+    ChosenSoftmax,
+    /// By the sigmoid of their score plus a correction of their own, weighed without the correction (DeepSeek V3).
+    Sigmoid {
+        renormalizes: bool,
+        scale: f32,
+        /// Experts come in so many groups, of which only so many are looked at.
+        groups: u32,
+        chosen_groups: u32,
+    },
+}
+
+/// The names of a block's modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertNames {
+    pub(crate) router: &'static str,
+    pub(crate) experts: &'static str,
+    pub(crate) shared: &'static str,
+}
+
+/// An expert that every token goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedExpertConfig {
+    pub(crate) intermediate: u32,
+}
+
+/// What the gate goes through.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Activation {
     Silu,
     /// GELU in its tanh approximation.
     GeluTanh,
+    /// `gate · σ(1.702·gate) · (up + 1)`, both held to `limit` (gpt-oss).
+    ClampedSilu {
+        limit: f32,
+    },
 }
 
 impl AttentionConfig {

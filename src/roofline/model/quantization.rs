@@ -25,11 +25,52 @@ impl Quantization {
     }
 }
 
-/// Affine groups: `bits` per weight plus one scale and one bias per `group_size` weights.
+/// So many `bits` per weight, and what a group of weights has in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QuantizationScheme {
+    pub(crate) mode: QuantizationMode,
     pub(crate) group_size: u32,
     pub(crate) bits: u32,
+}
+
+/// MLX's modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QuantizationMode {
+    /// Integers with a scale and a bias for each group, both floats.
+    Affine,
+    /// The formats of Microscaling: small floats with a scale of 8 bits, a power of two.
+    Mxfp4,
+    Mxfp8,
+    /// The same with a scale that is a small float itself.
+    Nvfp4,
+}
+
+impl QuantizationMode {
+    /// Whether groups have a bias beside their scale; both are floats then.
+    pub(crate) fn has_biases(self) -> bool {
+        match self {
+            Self::Affine => true,
+            Self::Mxfp4 | Self::Mxfp8 | Self::Nvfp4 => false,
+        }
+    }
+}
+
+impl QuantizationScheme {
+    const MXFP4: Self = Self {
+        mode: QuantizationMode::Mxfp4,
+        group_size: 32,
+        bits: 4,
+    };
+    const MXFP8: Self = Self {
+        mode: QuantizationMode::Mxfp8,
+        group_size: 32,
+        bits: 8,
+    };
+    const NVFP4: Self = Self {
+        mode: QuantizationMode::Nvfp4,
+        group_size: 16,
+        bits: 4,
+    };
 }
 
 pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantization>, ModelConfigError> {
@@ -42,6 +83,13 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
     };
     let fields = section.as_fields();
     if field == "quantization_config" && fields.get("quant_method").is_some() {
+        // As gpt-oss is published.
+        if fields.optional_text("quant_method")? == Some("mxfp4") {
+            return Ok(Some(Quantization {
+                default: QuantizationScheme::MXFP4,
+                overrides: BTreeMap::new(),
+            }));
+        }
         return Err(unsupported(
             &fields,
             "quant_method",
@@ -66,11 +114,32 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
 }
 
 fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
-    if let Some(mode) = fields.optional_text("mode")?
-        && mode != "affine"
-    {
-        return Err(unsupported(fields, "mode", "only affine is"));
+    let mode = fields.optional_text("mode")?.unwrap_or("affine");
+    let scheme = match mode {
+        "affine" => return parse_affine(fields),
+        "mxfp4" => QuantizationScheme::MXFP4,
+        "mxfp8" => QuantizationScheme::MXFP8,
+        "nvfp4" => QuantizationScheme::NVFP4,
+        _ => {
+            return Err(unsupported(
+                fields,
+                "mode",
+                "only affine, mxfp4, mxfp8 and nvfp4 are",
+            ));
+        }
+    };
+    for (field, only) in [("group_size", scheme.group_size), ("bits", scheme.bits)] {
+        if fields
+            .optional_dimension(field)?
+            .is_some_and(|found| found != only)
+        {
+            return Err(unsupported(fields, field, &format!("only {only} is with {mode}")));
+        }
     }
+    Ok(scheme)
+}
+
+fn parse_affine(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
     let group_size = fields.dimension("group_size")?;
     if ![32, 64, 128].contains(&group_size) {
         return Err(unsupported(fields, "group_size", "only 32, 64 and 128 are"));
@@ -79,5 +148,9 @@ fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigEr
     if ![2, 3, 4, 5, 6, 8].contains(&bits) {
         return Err(unsupported(fields, "bits", "only 2, 3, 4, 5, 6 and 8 are"));
     }
-    Ok(QuantizationScheme { group_size, bits })
+    Ok(QuantizationScheme {
+        mode: QuantizationMode::Affine,
+        group_size,
+        bits,
+    })
 }

@@ -65,16 +65,21 @@ pub(super) fn parse_rope(
     let theta = match (sections.theta(text, local)?, architecture) {
         (Some(theta), _) => theta,
         (None, Architecture::Gemma3Text) if !local => 1_000_000.0,
+        (None, Architecture::GptOss) => 150_000.0,
         (
             None,
             Architecture::Gemma3Text
             | Architecture::Glm4
+            | Architecture::Glm4Moe
             | Architecture::Llama
             | Architecture::Mistral
             | Architecture::Olmo2
             | Architecture::Phi3,
         ) => 10_000.0,
-        (None, Architecture::Qwen2 | Architecture::Qwen3 | Architecture::SmolLm3) => {
+        (
+            None,
+            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen3Moe | Architecture::SmolLm3,
+        ) => {
             return Err(text.missing("rope_theta").into());
         }
     };
@@ -160,14 +165,16 @@ fn rotated_dims(
         },
     };
     let share = stated.unwrap_or(match architecture {
-        Architecture::Glm4 => 0.5,
+        Architecture::Glm4 | Architecture::Glm4Moe => 0.5,
         Architecture::Gemma3Text
+        | Architecture::GptOss
         | Architecture::Llama
         | Architecture::Mistral
         | Architecture::Olmo2
         | Architecture::Phi3
         | Architecture::Qwen2
         | Architecture::Qwen3
+        | Architecture::Qwen3Moe
         | Architecture::SmolLm3 => 1.0,
     });
     let dims = (f64::from(head_dim) * share) as u32;

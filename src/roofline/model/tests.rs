@@ -67,6 +67,7 @@ fn qwen3_quantised() {
     assert_eq!(
         quantization.default,
         QuantizationScheme {
+            mode: QuantizationMode::Affine,
             group_size: 64,
             bits: 4
         }
@@ -108,7 +109,15 @@ fn gemma3_has_windows_with_a_rotation_of_their_own() {
     assert_eq!(layer(4), (Some(512), Some(10_000.0)));
     assert_eq!(layer(5), (None, Some(1_000_000.0)));
     assert_eq!(config.layers[0].attention.scale, 0.0625);
-    assert_eq!(config.layers[0].feed_forward.activation, Activation::GeluTanh);
+    assert_eq!(
+        config.layers[0].feed_forward,
+        FeedForwardConfig::Dense(DenseConfig {
+            intermediate: 6912,
+            activation: Activation::GeluTanh,
+            fused: false,
+            bias: false
+        })
+    );
     assert!(config.norm_adds_one && config.scales_embeddings && config.clips_residuals);
 }
 
@@ -124,11 +133,8 @@ fn phi3_is_fused_and_has_long_factors() {
         "sliding_window": 262144, "tie_word_embeddings": false, "vocab_size": 32064
     });
     let config = parse(&value).unwrap();
-    let LayerConfig {
-        attention,
-        feed_forward,
-    } = &config.layers[0];
-    assert!(attention.fused && feed_forward.fused);
+    let attention = &config.layers[0].attention;
+    assert!(attention.fused);
     let RopeScaling::Long { factors, magnitude } = &attention.rope.as_ref().unwrap().scaling else {
         panic!("{:?}", attention.rope);
     };
@@ -188,6 +194,80 @@ fn smollm3_rotates_three_layers_of_four() {
     );
 }
 
+/// gpt-oss 20B, as published.
+#[test]
+fn gpt_oss_as_published() {
+    let layer_types: Vec<&str> = ["sliding_attention", "full_attention"].repeat(12);
+    let config = parse(&json!({
+        "attention_bias": true, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880, "layer_types": layer_types,
+        "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64,
+        "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32,
+        "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"},
+        "rms_norm_eps": 1e-05, "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn", "truncate": false,
+                         "original_max_position_embeddings": 4096},
+        "tie_word_embeddings": false, "vocab_size": 201088
+    }))
+    .unwrap();
+    let LayerConfig {
+        attention,
+        feed_forward,
+    } = &config.layers[0];
+    assert!(attention.sinks && attention.qkv_bias && attention.output_bias);
+    assert_eq!(
+        (attention.window, config.layers[1].attention.window),
+        (Some(128), None)
+    );
+    let FeedForwardConfig::Experts(experts) = feed_forward else {
+        panic!("{feed_forward:?}");
+    };
+    assert_eq!(
+        (experts.experts, experts.active, experts.router),
+        (32, 4, Router::ChosenSoftmax)
+    );
+    assert_eq!(experts.activation, Activation::ClampedSilu { limit: 7.0 });
+    let quantization = config.quantization.unwrap();
+    assert_eq!(quantization.default.mode, QuantizationMode::Mxfp4);
+}
+
+/// What the fields of a mixture must not say.
+#[test]
+fn contradictions_about_experts_are_told() {
+    let value = json!({
+        "model_type": "glm4_moe", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 32,
+        "max_position_embeddings": 128, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+        "moe_intermediate_size": 8, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1
+    });
+    let config = parse(&value).unwrap();
+    assert!(matches!(
+        config.layers[0].feed_forward,
+        FeedForwardConfig::Dense(_)
+    ));
+    for (field, replacement, message) in [
+        (
+            "num_experts_per_tok",
+            9,
+            "config.json: field `num_experts_per_tok` is 9, expected at most the number of experts (8)",
+        ),
+        (
+            "n_group",
+            3,
+            "config.json: field `n_group` is 3, expected a divisor of n_routed_experts (8)",
+        ),
+        (
+            "topk_group",
+            3,
+            "config.json: field `topk_group` is 3, expected at most n_group (2)",
+        ),
+    ] {
+        let mut value = value.clone();
+        value[field] = json!(replacement);
+        assert_eq!(parse(&value).unwrap_err().to_string(), message);
+    }
+}
+
 #[test]
 fn nested_rope_parameters_are_read() {
     let mut value = qwen3();
@@ -213,6 +293,7 @@ fn quantisation_overrides_by_module() {
     assert_eq!(
         quantization.scheme("lm_head"),
         Some(QuantizationScheme {
+            mode: QuantizationMode::Affine,
             group_size: 32,
             bits: 8
         })
@@ -231,7 +312,7 @@ fn refusals_name_file_and_field() {
         (
             "model_type",
             json!("mamba"),
-            "config.json: model_type `mamba` is not supported; supported: gemma3_text, glm4, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3",
+            "config.json: model_type `mamba` is not supported; supported: gemma3_text, glm4, glm4_moe, gpt_oss, llama, mistral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3",
         ),
         (
             "model_type",
@@ -285,8 +366,13 @@ fn refusals_name_file_and_field() {
         ),
         (
             "quantization",
-            json!({"group_size": 32, "bits": 4, "mode": "mxfp4"}),
-            "config.json: field `quantization.mode` is \"mxfp4\", which is not supported: only affine is",
+            json!({"group_size": 64, "bits": 4, "mode": "mxfp4"}),
+            "config.json: field `quantization.group_size` is 64, which is not supported: only 32 is with mxfp4",
+        ),
+        (
+            "quantization",
+            json!({"group_size": 64, "bits": 4, "mode": "hqq"}),
+            "config.json: field `quantization.mode` is \"hqq\", which is not supported: only affine, mxfp4, mxfp8 and nvfp4 are",
         ),
         (
             "quantization",

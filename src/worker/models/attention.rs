@@ -64,6 +64,8 @@ pub(crate) struct Attention {
     projections: Projections,
     norms: Norms,
     rope: Option<RotaryEmbedding>,
+    /// A score of each head that goes to no key.
+    sinks: Option<Array>,
     output: Linear,
 }
 
@@ -90,6 +92,10 @@ impl Attention {
             }
         };
         let output = linear("o_proj", config.output_bias)?;
+        let sinks = config
+            .sinks
+            .then(|| weights.take(&format!("{module}.sinks")))
+            .transpose()?;
         let mut norm = |part: &str| RmsNorm::load(&format!("{module}.{part}.weight"), &shape.config, weights);
         let norms = match config.query_key_norm {
             QueryKeyNorm::None => Norms::None,
@@ -110,6 +116,7 @@ impl Attention {
             projections,
             norms,
             rope,
+            sinks,
             output,
         })
     }
@@ -136,7 +143,7 @@ impl Attention {
                 }
                 let (keys, values) = cache.update(offset, &keys, &values)?;
                 let mask = masks.mask(tokens, keys.dim(2), self.window)?;
-                scaled_dot_product_attention(queries, keys, values, self.scale, mask, None)?
+                scaled_dot_product_attention(queries, keys, values, self.scale, mask, self.sinks.as_ref())?
             }
             LayerRows::Many {
                 caches,
@@ -157,7 +164,14 @@ impl Attention {
                 let attended = caches.into_iter().zip(offsets).zip(projected).map(
                     |((cache, offset), (query, (key, value)))| {
                         let (keys, values) = cache.update(*offset, key, value)?;
-                        scaled_dot_product_attention(query, keys, values, self.scale, None, None)
+                        scaled_dot_product_attention(
+                            query,
+                            keys,
+                            values,
+                            self.scale,
+                            None,
+                            self.sinks.as_ref(),
+                        )
                     },
                 );
                 concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
@@ -170,6 +184,7 @@ impl Attention {
     pub(crate) fn arrays(&self) -> Vec<&Array> {
         let linears = self.projections.linears().into_iter().chain([&self.output]);
         let mut arrays: Vec<&Array> = linears.flat_map(Linear::arrays).collect();
+        arrays.extend(&self.sinks);
         match &self.norms {
             Norms::None => {}
             Norms::Head { query, key } | Norms::Full { query, key } => {

@@ -32,6 +32,7 @@ impl Decoder {
     /// Builds the model and reads its weights, layer by layer, so that converted copies do not pile up.
     pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
         let config = &shape.config;
+        weights.arrange(&shape.sources);
         let evaluate =
             |arrays: Vec<&Array>| mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err });
         let embedding = Embedding::load("model.embed_tokens", shape, weights)?;

@@ -1,13 +1,14 @@
-//! Dense gated blocks: a gate through an activation, times up, through down.
+//! What a layer does with each token by itself. Dense gated blocks: a gate through an activation, times up, through down.
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
-use mlx_rs::ops::{add, multiply, power, sigmoid, split_equal, tanh};
+use mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, split_equal, tanh};
 
+use super::experts::Experts;
 use super::linear::Linear;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
-use crate::roofline::model::{Activation, FeedForwardConfig};
+use crate::roofline::model::{Activation, DenseConfig, FeedForwardConfig};
 
 /// What the gate goes through, with its constants on the device.
 #[derive(Debug)]
@@ -21,7 +22,17 @@ pub(crate) enum Gate {
         cubic: Array,
         root: Array,
     },
+    /// `gate · σ(alpha·gate) · (up + 1)`, the gate held below `limit`, up within it.
+    ClampedSilu {
+        alpha: Array,
+        one: Array,
+        limit: Array,
+        lowest: Array,
+    },
 }
+
+/// Of gpt-oss, written into its published code.
+const CLAMPED_SILU_ALPHA: f64 = 1.702;
 
 impl Gate {
     pub(crate) fn new(activation: Activation, weights: &Weights) -> std::result::Result<Self, LoadError> {
@@ -38,6 +49,12 @@ impl Gate {
                 three: constant(3.0)?,
                 cubic: constant(0.044_715)?,
                 root: constant((2.0 / std::f64::consts::PI).sqrt())?,
+            },
+            Activation::ClampedSilu { limit } => Self::ClampedSilu {
+                alpha: constant(CLAMPED_SILU_ALPHA)?,
+                one: constant(1.0)?,
+                limit: constant(f64::from(limit))?,
+                lowest: constant(-f64::from(limit))?,
             },
         })
     }
@@ -56,6 +73,17 @@ impl Gate {
                 let share = add(one, tanh(multiply(root, bent)?)?)?;
                 multiply(multiply(multiply(half, gate)?, share)?, up)
             }
+            Self::ClampedSilu {
+                alpha,
+                one,
+                limit,
+                lowest,
+            } => {
+                let gate = minimum(gate, limit)?;
+                let up = clip(up, (lowest, limit))?;
+                let activated = multiply(&gate, sigmoid(multiply(alpha, &gate)?)?)?;
+                multiply(add(up, one)?, activated)
+            }
         }
     }
 }
@@ -67,18 +95,57 @@ enum Inputs {
     Fused(Linear),
 }
 
-/// A dense gated block.
+/// How a layer transforms each token.
 #[derive(Debug)]
-pub(crate) struct FeedForward {
-    inputs: Inputs,
-    gate: Gate,
-    down: Linear,
+pub(crate) enum FeedForward {
+    Dense(Box<Dense>),
+    Experts(Box<Experts>),
 }
 
 impl FeedForward {
     pub(crate) fn load(
         module: &str,
         config: &FeedForwardConfig,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        Ok(match config {
+            FeedForwardConfig::Dense(config) => {
+                Self::Dense(Box::new(Dense::load(module, config, shape, weights)?))
+            }
+            FeedForwardConfig::Experts(config) => {
+                Self::Experts(Box::new(Experts::load(module, config, shape, weights)?))
+            }
+        })
+    }
+
+    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Dense(block) => block.apply(x),
+            Self::Experts(block) => block.apply(x),
+        }
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        match self {
+            Self::Dense(block) => block.arrays(),
+            Self::Experts(block) => block.arrays(),
+        }
+    }
+}
+
+/// A dense gated block.
+#[derive(Debug)]
+pub(crate) struct Dense {
+    inputs: Inputs,
+    gate: Gate,
+    down: Linear,
+}
+
+impl Dense {
+    pub(crate) fn load(
+        module: &str,
+        config: &DenseConfig,
         shape: &ModelShape,
         weights: &mut Weights,
     ) -> std::result::Result<Self, LoadError> {

@@ -1,28 +1,19 @@
-//! Matrices: linear layers and the embedding table, in floats or in MLX's affine quantisation.
+//! Matrices: linear layers, stacks of them for experts, and the embedding table; in floats or quantised.
 
-use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::ops::{add, addmm, dequantize, matmul, quantized_matmul};
+use mlx_rs::ops::{add, addmm, gather_mm, matmul, swap_axes};
+use mlx_rs::{Array, Dtype};
 
 use crate::mlx::load::{LoadError, Weights};
+use crate::mlx::quantized::QuantizedMatrix;
 use crate::roofline::checkpoint::{MatrixStorage, ModelShape};
-use crate::roofline::model::QuantizationScheme;
 
-/// One weight matrix, `[rows, columns]`.
+/// One weight matrix, `[rows, columns]`, or a stack of them.
 #[derive(Debug)]
 enum Matrix {
-    Float {
-        weight: Array,
-        transposed: Array,
-    },
-    Affine {
-        weight: Array,
-        scales: Array,
-        biases: Array,
-        group_size: i32,
-        bits: i32,
-    },
+    Float { weight: Array, transposed: Array },
+    Quantized(QuantizedMatrix),
 }
 
 impl Matrix {
@@ -36,18 +27,21 @@ impl Matrix {
             .unwrap_or(MatrixStorage::Float)
         {
             MatrixStorage::Float => {
-                let transposed = weight
-                    .transpose()
-                    .map_err(|err| LoadError::Convert { tensor, err })?;
+                let transposed =
+                    swap_axes(&weight, -1, -2).map_err(|err| LoadError::Convert { tensor, err })?;
                 Ok(Self::Float { weight, transposed })
             }
-            MatrixStorage::Affine(QuantizationScheme { group_size, bits }) => Ok(Self::Affine {
-                weight,
-                scales: weights.take(&format!("{module}.scales"))?,
-                biases: weights.take(&format!("{module}.biases"))?,
-                group_size: group_size.cast_signed(),
-                bits: bits.cast_signed(),
-            }),
+            MatrixStorage::Quantized(scheme) => {
+                let scales = weights.take(&format!("{module}.scales"))?;
+                let biases = scheme
+                    .mode
+                    .has_biases()
+                    .then(|| weights.take(&format!("{module}.biases")))
+                    .transpose()?;
+                Ok(Self::Quantized(QuantizedMatrix::new(
+                    weight, scales, biases, scheme,
+                )))
+            }
         }
     }
 
@@ -55,25 +49,14 @@ impl Matrix {
     fn apply(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Float { transposed, .. } => matmul(x, transposed),
-            Self::Affine {
-                weight,
-                scales,
-                biases,
-                group_size,
-                bits,
-            } => quantized_matmul(x, weight, scales, biases, true, *group_size, *bits),
+            Self::Quantized(matrix) => matrix.multiply(x),
         }
     }
 
     fn arrays(&self) -> Vec<&Array> {
         match self {
             Self::Float { weight, .. } => vec![weight],
-            Self::Affine {
-                weight,
-                scales,
-                biases,
-                ..
-            } => vec![weight, scales, biases],
+            Self::Quantized(matrix) => matrix.arrays().collect(),
         }
     }
 }
@@ -103,7 +86,7 @@ impl Linear {
         match (&self.matrix, &self.bias) {
             (matrix, None) => matrix.apply(x),
             (Matrix::Float { transposed, .. }, Some(bias)) => addmm(bias, x, transposed, None, None),
-            (matrix @ Matrix::Affine { .. }, Some(bias)) => add(matrix.apply(x)?, bias),
+            (matrix @ Matrix::Quantized(_), Some(bias)) => add(matrix.apply(x)?, bias),
         }
     }
 
@@ -112,10 +95,50 @@ impl Linear {
     }
 }
 
+/// A linear layer for each of several experts.
+#[derive(Debug)]
+pub(crate) struct ExpertLinear {
+    stack: Matrix,
+    /// `[experts, rows]`.
+    bias: Option<Array>,
+}
+
+impl ExpertLinear {
+    pub(crate) fn load(
+        module: &str,
+        has_bias: bool,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        let stack = Matrix::load(module, shape, weights)?;
+        let bias = has_bias
+            .then(|| weights.take(&format!("{module}.bias")))
+            .transpose()?;
+        Ok(Self { stack, bias })
+    }
+
+    /// `x` is `[…, 1, columns]`, one row for each of `experts` or one for several; `sorted` says that these do not fall.
+    pub(crate) fn apply(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+        let product = match &self.stack {
+            Matrix::Float { transposed, .. } => gather_mm(x, transposed, None, experts, sorted)?,
+            Matrix::Quantized(stack) => stack.multiply_each(x, experts, sorted)?,
+        };
+        match &self.bias {
+            Some(bias) => product.add(take_axis(bias, experts, 0)?.expand_dims(-2)?),
+            None => Ok(product),
+        }
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        self.stack.arrays().into_iter().chain(&self.bias).collect()
+    }
+}
+
 /// The embedding table, also the head of a tied model.
 #[derive(Debug)]
 pub(crate) struct Embedding {
     matrix: Matrix,
+    compute: Dtype,
 }
 
 impl Embedding {
@@ -126,6 +149,7 @@ impl Embedding {
     ) -> std::result::Result<Self, LoadError> {
         Ok(Self {
             matrix: Matrix::load(module, shape, weights)?,
+            compute: weights.compute(),
         })
     }
 
@@ -133,16 +157,13 @@ impl Embedding {
     pub(crate) fn lookup(&self, tokens: &Array) -> Result<Array> {
         match &self.matrix {
             Matrix::Float { weight, .. } => take_axis(weight, tokens, 0),
-            Matrix::Affine {
-                weight,
-                scales,
-                biases,
-                group_size,
-                bits,
-            } => {
-                let row = |table: &Array| take_axis(table, tokens, 0);
-                let (weight, scales, biases) = (row(weight)?, row(scales)?, row(biases)?);
-                dequantize(weight, scales, &biases, *group_size, *bits)
+            Matrix::Quantized(matrix) => {
+                let rows = matrix.rows(tokens)?;
+                if rows.dtype() == self.compute {
+                    Ok(rows)
+                } else {
+                    rows.as_dtype(self.compute)
+                }
             }
         }
     }

@@ -190,7 +190,7 @@ fn a_cache_that_grows_many_times_loses_nothing() {
 #[test]
 fn caches_stay_within_what_is_reserved() {
     let _mlx = mlx::exclusive();
-    for (name, bits) in [("gemma3", 32), ("mistral", 32), ("qwen3", 32)] {
+    for (name, bits) in [("gemma3", 32), ("gpt-oss", 32), ("mistral", 32), ("qwen3", 32)] {
         let path = root().join("e2e/fixtures/models").join(name);
         let shape = ModelDir::inspect(&path).unwrap().shape;
         let model = load(path.as_str());
