@@ -35,7 +35,7 @@ const QUESTIONS: [&str; 4] = [
 fn right(kind: usize) -> (&'static str, Value) {
     let question = QUESTIONS[kind % QUESTIONS.len()];
     let messages = json!([{"role": "user", "content": question}]);
-    match kind / QUESTIONS.len() % 4 {
+    match kind / QUESTIONS.len() % 6 {
         0 => (
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 20}),
@@ -48,13 +48,22 @@ fn right(kind: usize) -> (&'static str, Value) {
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0.9, "top_p": 0.9, "seed": kind, "max_tokens": 9}),
         ),
+        3 => (
+            "/v1/chat/completions",
+            json!({"model": "guide", "messages": messages, "seed": 3, "n": 3, "max_tokens": 5, "logprobs": true,
+                   "presence_penalty": 0.5, "logit_bias": {"7": -100}}),
+        ),
+        4 => (
+            "/v1/chat/completions",
+            json!({"model": "guide", "messages": messages, "temperature": 0, "repetition_penalty": 1.3, "max_tokens": 15, "stream": true}),
+        ),
         _ => (
             "/v1/completions",
             json!({"model": "guide", "prompt": [question, "rooflet"], "temperature": 0, "max_tokens": 7, "stop": "."}),
         ),
     }
 }
-const RIGHT: usize = 16;
+const RIGHT: usize = 24;
 
 /// Bodies that no server can answer, and how they must be refused.
 const WRONG: [(&str, u16); 12] = [

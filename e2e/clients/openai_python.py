@@ -60,6 +60,40 @@ def stops_where_it_is_told():
 
 
 @check
+def chooses_several_answers():
+    answer = ask(max_tokens=4, n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.choices[0].message.content == answer.choices[1].message.content, "greedy"
+
+
+@check
+def tells_logprobs():
+    tokens = ask(max_tokens=4, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert len(tokens) == 4
+    for token in tokens:
+        assert token.top_logprobs[0].logprob == token.logprob <= 0, "greedy takes the likeliest"
+        assert bytes(token.bytes).decode(errors="replace") == token.token
+
+
+@check
+def bans_a_token():
+    first = client.completions.create(model=MODEL, prompt="rooflet", max_tokens=1, temperature=0, logprobs=1)
+    token = first.choices[0].logprobs.tokens[0]
+    ids = client.post("/../tokenize", body={"model": MODEL, "prompt": token}, cast_to=object)["tokens"]
+    other = client.completions.create(
+        model=MODEL, prompt="rooflet", max_tokens=1, temperature=0, logit_bias={str(ids[0]): -100}
+    )
+    assert other.choices[0].text != first.choices[0].text
+
+
+@check
+def embeds():
+    same, again, other = client.embeddings.create(model=MODEL, input=["a Mac", "a Mac", "no Mac"]).data
+    assert same.embedding == again.embedding != other.embedding
+    assert abs(sum(x * x for x in same.embedding) - 1) < 1e-4, "of unit length"
+
+
+@check
 def raises_what_the_user_can_act_on():
     for wrong, error in [
         (lambda: ask(max_tokens=0), openai.BadRequestError),
