@@ -228,6 +228,9 @@ fn conforms(http: &Http, model: &str) {
         }
     }
 
+    probabilities_conform(http, model, &text);
+    tokens_and_vectors_conform(http, model);
+
     // Bad requests are told as such and cost nothing.
     let long = "word ".repeat(20_000);
     let bad = [
@@ -251,7 +254,7 @@ fn conforms(http: &Http, model: &str) {
             "max_tokens",
         ),
         (
-            http.post("/v1/chat/completions", &chat(model, json!({"n": 3}))),
+            http.post("/v1/chat/completions", &chat(model, json!({"n": 1000}))),
             "n",
         ),
         (
@@ -280,4 +283,98 @@ fn conforms(http: &Http, model: &str) {
         Some(text.as_str()),
         "it still answers as before"
     );
+}
+
+fn post_json(http: &Http, path: &str, body: &serde_json::Value) -> serde_json::Value {
+    let answer = http.post(path, body).expect("an answer");
+    assert_eq!(answer.status, 200, "{path} {body}: {}", answer.text);
+    answer.json()
+}
+
+/// Choices, logprobs and what changes them; `text` is the greedy answer.
+fn probabilities_conform(http: &Http, model: &str, text: &str) {
+    // Choices are told apart, and greedy ones are alike.
+    let choices = post_json(http, "/v1/chat/completions", &chat(model, json!({"n": 3})));
+    for index in 0..3 {
+        let choice = &choices["choices"][index];
+        assert_eq!(
+            (&choice["index"], choice["message"]["content"].as_str()),
+            (&json!(index), Some(text))
+        );
+    }
+    // The tokens of logprobs are the text; the most probable comes first.
+    let asked = chat(model, json!({"logprobs": true, "top_logprobs": 3}));
+    let scored = post_json(http, "/v1/chat/completions", &asked);
+    let content = scored["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .expect("a list");
+    let said: String = content
+        .iter()
+        .map(|entry| entry["token"].as_str().expect("text"))
+        .collect();
+    assert_eq!(said, text);
+    for entry in content {
+        let top = entry["top_logprobs"].as_array().expect("a list");
+        assert_eq!(top.len(), 3);
+        assert_eq!(
+            (&top[0]["token"], &top[0]["logprob"]),
+            (&entry["token"], &entry["logprob"])
+        );
+    }
+    // A banned token is not said; a penalty that is large enough changes the text.
+    let first = post_json(
+        http,
+        "/tokenize",
+        &json!({"model": model, "prompt": content[0]["token"], "add_special_tokens": false}),
+    );
+    let banned = json!({(first["tokens"][0].to_string()): -100});
+    for change in [
+        json!({"logit_bias": banned}),
+        json!({"frequency_penalty": 2, "presence_penalty": 2, "repetition_penalty": 2}),
+    ] {
+        let other = post_json(http, "/v1/chat/completions", &chat(model, change.clone()));
+        assert_ne!(
+            other["choices"][0]["message"]["content"].as_str(),
+            Some(text),
+            "{change}"
+        );
+    }
+    // A prompt is scored, as evaluations do it.
+    let echo = json!({"model": model, "prompt": [5, 6, 7, 8], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true});
+    let logprobs = &post_json(http, "/v1/completions", &echo)["choices"][0]["logprobs"];
+    let scores = logprobs["token_logprobs"].as_array().expect("a list");
+    assert_eq!((scores.len(), &scores[0]), (5, &json!(null)));
+    assert!(
+        scores[1..]
+            .iter()
+            .all(|score| score.as_f64().is_some_and(|score| score <= 0.0))
+    );
+}
+
+fn tokens_and_vectors_conform(http: &Http, model: &str) {
+    let tokens = post_json(
+        http,
+        "/tokenize",
+        &json!({"model": model, "prompt": "rooflet is here"}),
+    );
+    let back = post_json(
+        http,
+        "/detokenize",
+        &json!({"model": model, "tokens": tokens["tokens"]}),
+    );
+    assert_eq!(back["prompt"], "rooflet is here");
+    let embeddings = post_json(
+        http,
+        "/v1/embeddings",
+        &json!({"model": model, "input": ["rooflet is here", "another"]}),
+    );
+    for entry in embeddings["data"].as_array().expect("a list") {
+        let vector = entry["embedding"].as_array().expect("numbers").iter();
+        let length: f64 = vector
+            .map(|value| value.as_f64().expect("a number").powi(2))
+            .sum();
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+    let document = http.get("/openapi.json").expect("an answer").json();
+    assert!(document["paths"]["/v1/embeddings"].is_object());
 }

@@ -28,6 +28,7 @@ use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models::{Model, ModelList};
+use crate::openai::openapi;
 use crate::process::logs::{From, stream};
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
 
@@ -55,6 +56,9 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
         .route("/v1/{*path}", any(route_by_model))
+        .route("/tokenize", any(route_by_model))
+        .route("/detokenize", any(route_by_model))
+        .route("/openapi.json", get(openapi::show))
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .fallback(unknown_url)

@@ -15,13 +15,14 @@ use tracing::{error, info};
 
 use super::routes::Gateway;
 use crate::metrics::TEXT_FORMAT;
-use crate::openai::ApiError;
+use crate::openai::{ApiError, openapi};
 
 pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/v1/{*path}", post(forward).fallback(unknown_url))
+        .route("/openapi.json", get(openapi::show))
         .route("/tokenize", post(forward))
         .route("/detokenize", post(forward))
         .route("/health", get(|| async { "ok\n" }))

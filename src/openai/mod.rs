@@ -11,6 +11,7 @@ pub(crate) mod json;
 #[cfg(feature = "mlx")]
 pub(crate) mod message;
 pub(crate) mod models;
+pub(crate) mod openapi;
 #[cfg(feature = "mlx")]
 pub(crate) mod request;
 #[cfg(feature = "mlx")]

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
 use crate::openai::models::{Model, ModelList};
+use crate::openai::openapi;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
 /// A context of a million tokens is about 4 MB of text.
@@ -64,6 +65,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/openapi.json", get(openapi::show))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models))

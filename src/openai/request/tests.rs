@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::openai::error::ErrorCode;
+use crate::openai::openapi::properties_of;
 
 fn chat(extra: Value) -> Result<ChatRequest, ApiError> {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
@@ -244,6 +245,21 @@ fn completions_write_logprobs_as_a_number() {
             "{wrong}"
         );
     }
+}
+
+#[test]
+fn the_document_has_the_parameters_that_are_read() {
+    let read = |lists: &[&[&str]]| {
+        let shared = [SERVED, Options::NAMES, SamplingOptions::NAMES, WITHOUT_EFFECT];
+        let names = shared.iter().chain(lists).flat_map(|names| names.iter());
+        names
+            .map(|name| (*name).to_owned())
+            .collect::<std::collections::BTreeSet<String>>()
+    };
+    let own = ["messages", "tools", "chat_template_kwargs"];
+    let chat = read(&[ChatRequest::NAMES, template::NAMES, tools::NAMES, &own]);
+    assert_eq!(properties_of("ChatCompletionRequest"), chat);
+    assert_eq!(properties_of("CompletionRequest"), read(&[TextRequest::NAMES]));
 }
 
 #[test]
