@@ -17,6 +17,8 @@ pub(crate) mod request;
 #[cfg(feature = "mlx")]
 pub(crate) mod response;
 #[cfg(feature = "mlx")]
+pub(crate) mod response_format;
+#[cfg(feature = "mlx")]
 pub(crate) mod tools;
 
 pub(crate) use error::ApiError;

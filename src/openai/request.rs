@@ -23,6 +23,7 @@ pub(crate) use self::sampling::SamplingOptions;
 use super::error::ApiError;
 use super::json::{Json, Members};
 use super::message;
+use super::response_format::{self, ResponseFormat};
 use super::tools::{self, Tools};
 
 /// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
@@ -76,7 +77,6 @@ const UNSERVED: &[&str] = &[
     "functions",
     "modalities",
     "prediction",
-    "response_format",
     "suffix",
     "verbosity",
     "web_search_options",
@@ -91,6 +91,7 @@ impl ChatRequest {
             messages,
             template_variables,
             tools,
+            formats,
             fields,
         } = Body::parse(body)?;
         check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
@@ -99,6 +100,7 @@ impl ChatRequest {
             options.max_tokens = Some(max_tokens);
         }
         options.logprobs = logprobs::of_chat(&fields)?;
+        options.format = ResponseFormat::parse(&formats)?;
         Ok(Self {
             model: parse_model(&fields)?,
             messages: message::parse(messages)?,
@@ -123,6 +125,7 @@ impl TextRequest {
             messages,
             template_variables,
             tools,
+            formats,
             fields,
         } = Body::parse(body)?;
         if tools.is_some_and(|tools| tools != Json::Null) {
@@ -141,6 +144,7 @@ impl TextRequest {
         let least_tokens = usize::from(!echo);
         let mut options = Options::parse(&fields, least_tokens)?;
         options.logprobs = logprobs::of_text(&fields)?;
+        options.format = ResponseFormat::parse(&formats)?;
         let n = parse_n(&fields, prompts.len())?;
         check_best_of(&fields, n)?;
         Ok(Self {
@@ -159,6 +163,8 @@ struct Body {
     messages: Option<Json>,
     template_variables: Option<Json>,
     tools: Option<Json>,
+    /// What answers have to be.
+    formats: Members,
     /// All others.
     fields: Fields,
 }
@@ -189,6 +195,9 @@ impl<'de> Visitor<'de> for BodyVisitor {
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
                 "messages" => body.messages = Some(map.next_value()?),
+                name if response_format::NAMES.contains(&name) => {
+                    body.formats.insert(name, map.next_value()?)
+                }
                 "tools" => body.tools = Some(map.next_value()?),
                 "chat_template_kwargs" => body.template_variables = Some(map.next_value()?),
                 _ => body.fields.insert(name, map.next_value()?),
@@ -226,9 +235,6 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
-        ("response_format", Value::Object(format)) => {
-            format.get("type").is_some_and(|kind| kind == "text") && format.len() == 1
-        }
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
             false
         }

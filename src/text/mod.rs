@@ -4,6 +4,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod detokenizer;
+pub(crate) mod grammar;
 mod harmony;
 mod markers;
 pub(crate) mod reasoning;

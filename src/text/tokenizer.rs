@@ -235,6 +235,19 @@ impl Tokenizer {
         })
     }
 
+    pub(crate) fn eos_token_ids(&self) -> &[u32] {
+        &self.eos_token_ids
+    }
+
+    pub(crate) fn is_special(&self, token: u32) -> bool {
+        self.special_ids.contains(&token)
+    }
+
+    /// Whether [`Self::spelled`] is what a token adds to a text.
+    pub(crate) fn spells_text(&self) -> bool {
+        self.is_byte_level() || self.has_metaspace || self.has_byte_fallback
+    }
+
     /// How the vocabulary writes a token.
     pub(crate) fn token_text(&self, token: u32) -> Option<String> {
         self.inner.id_to_token(token)

@@ -300,7 +300,7 @@ mod tests {
                 let draws: Vec<Draw<'_>> = samplings
                     .iter()
                     .zip(&states)
-                    .map(|(sampling, state)| Draw { sampling, adjustment: state.as_ref(), logprobs: None, step: 0 })
+                    .map(|(sampling, state)| Draw { sampling, adjustment: state.as_ref(), mask: None, logprobs: None, step: 0 })
                     .collect();
                 let choice = Choice::submit(&logits, &draws).unwrap();
                 for (row, state) in choice.adjustments {

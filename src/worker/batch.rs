@@ -62,6 +62,44 @@ impl Batch {
         Landing { flights, failed }
     }
 
+    /// Submits a pass over the rows whose last token had to be read before the next one can be chosen. Returns those
+    /// that failed.
+    pub(crate) fn launch_constrained(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
+        let mut failures = Vec::new();
+        let (mut tokens, mut rows) = (Vec::new(), Vec::new());
+        for row in sequences.iter_mut().filter(|row| row.is_constrained()) {
+            let Some(token) = row.last_token() else {
+                continue;
+            };
+            match row.narrow() {
+                Ok(()) => {
+                    tokens.push(token);
+                    rows.push(row);
+                }
+                Err(err) => failures.push(failed(row.id(), err)),
+            }
+        }
+        if rows.is_empty() {
+            return failures;
+        }
+        match pass(model, &token_list(&tokens), &mut rows) {
+            Ok(flight) => self.flights.push(flight),
+            Err(err) if rows.len() == 1 => failures.push(failed(rows[0].id(), err.into())),
+            // As above.
+            Err(err) => {
+                tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
+                for (token, row) in tokens.into_iter().zip(rows) {
+                    let id = row.id();
+                    match pass(model, &token_list(&[token]), &mut [row]) {
+                        Ok(flight) => self.flights.push(flight),
+                        Err(err) => failures.push(failed(id, err.into())),
+                    }
+                }
+            }
+        }
+        failures
+    }
+
     /// Returns the rows that failed.
     fn submit(&mut self, model: &Decoder, flights: &[Flight], sequences: &mut [Sequence]) -> Vec<Landed> {
         let place = |id| {
@@ -70,7 +108,8 @@ impl Batch {
         };
         let mut going: Vec<(usize, &mut Sequence)> = sequences
             .iter_mut()
-            .filter(|sequence| sequence.goes_on())
+            // Those wait until their tokens are read: see `launch_constrained`.
+            .filter(|sequence| sequence.goes_on() && !sequence.is_constrained())
             .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
             .collect();
         if going.is_empty() {
@@ -83,7 +122,7 @@ impl Batch {
                 self.flights.push(flight);
                 Vec::new()
             }
-            Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err)],
+            Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err.into())],
             // One row's failure must not be the others': each by itself, once.
             Err(err) => {
                 tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
@@ -93,7 +132,7 @@ impl Batch {
                     let id = row.id();
                     match alone.and_then(|token| pass(model, &token, &mut [row])) {
                         Ok(flight) => self.flights.push(flight),
-                        Err(err) => failures.push(failed(id, err)),
+                        Err(err) => failures.push(failed(id, err.into())),
                     }
                 }
                 failures
@@ -121,10 +160,10 @@ impl Landing {
     }
 }
 
-fn failed(id: RequestId, err: mlx_rs::error::Exception) -> Landed {
+fn failed(id: RequestId, err: StepError) -> Landed {
     Landed {
         id,
-        token: Err(StepError::Engine(err)),
+        token: Err(err),
         logprobs: None,
         rows: 1,
     }
@@ -142,6 +181,11 @@ fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
         return Ok(tokens);
     }
     take_axis(tokens, super::sampler::indices(places), 0)
+}
+
+/// `[rows]`.
+fn token_list(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[i32::try_from(tokens.len()).expect("rows are few")])
 }
 
 /// Submits one token of each row. After an error the rows are as before.

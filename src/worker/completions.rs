@@ -52,7 +52,7 @@ pub(crate) async fn chat(
         };
         app.prompter.chat(chat, &kept, &now(app))
     };
-    let ValidChat { request, answer } = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let ValidChat { request, answer } = off_thread_if(is_long(&body, &options), &app, validate).await?;
     let submitted = submit(&app, vec![request], n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
@@ -100,7 +100,7 @@ pub(crate) async fn text(
             .map(|prompt| app.prompter.text(prompt, echo, &kept))
             .collect()
     };
-    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let requests = off_thread_if(is_long(&body, &options), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
@@ -137,6 +137,11 @@ pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiEr
 
 pub(crate) fn now(app: &App) -> jiff::Zoned {
     app.clock.now().to_zoned(jiff::tz::TimeZone::system())
+}
+
+/// Whether a request takes long to be understood: its prompt is long, or a grammar has to be built.
+fn is_long(body: &Bytes, options: &Options) -> bool {
+    body.len() > MAX_INLINE_BYTES || options.format.is_some()
 }
 
 pub(crate) async fn off_thread_if<T: Send + 'static>(

@@ -439,6 +439,16 @@ impl EngineThread {
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
         self.pace.saw_step(computed - begin);
+        self.land(landed, kv);
+        self.spent(StepPart::Text, computed);
+        let begin = self.config.clock.instant();
+        let failed = self.batch.launch_constrained(model, &mut self.active);
+        self.land(failed, kv);
+        self.spent(StepPart::Build, begin);
+    }
+
+    /// Takes tokens that were read; requests that have their last one end.
+    fn land(&mut self, landed: Vec<Landed>, kv: &mut KvMemory) {
         for Landed {
             id,
             token,
@@ -465,7 +475,6 @@ impl EngineThread {
                 }
             }
         }
-        self.spent(StepPart::Text, computed);
     }
 
     /// The next chunk of a prompt; after the last one its row decodes.

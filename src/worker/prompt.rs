@@ -1,8 +1,8 @@
 //! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use camino::Utf8Path;
 use jiff::Zoned;
@@ -12,10 +12,13 @@ use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::{Options, Prompt};
+use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::{ToolChoice, Tools};
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
 use crate::text::detokenizer::Detokenizer;
+use crate::text::grammar::form::{Calls, Form, FormError, Manner};
+use crate::text::grammar::vocabulary::{Constraint, Vocabulary};
 use crate::text::reasoning::ReasoningMarkers;
 use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
@@ -32,7 +35,7 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 const DEFAULT_COMPLETION_TOKENS: usize = 16;
 
 /// A request that the engine can run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct ValidRequest {
     /// Not empty, shorter than the context, each below the model's vocabulary size.
     pub(crate) prompt: Vec<u32>,
@@ -42,6 +45,8 @@ pub(crate) struct ValidRequest {
     pub(crate) stop: Vec<String>,
     /// Special tokens that are text.
     pub(crate) shown_tokens: Arc<[u32]>,
+    /// What the answer has to be.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) sampling: Sampling,
     /// How many of the most probable tokens are told with each token; `None`: no logprobs at all.
     pub(crate) logprobs: Option<usize>,
@@ -178,6 +183,8 @@ pub(crate) struct Prompter {
     tool_format: ToolFormat,
     defaults: SamplingDefaults,
     vocab_size: u32,
+    /// Built for the first request that needs it; `None` where the tokenizer has none that could be used.
+    vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
     context_tokens: AtomicUsize,
 }
 
@@ -211,6 +218,7 @@ impl Prompter {
             template,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.dimensions.vocabulary,
+            vocabulary: OnceLock::new(),
             context_tokens: AtomicUsize::new(context_tokens),
         })
     }
@@ -230,12 +238,6 @@ impl Prompter {
     }
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
-        if chat.tools.is_some_and(|tools| tools.choice != ToolChoice::Auto) {
-            return Err(ApiError::unsupported(
-                "tool_choice",
-                "'tool_choice' can be 'none' or 'auto'.",
-            ));
-        }
         let text = self.rendered(chat, true, now)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
@@ -243,6 +245,7 @@ impl Prompter {
         Ok(ValidChat {
             request: ValidRequest {
                 shown_tokens: self.shown_tokens(&shape),
+                constraint: self.constraint(options.format.as_ref(), chat.tools, &shape)?,
                 ..request
             },
             answer: AnswerParser::new(&shape),
@@ -331,9 +334,20 @@ impl Prompter {
         options: &Options,
     ) -> Result<ValidRequest, ApiError> {
         let param = "prompt";
+        // A bare prompt's answer is text and nothing else.
+        let shape = AnswerShape {
+            reasoning: None,
+            tool_format: ToolFormat::Tagged,
+            tools: None,
+        };
+        let constraint = self.constraint(options.format.as_ref(), None, &shape)?;
         if !echo {
             let tokens = self.tokens(param, prompt)?;
-            return self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS);
+            let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
+            return Ok(ValidRequest {
+                constraint,
+                ..request
+            });
         }
         let (tokens, echo) = match prompt {
             Prompt::Text(text) => {
@@ -355,6 +369,7 @@ impl Prompter {
         let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
         Ok(ValidRequest {
             prompt_use: PromptUse::Echo(echo),
+            constraint,
             ..request
         })
     }
@@ -396,6 +411,68 @@ impl Prompter {
         }
         echo.text.push_str(&detokenizer.flush(&self.tokenizer)?);
         Ok(echo)
+    }
+
+    /// What holds an answer to its format and to the calls it must make.
+    fn constraint(
+        &self,
+        format: Option<&ResponseFormat>,
+        tools: Option<&Tools>,
+        shape: &AnswerShape,
+    ) -> Result<Option<Constraint>, ApiError> {
+        let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
+        if format.is_none() && !must_call {
+            return Ok(None);
+        }
+        let wanted = |tools: &Tools, name: &str| match &tools.choice {
+            ToolChoice::Auto | ToolChoice::Required => true,
+            ToolChoice::Function(only) => only == name,
+        };
+        let calls = tools.map(|tools| Calls {
+            functions: tools
+                .functions
+                .iter()
+                .enumerate()
+                .filter(|(_, function)| wanted(tools, &function.name))
+                .collect(),
+            parallel: tools.parallel,
+        });
+        let form = Form {
+            // An answer that must be a call has no content.
+            content: format.filter(|_| !must_call).map(|format| &format.content),
+            calls,
+        };
+        let manner = Manner {
+            tokenizer: &self.tokenizer,
+            reasoning: shape.reasoning,
+            tool_format: shape.tool_format,
+        };
+        let param = match format {
+            Some(format) if !must_call => format.param.as_str(),
+            Some(_) | None => "tool_choice",
+        };
+        let grammar = form.grammar(&manner).map_err(|err| {
+            let param = match &err {
+                FormError::Parameters { function, .. } => format!("tools[{function}].function.parameters"),
+                FormError::Schema(_) | FormError::Pattern(_) | FormError::TooLarge(_) | FormError::Empty => {
+                    param.to_owned()
+                }
+            };
+            ApiError::invalid_value(&param, format!("'{param}' cannot be held to: {err}."))
+        })?;
+        let size = self.vocab_size as usize;
+        let vocabulary = self
+            .vocabulary
+            .get_or_init(|| Vocabulary::new(&self.tokenizer, size).map(Arc::new));
+        let vocabulary = vocabulary.clone().ok_or_else(|| {
+            let message = format!(
+                "'{param}' is not supported for this model: its tokens do not say what text they are."
+            );
+            ApiError::unsupported(param, message)
+        })?;
+        Constraint::new(grammar, vocabulary)
+            .map(Some)
+            .map_err(|err| ApiError::invalid_value(param, format!("'{param}' cannot be held to: {err}.")))
     }
 
     fn limited(
@@ -446,6 +523,7 @@ impl Prompter {
             prompt_use: PromptUse::Answer,
             stop: options.stop.clone(),
             shown_tokens: [].into(),
+            constraint: None,
             sampling: Sampling {
                 temperature: asked.temperature.unwrap_or(self.defaults.temperature),
                 top_p: asked.top_p.unwrap_or(self.defaults.top_p),

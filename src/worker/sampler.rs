@@ -11,6 +11,7 @@ use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
 use mlx_rs::{Array, Dtype, ops};
 
 use super::adjustment::{Adjustment, Penalties};
+use crate::text::grammar::vocabulary::Mask;
 
 /// Below this, the most probable token is all that is left, and dividing by it would overflow.
 const MIN_TEMPERATURE: f32 = 1e-5;
@@ -47,6 +48,8 @@ pub(crate) struct Draw<'a> {
     pub(crate) sampling: &'a Sampling,
     /// State of what changes the logits before.
     pub(crate) adjustment: Option<&'a Adjustment>,
+    /// The tokens it must be of, where not all will do.
+    pub(crate) mask: Option<&'a Mask>,
     /// How many of the most probable tokens are asked for; `None`: no logprobs at all.
     pub(crate) logprobs: Option<usize>,
     /// Tokens chosen before this one.
@@ -243,6 +246,7 @@ mod tests {
         Draw {
             sampling,
             adjustment: None,
+            mask: None,
             logprobs: None,
             step,
         }

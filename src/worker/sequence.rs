@@ -1,5 +1,6 @@
 //! One request while the engine computes it: its cache, how far it is, and its text on the way out.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -18,6 +19,7 @@ use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
 use super::transcript::Transcript;
 use crate::openai::response::FinishReason;
+use crate::text::grammar::vocabulary::{Constraint, ConstraintError, Mask};
 use crate::text::tokenizer::{DecodeError, Tokenizer};
 
 /// A request and where its events go.
@@ -46,6 +48,8 @@ pub(crate) enum StepError {
     Read(String),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
+    #[error("the answer cannot be what was asked for: {0}")]
+    Constraint(#[from] ConstraintError),
 }
 
 impl From<mlx_rs::error::Exception> for StepError {
@@ -80,6 +84,9 @@ pub(crate) struct Sequence {
     /// What is gathered of the prompt beside.
     reading: Option<Reading>,
     adjustment: Option<Adjustment>,
+    constraint: Option<Constraint>,
+    /// The tokens that the next one must be of.
+    mask: Option<Arc<Mask>>,
     transcript: Transcript,
     /// Tokens chosen, read or not.
     chosen: usize,
@@ -113,7 +120,7 @@ impl Queued {
 }
 
 impl Sequence {
-    pub(crate) fn new(queued: Queued, model: &Decoder, tokenizer: &Tokenizer) -> Self {
+    pub(crate) fn new(mut queued: Queued, model: &Decoder, tokenizer: &Tokenizer) -> Self {
         Self {
             timing: Timing {
                 submitted: queued.job.submitted,
@@ -124,6 +131,8 @@ impl Sequence {
             cached: 0,
             reading: Reading::new(&queued.job.request),
             adjustment: None,
+            constraint: queued.job.request.constraint.take(),
+            mask: None,
             transcript: Transcript::new(
                 tokenizer,
                 &queued.job.request.shown_tokens,
@@ -251,11 +260,31 @@ impl Sequence {
         self.chosen < self.request().max_tokens
     }
 
+    /// Whether each token must be read before the next one can be chosen.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
+    }
+
+    /// The last token, where it is read and the next one is to be chosen.
+    pub(crate) fn last_token(&self) -> Option<u32> {
+        let all_read = self.chosen == self.answer.len() && self.goes_on();
+        self.answer.last().copied().filter(|_| all_read)
+    }
+
+    /// Looks up which tokens the next one must be of; all before it have been read.
+    pub(crate) fn narrow(&mut self) -> Result<(), StepError> {
+        if let Some(constraint) = &mut self.constraint {
+            self.mask = Some(constraint.mask()?);
+        }
+        Ok(())
+    }
+
     /// How the next token is chosen.
     pub(crate) fn draw(&self) -> Draw<'_> {
         Draw {
             sampling: &self.request().sampling,
             adjustment: self.adjustment.as_ref(),
+            mask: self.mask.as_deref(),
             logprobs: self.request().logprobs,
             step: self.chosen as u64,
         }
@@ -316,6 +345,7 @@ impl Sequence {
             }));
         };
         self.adjustment = Adjustment::new(&request.sampling.penalties, prompt, logits.dim(-1));
+        self.narrow()?;
         let mut choice = Choice::submit(&logits, &[self.draw()])?;
         self.chose();
         for (_, adjustment) in choice.adjustments.drain(..) {
@@ -343,9 +373,15 @@ impl Sequence {
             self.transcript.end(token, logprobs);
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.take(token)?;
+        }
         let piece = self.transcript.push(tokenizer, token, logprobs)?;
         self.send_piece(piece);
         if self.transcript.stopped() {
+            return self.finish(tokenizer, FinishReason::Stop).map(Some);
+        }
+        if self.constraint.as_ref().is_some_and(Constraint::is_complete) {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
         if self.answer.len() == self.request().max_tokens {

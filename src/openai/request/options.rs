@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::sampling::SamplingOptions;
 use crate::openai::ApiError;
+use crate::openai::response_format::ResponseFormat;
 
 /// OpenAI's own limit.
 const MAX_STOP_STRINGS: usize = 4;
@@ -15,6 +16,8 @@ const MAX_STOP_BYTES: usize = 1024;
 pub(crate) struct Options {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
+    /// `None`: any text.
+    pub(crate) format: Option<ResponseFormat>,
     pub(crate) sampling: SamplingOptions,
     /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at all.
     pub(crate) logprobs: Option<usize>,
@@ -43,6 +46,7 @@ impl Options {
         Ok(Self {
             max_tokens: fields.integer("max_tokens", least_tokens, usize::MAX)?,
             stop: parse_stop(fields)?,
+            format: None,
             sampling: SamplingOptions::parse(fields)?,
             // The endpoints write it differently.
             logprobs: None,

@@ -31,6 +31,7 @@ fn a_full_request() {
         Options {
             max_tokens: Some(7),
             stop: vec!["a".to_owned(), "b".to_owned()],
+            format: None,
             sampling: SamplingOptions {
                 temperature: Some(0.5),
                 top_p: Some(0.9),
@@ -111,9 +112,9 @@ fn refusals_name_the_parameter() {
         ),
         (json!({"logit_bias": [5]}), "logit_bias", ErrorCode::InvalidValue),
         (
-            json!({"response_format": {"type": "json_object"}}),
-            "response_format",
-            ErrorCode::UnsupportedParameter,
+            json!({"response_format": {"type": "xml"}}),
+            "response_format.type",
+            ErrorCode::InvalidValue,
         ),
         (
             json!({"presence_penalty": 2.1}),

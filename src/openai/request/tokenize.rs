@@ -57,6 +57,8 @@ impl TokenizeRequest {
             messages,
             template_variables,
             tools,
+            // They change no prompt.
+            formats: _,
             fields,
         } = Body::parse(body)?;
         check(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;

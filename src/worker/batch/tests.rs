@@ -39,6 +39,7 @@ impl Subject {
             max_tokens: 20 + id as usize,
             stop: Vec::new(),
             shown_tokens: [].into(),
+            constraint: None,
             sampling,
             logprobs: None,
             priority: 0,

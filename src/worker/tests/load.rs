@@ -81,6 +81,7 @@ fn a_failed_request_harms_no_other() {
                 max_tokens: 5,
                 stop: Vec::new(),
                 shown_tokens: [].into(),
+                constraint: None,
                 sampling: sampler::Sampling {
                     temperature: 0.0,
                     top_p: 1.0,
@@ -110,6 +111,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         max_tokens: 1_000_000,
         stop: Vec::new(),
         shown_tokens: [].into(),
+        constraint: None,
         sampling: sampler::Sampling {
             temperature: 0.0,
             top_p: 1.0,

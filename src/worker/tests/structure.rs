@@ -323,3 +323,180 @@ fn wrong_tools_are_refused_by_name() {
         })
     });
 }
+
+fn schema_of(schema: Value) -> Value {
+    json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}}})
+}
+
+/// A script that would go on with text where the grammar allows only its own.
+#[test]
+fn an_answer_is_held_to_its_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[
+        (
+            &[b"Sure: ", b"{\"a\"", b": \"x", b"\", \"b\": ", b"12}", b" Done."],
+            true,
+        ),
+        (&[b"{", b"\"k\":", b"[", b"1", b",", b"2", b"]", b"}"], true),
+        (&[b"no", b"yes"], true),
+    ]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let asked = schema_of(json!({
+                "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+                "required": ["a", "b"], "additionalProperties": false
+            }));
+            let (said, reason, usage) = answer(worker, 0, asked.clone()).await;
+            assert_eq!(said, message(json!("{\"a\": \"x\", \"b\": 12}"), json!({})));
+            assert_eq!(
+                (reason.as_str(), &usage["completion_tokens"]),
+                ("stop", &json!(4))
+            );
+            let (said, reason, _) = answer(worker, 0, merged(asked, json!({"max_tokens": 3}))).await;
+            assert_eq!(said["content"], "{\"a\": \"x\", \"b\": ");
+            assert_eq!(reason, "length");
+
+            let object = json!({"response_format": {"type": "json_object"}});
+            let (said, reason, _) = answer(worker, 1, object).await;
+            assert_eq!(said["content"], "{\"k\":[1,2]}");
+            assert_eq!(reason, "stop");
+            let (said, _, _) = answer(
+                worker,
+                2,
+                json!({"structured_outputs": {"choice": ["yes", "never"]}}),
+            )
+            .await;
+            assert_eq!(said["content"], "yes");
+            let (said, reason, usage) = answer(worker, 2, json!({"guided_regex": "(no|yes){3}"})).await;
+            assert_eq!(said["content"].as_str().unwrap().replace("yes", "no"), "nonono");
+            assert_eq!(
+                (reason.as_str(), &usage["completion_tokens"]),
+                ("stop", &json!(3))
+            );
+            let bare =
+                json!({"model": "tiny", "prompt": "<cue 2>", "guided_choice": ["yes"], "temperature": 0});
+            let text = worker.post("/v1/completions", &bare).await.json();
+            assert_eq!(text["choices"][0]["text"], "yes");
+        })
+    });
+}
+
+#[test]
+fn a_call_that_must_be_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[(
+        &[
+            b"I think.",
+            b"<tool_call>\n",
+            b"{\"name\": \"weather\", ",
+            b"\"arguments\": ",
+            b"{\"town\": \"Bern\"}",
+            b"}\n</tool_call>",
+        ],
+        true,
+    )]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let bern = json!({"tool_calls": [call("weather", r#"{"town": "Bern"}"#)]});
+            let named = json!({"type": "function", "function": {"name": "weather"}});
+            for choice in [json!("required"), named] {
+                let tools = json!({"tools": weather(), "tool_choice": choice, "parallel_tool_calls": false});
+                let (said, reason, _) = answer(worker, 0, tools).await;
+                assert_eq!(
+                    (said, reason.as_str()),
+                    (message(json!(null), bern.clone()), "tool_calls")
+                );
+            }
+            let both = merged(
+                json!({"tools": weather()}),
+                json!({"response_format": {"type": "json_object"}}),
+            );
+            let (said, _, _) = answer(worker, 0, both).await;
+            assert_eq!(
+                said["tool_calls"], bern["tool_calls"],
+                "an answer in JSON may still be a call"
+            );
+        })
+    });
+}
+
+/// On a model that says anything, beside rows that are free: each row's text is what it says alone.
+#[test]
+fn rows_with_and_without_a_format_share_a_batch() {
+    let config = WorkerConfig {
+        max_concurrency: 4,
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let formats = [
+                json!({}),
+                schema_of(
+                    json!({"type": "array", "items": {"enum": ["a", "bc", 1]}, "minItems": 3, "maxItems": 5}),
+                ),
+                json!({"guided_regex": "[a-f]{12}"}),
+                json!({"temperature": 0.9, "seed": 3}),
+                schema_of(
+                    json!({"type": "object", "properties": {"x": {"type": "boolean"}, "y": {"enum": [null, 7]}}, "required": ["x", "y"]}),
+                ),
+                json!({"guided_choice": ["alpha", "beta"], "temperature": 1.5, "seed": 4}),
+            ];
+            let ask = |format: &Value| worker.chat_text(merged(json!({"max_tokens": 60}), format.clone()));
+            let mut alone = Vec::new();
+            for format in &formats {
+                alone.push(ask(format).await);
+            }
+            let together = futures::future::join_all(formats.iter().map(ask)).await;
+            assert_eq!(together, alone);
+            let list: Vec<Value> = serde_json::from_str(&alone[1]).unwrap();
+            assert!((3..=5).contains(&list.len()), "{list:?}");
+            assert!(
+                alone[2].len() == 12 && alone[2].bytes().all(|byte| (b'a'..=b'f').contains(&byte)),
+                "{}",
+                alone[2]
+            );
+            let object: Value = serde_json::from_str(&alone[4]).unwrap();
+            assert!(
+                object["x"].is_boolean() && (object["y"].is_null() || object["y"] == 7),
+                "{object}"
+            );
+            assert!(["alpha", "beta"].contains(&alone[5].as_str()), "{}", alone[5]);
+        })
+    });
+}
+
+#[test]
+fn formats_that_cannot_be_held_to_are_refused() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let schema = "response_format.json_schema.schema";
+            let bad_tool = json!([{"type": "function", "function": {"name": "f"}},
+                                  {"type": "function", "function": {"name": "g", "parameters": {"not": {}}}}]);
+            let cases = [
+                (
+                    schema_of(json!({"type": "object", "patternProperties": {}})),
+                    schema,
+                ),
+                (schema_of(json!({"type": "thing"})), schema),
+                (json!({"guided_regex": "(?=a)"}), "guided_regex"),
+                (
+                    json!({"tools": bad_tool, "tool_choice": "required"}),
+                    "tools[1].function.parameters",
+                ),
+            ];
+            for (extra, param) in cases {
+                let refused = worker.chat(extra.clone()).await;
+                assert_eq!(refused.status, 400, "{extra}: {}", refused.body);
+                assert_eq!(refused.json()["error"]["param"], param, "{extra}");
+            }
+            let auto = json!({"tools": bad_tool, "max_tokens": 1});
+            assert_eq!(
+                worker.chat(auto).await.status,
+                200,
+                "a call that need not be is not held to"
+            );
+        })
+    });
+}

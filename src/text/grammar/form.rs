@@ -1,0 +1,214 @@
+//! Grammars of whole answers: what is asked for, behind the reasoning that may come before it, in the way a model writes
+//! it.
+
+use std::sync::Arc;
+
+use super::json::Rules;
+use super::json_schema::{SchemaError, schema_rule};
+use super::regex::{RegexError, RegexRules, Writing, parsed};
+use super::{Builder, ByteSet, Grammar, Matcher, NodeId, RETURN, SPECIAL, TooLarge};
+use crate::openai::response_format::ContentFormat;
+use crate::openai::tools::Function;
+use crate::text::reasoning::ReasoningMarkers;
+use crate::text::tokenizer::Tokenizer;
+use crate::text::tool_calls::ToolFormat;
+
+/// What an answer has to be: one of what is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Form<'a> {
+    pub(crate) content: Option<&'a ContentFormat>,
+    pub(crate) calls: Option<Calls<'a>>,
+}
+
+/// At least one call of these functions.
+#[derive(Debug, Clone)]
+pub(crate) struct Calls<'a> {
+    /// By their places in the request.
+    pub(crate) functions: Vec<(usize, &'a Function)>,
+    /// More than one.
+    pub(crate) parallel: bool,
+}
+
+/// The model's own ways.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// And whether the prompt has begun the block.
+    pub(crate) reasoning: Option<(ReasoningMarkers, bool)>,
+    pub(crate) tool_format: ToolFormat,
+}
+
+/// Why there is no grammar for a form.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FormError {
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    #[error(transparent)]
+    Pattern(#[from] RegexError),
+    #[error("{err}")]
+    Parameters { function: usize, err: SchemaError },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("no answer can be what it asks for")]
+    Empty,
+}
+
+impl Form<'_> {
+    /// The answers of this form, as such a model gives them.
+    pub(crate) fn grammar(&self, manner: &Manner<'_>) -> Result<Arc<Grammar>, FormError> {
+        let mut builder = Builder::new();
+        let writer = Writer {
+            builder: &mut builder,
+            manner,
+        };
+        let start = writer.answer(self)?;
+        let grammar = Arc::new(builder.finish(start)?);
+        let can_begin = Matcher::new(Arc::clone(&grammar)).is_ok_and(|matcher| !matcher.is_at_end());
+        can_begin.then_some(grammar).ok_or(FormError::Empty)
+    }
+}
+
+struct Writer<'a, 'b> {
+    builder: &'b mut Builder,
+    manner: &'a Manner<'a>,
+}
+
+impl Writer<'_, '_> {
+    fn answer(mut self, form: &Form<'_>) -> Result<NodeId, FormError> {
+        let harmony = self.manner.tool_format == ToolFormat::Harmony;
+        let mut ways = Vec::new();
+        if let Some(content) = form.content {
+            let content = self.content(content)?;
+            ways.push(match harmony {
+                true => {
+                    let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
+                    self.builder.literal(&head, content)
+                }
+                false => content,
+            });
+        }
+        if let Some(calls) = &form.calls {
+            ways.push(self.calls(calls)?);
+        }
+        let answer = self.builder.any_of(ways);
+        Ok(match harmony {
+            true => self.behind_analysis(answer),
+            false => self.behind_reasoning(answer),
+        })
+    }
+
+    fn content(&mut self, format: &ContentFormat) -> Result<NodeId, FormError> {
+        Ok(match format {
+            ContentFormat::Object => Rules::new(self.builder).object,
+            ContentFormat::Schema(schema) => schema_rule(self.builder, schema)?,
+            ContentFormat::Pattern(pattern) => {
+                let hir = parsed(pattern)?;
+                let mut rules = RegexRules {
+                    builder: self.builder,
+                    writing: Writing::Plain,
+                };
+                rules.whole(&hir, RETURN)?
+            }
+            ContentFormat::Choice(texts) => {
+                let ways = texts
+                    .iter()
+                    .map(|text| self.builder.literal(text.as_bytes(), RETURN))
+                    .collect();
+                self.builder.any_of(ways)
+            }
+        })
+    }
+
+    /// Marks may be special tokens, other text is not.
+    fn marks(&self, texts: &[&str]) -> Vec<u8> {
+        let special = |text: &str| !self.manner.tokenizer.special_tokens(&[text]).is_empty();
+        texts
+            .iter()
+            .flat_map(|text| special(text).then_some(SPECIAL).into_iter().chain(text.bytes()))
+            .collect()
+    }
+
+    fn behind_reasoning(&mut self, content: NodeId) -> NodeId {
+        let Some((markers, opened)) = self.manner.reasoning else {
+            return content;
+        };
+        let line = self.builder.literal(b"\n", RETURN);
+        let content_line = self.builder.repeat(line, 0, Some(2), content);
+        let close = self.marks(&[markers.close]);
+        let block = self.builder.until(&close, content_line);
+        if opened {
+            return block;
+        }
+        let open = self.marks(&[markers.open]);
+        let block = self.builder.literal(&open, block);
+        self.builder.any_of(vec![block, content])
+    }
+
+    /// Where the model writes on channels.
+    fn behind_analysis(&mut self, message: NodeId) -> NodeId {
+        let again = self.marks(&["<|start|>", "assistant"]);
+        let again = self.builder.literal(&again, message);
+        let end = self.marks(&["<|end|>"]);
+        let analysis = self.builder.until(&end, again);
+        let head = self.marks(&["<|channel|>", "analysis", "<|message|>"]);
+        let analysis = self.builder.literal(&head, analysis);
+        self.builder.any_of(vec![analysis, message])
+    }
+
+    fn calls(&mut self, calls: &Calls<'_>) -> Result<NodeId, FormError> {
+        let mut ways = Vec::new();
+        for (place, function) in &calls.functions {
+            let arguments = match &function.parameters {
+                Some(schema) => schema_rule(self.builder, schema).map_err(|err| FormError::Parameters {
+                    function: *place,
+                    err,
+                })?,
+                None => Rules::new(self.builder).object,
+            };
+            ways.push(self.call(&function.name, arguments));
+        }
+        let call = self.builder.any_of(ways);
+        let several = |builder: &mut Builder, between: &[u8], end: NodeId| {
+            let another = builder.literal(between, call);
+            let max = if calls.parallel { None } else { Some(0) };
+            let more = builder.repeat(another, 0, max, end);
+            builder.call(call, more)
+        };
+        Ok(match self.manner.tool_format {
+            ToolFormat::Tagged => several(self.builder, b"\n", RETURN),
+            ToolFormat::Mistral => {
+                let close = self.builder.bytes(ByteSet::of(b"]"), RETURN);
+                let listed = several(self.builder, b", ", close);
+                let open = self.marks(&["[TOOL_CALLS]"]);
+                let listed = self.builder.literal(b"[", listed);
+                self.builder.literal(&open, listed)
+            }
+            // One message, or one answer, is one call.
+            ToolFormat::Llama | ToolFormat::Harmony => call,
+        })
+    }
+
+    fn call(&mut self, name: &str, arguments: NodeId) -> NodeId {
+        let named = |word: &str| format!("{{\"name\": \"{name}\", \"{word}\": ").into_bytes();
+        let (before, behind) = match self.manner.tool_format {
+            ToolFormat::Tagged => {
+                let mut before = self.marks(&["<tool_call>"]);
+                before.push(b'\n');
+                before.extend(named("arguments"));
+                let mut behind = b"}\n".to_vec();
+                behind.extend(self.marks(&["</tool_call>"]));
+                (before, behind)
+            }
+            ToolFormat::Mistral => (named("arguments"), b"}".to_vec()),
+            ToolFormat::Llama => (named("parameters"), b"}".to_vec()),
+            ToolFormat::Harmony => {
+                let recipient = format!("commentary to=functions.{name} ");
+                let before = self.marks(&["<|channel|>", &recipient, "<|constrain|>", "json", "<|message|>"]);
+                (before, Vec::new())
+            }
+        };
+        let behind = self.builder.literal(&behind, RETURN);
+        let arguments = self.builder.call(arguments, behind);
+        self.builder.literal(&before, arguments)
+    }
+}

@@ -1,0 +1,569 @@
+//! Grammars of JSON values, from JSON Schema. Every text of such a grammar is a value that the schema accepts. Not all
+//! that it accepts is in the grammar: members come in the schema's order, and where a schema names members and does
+//! not speak of others, there are no others.
+
+use std::collections::HashMap;
+
+use super::json::{Rules, member};
+use super::numbers::{Bound, integers, numbers};
+use super::regex::{self, RegexRules, Writing};
+pub(crate) use super::schema::SchemaError;
+use super::schema::{Kind, Schema, are_apart, resolved};
+use super::{Builder, NodeId, RETURN};
+use crate::openai::json::Json;
+
+/// Schemas inside schemas, references followed.
+const MAX_DEPTH: usize = 100;
+/// Longer ones are nobody's, where other names are to be told from them.
+const MAX_NAME_BYTES: usize = 256;
+
+/// The rule of a schema's values.
+pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
+    let rules = Rules::new(builder);
+    let mut compiler = Compiler {
+        builder,
+        rules,
+        root: schema,
+        references: HashMap::new(),
+        depth: 0,
+    };
+    compiler.rule(schema, "#".to_owned())
+}
+
+struct Compiler<'a, 'b> {
+    builder: &'b mut Builder,
+    rules: Rules,
+    root: &'a Json,
+    /// Rules of what was referred to, also of what is being built.
+    references: HashMap<&'a str, NodeId>,
+    depth: usize,
+}
+
+/// A member that an object may have.
+struct Property {
+    /// Name, colon and value.
+    rule: NodeId,
+    required: bool,
+}
+
+impl<'a> Compiler<'a, '_> {
+    fn rule(&mut self, schema: &'a Json, at: String) -> Result<NodeId, SchemaError> {
+        if self.depth >= MAX_DEPTH {
+            return Err(SchemaError::Unsupported {
+                at,
+                keyword: "such deep nesting".to_owned(),
+            });
+        }
+        self.depth += 1;
+        let rule = match schema {
+            Json::Bool(true) => Ok(self.rules.value),
+            Json::Object(members) => self.object_schema(&Schema::new(members, at)?),
+            Json::Bool(false) => Err(SchemaError::Empty { at }),
+            Json::Null | Json::Number(_) | Json::String(_) | Json::Array(_) => Err(SchemaError::Invalid {
+                at,
+                keyword: "schema",
+                expected: "an object",
+            }),
+        };
+        self.depth -= 1;
+        self.builder.check_size()?;
+        rule
+    }
+
+    fn object_schema(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        if let Some(target) = schema.text("$ref")? {
+            alone(schema, "$ref")?;
+            return self.reference(schema, target);
+        }
+        if let Some(value) = schema.get("const") {
+            let values = std::slice::from_ref(value);
+            return self.literals(schema, "const", values);
+        }
+        if let Some(values) = schema.list("enum")? {
+            return self.literals(schema, "enum", values);
+        }
+        for keyword in ["anyOf", "oneOf", "allOf"] {
+            if let Some(schemas) = schema.list(keyword)? {
+                return self.combination(schema, keyword, schemas);
+            }
+        }
+        let Some(kinds) = schema.kinds()? else {
+            return Ok(self.rules.value);
+        };
+        let mut ways = Vec::new();
+        for kind in kinds {
+            ways.push(self.kind(schema, kind)?);
+        }
+        Ok(self.builder.any_of(ways))
+    }
+
+    fn reference(&mut self, schema: &Schema<'a>, target: &'a str) -> Result<NodeId, SchemaError> {
+        if let Some(rule) = self.references.get(target) {
+            return Ok(*rule);
+        }
+        let found = resolved(self.root, target).ok_or_else(|| SchemaError::Unresolved {
+            at: schema.at.clone(),
+            target: target.to_owned(),
+        })?;
+        let reserved = self.builder.reserve();
+        self.references.insert(target, reserved);
+        let rule = self.rule(found, target.to_owned())?;
+        if rule == reserved {
+            return Err(schema.empty());
+        }
+        self.builder.define(reserved, rule);
+        Ok(reserved)
+    }
+
+    /// Exactly these values, as far as they are of the schema's types.
+    fn literals(
+        &mut self,
+        schema: &Schema<'a>,
+        keyword: &'static str,
+        values: &'a [Json],
+    ) -> Result<NodeId, SchemaError> {
+        if schema.demands_more_than(&[keyword, "type"]) {
+            return Err(together(schema, keyword));
+        }
+        let kinds = match schema.get("type") {
+            Some(_) => schema.kinds()?,
+            None => None,
+        };
+        let fits = |value: &&Json| {
+            kinds
+                .as_ref()
+                .is_none_or(|kinds| kinds.iter().any(|kind| kind.fits(value)))
+        };
+        let ways: Vec<NodeId> = values
+            .iter()
+            .filter(fits)
+            .map(|value| {
+                let text = serde_json::to_string(value).expect("names are strings and memory does not fail");
+                self.builder.literal(text.as_bytes(), RETURN)
+            })
+            .collect();
+        if ways.is_empty() {
+            return Err(schema.empty());
+        }
+        Ok(self.builder.any_of(ways))
+    }
+
+    fn combination(
+        &mut self,
+        schema: &Schema<'a>,
+        keyword: &'static str,
+        schemas: &'a [Json],
+    ) -> Result<NodeId, SchemaError> {
+        alone(schema, keyword)?;
+        if schemas.is_empty() {
+            return Err(schema.invalid(keyword, "a list with at least one schema"));
+        }
+        let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
+        if keyword == "allOf" && schemas.len() > 1 {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: "allOf of several schemas".to_owned(),
+            });
+        }
+        if keyword == "oneOf" {
+            let apart = schemas.iter().enumerate().all(|(index, one)| {
+                schemas[..index]
+                    .iter()
+                    .all(|other| are_apart(self.root, one, other))
+            });
+            if !apart {
+                return Err(SchemaError::Overlapping {
+                    at: schema.at.clone(),
+                });
+            }
+        }
+        let mut ways = Vec::new();
+        for (index, one) in schemas.iter().enumerate() {
+            ways.push(self.rule(one, at(index))?);
+        }
+        Ok(self.builder.any_of(ways))
+    }
+
+    fn kind(&mut self, schema: &Schema<'a>, kind: Kind) -> Result<NodeId, SchemaError> {
+        match kind {
+            Kind::Null => Ok(self.builder.literal(b"null", RETURN)),
+            Kind::Boolean => {
+                let words = ["true", "false"].map(|word| self.builder.literal(word.as_bytes(), RETURN));
+                Ok(self.builder.any_of(words.to_vec()))
+            }
+            Kind::Integer | Kind::Number => self.number(schema, kind == Kind::Integer),
+            Kind::String => self.string(schema),
+            Kind::Array => self.array(schema),
+            Kind::Object => self.object(schema),
+        }
+    }
+
+    fn number(&mut self, schema: &Schema<'a>, whole: bool) -> Result<NodeId, SchemaError> {
+        let bound = |keyword, exclusive_keyword, tighter: fn(f64, f64) -> bool| {
+            let inclusive = schema.number(keyword)?;
+            let exclusive = schema.number(exclusive_keyword)?;
+            Ok::<_, SchemaError>(match (inclusive, exclusive) {
+                (Some(value), Some(limit)) if tighter(value, limit) => Some(Bound {
+                    value,
+                    exclusive: false,
+                }),
+                (_, Some(value)) => Some(Bound {
+                    value,
+                    exclusive: true,
+                }),
+                (value, None) => value.map(|value| Bound {
+                    value,
+                    exclusive: false,
+                }),
+            })
+        };
+        let min = bound("minimum", "exclusiveMinimum", |value, limit| value > limit)?;
+        let max = bound("maximum", "exclusiveMaximum", |value, limit| value < limit)?;
+        let whole = match schema.number("multipleOf")? {
+            None => whole,
+            Some(1.0) => true,
+            Some(_) => {
+                return Err(SchemaError::Unsupported {
+                    at: schema.at.clone(),
+                    keyword: "multipleOf of anything but 1".to_owned(),
+                });
+            }
+        };
+        match (whole, min, max) {
+            (true, None, None) => Ok(self.rules.integer),
+            (false, None, None) => Ok(self.rules.number),
+            (true, min, max) => integers(self.builder, min, max).ok_or_else(|| schema.empty()),
+            (false, min, max) => numbers(self.builder, min, max).ok_or_else(|| schema.empty()),
+        }
+    }
+
+    fn string(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        let (min, max) = (schema.count("minLength")?, schema.count("maxLength")?);
+        let pattern = schema.text("pattern")?;
+        let format = schema.text("format")?;
+        if [
+            pattern.is_some(),
+            format.is_some(),
+            min.is_some() || max.is_some(),
+        ]
+        .into_iter()
+        .filter(|there| *there)
+        .count()
+            > 1
+        {
+            return Err(SchemaError::Together {
+                at: schema.at.clone(),
+                keyword: if pattern.is_some() { "pattern" } else { "format" },
+                others: "other demands on a string",
+            });
+        }
+        let close = self.builder.literal(b"\"", RETURN);
+        let content = if let Some(pattern) = pattern {
+            self.matching(schema, pattern, close)?
+        } else if let Some(format) = format {
+            let pattern = format_pattern(format).ok_or_else(|| SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: format!("format of '{format}'"),
+            })?;
+            self.matching(schema, &pattern, close)?
+        } else {
+            if min.zip(max).is_some_and(|(min, max)| min > max) {
+                return Err(schema.empty());
+            }
+            let character = self.rules.character;
+            self.builder.repeat(character, min.unwrap_or(0), max, close)
+        };
+        Ok(self.builder.literal(b"\"", content))
+    }
+
+    fn matching(&mut self, schema: &Schema<'a>, pattern: &str, next: NodeId) -> Result<NodeId, SchemaError> {
+        let character = self.rules.character;
+        let failed = |err| SchemaError::Pattern {
+            at: schema.at.clone(),
+            err,
+        };
+        let hir = regex::parsed(pattern).map_err(failed)?;
+        let mut rules = RegexRules {
+            builder: self.builder,
+            writing: Writing::Json,
+        };
+        rules.somewhere(&hir, character, next).map_err(failed)
+    }
+
+    fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        let (min, max) = (schema.count("minItems")?.unwrap_or(0), schema.count("maxItems")?);
+        let mut first = Vec::new();
+        for (index, item) in schema.list("prefixItems")?.unwrap_or_default().iter().enumerate() {
+            first.push(self.rule(item, schema.below(&format!("prefixItems/{index}")))?);
+        }
+        let others = match schema.get("items") {
+            None => Some(self.rules.value),
+            Some(Json::Bool(false)) => None,
+            Some(items) => Some(self.rule(items, schema.below("items"))?),
+        };
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let named = count(first.len());
+        let most = match (max, others) {
+            (Some(max), Some(_)) => Some(max),
+            (Some(max), None) => Some(max.min(named)),
+            (None, Some(_)) => None,
+            (None, None) => Some(named),
+        };
+        if most.is_some_and(|most| most < min) {
+            return Err(schema.empty());
+        }
+        first.truncate(most.map_or(usize::MAX, |most| most as usize));
+        let named = count(first.len());
+        let close = self.closed(b"]");
+        // From the end: what may come behind so many items.
+        let mut behind = close;
+        if let Some(item) = others {
+            let rest = most.map(|most| most - named);
+            if named == 0 {
+                behind = self.items(item, min, rest, close);
+            } else {
+                let another = self.after_comma(item);
+                behind = self
+                    .builder
+                    .repeat(another, min.saturating_sub(named), rest, close);
+            }
+        }
+        for (index, item) in first.into_iter().enumerate().rev() {
+            let this = match index {
+                0 => {
+                    let item = self.builder.call(item, behind);
+                    self.spaced(item)
+                }
+                _ => {
+                    let another = self.after_comma(item);
+                    self.builder.call(another, behind)
+                }
+            };
+            behind = match count(index) < min {
+                true => this,
+                false => self.builder.any_of(vec![this, close]),
+            };
+        }
+        Ok(self.builder.literal(b"[", behind))
+    }
+
+    /// Items of one kind from the start of a list.
+    fn items(&mut self, item: NodeId, min: u32, max: Option<u32>, close: NodeId) -> NodeId {
+        if max == Some(0) {
+            return close;
+        }
+        let another = self.after_comma(item);
+        let max = max.map(|max| max - 1);
+        let more = self.builder.repeat(another, min.saturating_sub(1), max, close);
+        let first = self.builder.call(item, more);
+        let first = self.spaced(first);
+        match min {
+            0 => self.builder.any_of(vec![first, close]),
+            _ => first,
+        }
+    }
+
+    fn spaced(&mut self, next: NodeId) -> NodeId {
+        let space = self.rules.space;
+        self.builder.call(space, next)
+    }
+
+    fn closed(&mut self, bracket: &[u8]) -> NodeId {
+        let close = self.builder.literal(bracket, RETURN);
+        self.spaced(close)
+    }
+
+    /// A rule for an item that is not the first.
+    fn after_comma(&mut self, item: NodeId) -> NodeId {
+        let item = self.spaced(item);
+        self.builder.literal(b",", item)
+    }
+
+    fn object(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        let expected = "an object of schemas";
+        let properties = match schema.get("properties") {
+            None => None,
+            Some(Json::Object(properties)) => Some(properties),
+            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+                return Err(schema.invalid("properties", expected));
+            }
+        };
+        let mut required = Vec::new();
+        for name in schema.list("required")?.unwrap_or_default() {
+            let name = name
+                .as_str()
+                .ok_or_else(|| schema.invalid("required", "a list of names"))?;
+            if !required.contains(&name) {
+                required.push(name);
+            }
+        }
+        let others = match schema.get("additionalProperties") {
+            Some(Json::Bool(false)) => None,
+            Some(others) => Some(self.rule(others, schema.below("additionalProperties"))?),
+            None if properties.is_some() => None,
+            None => Some(self.rules.value),
+        };
+        let mut names: Vec<&str> = Vec::new();
+        let mut members = Vec::new();
+        for (name, value) in properties.into_iter().flat_map(|properties| properties.iter()) {
+            if names.contains(&name) {
+                continue;
+            }
+            let value = self.rule(value, schema.below(&format!("properties/{name}")))?;
+            names.push(name);
+            members.push(self.property(name, value, required.contains(&name)));
+        }
+        for name in required {
+            if !names.contains(&name) {
+                // Without a word on other members, one that must be there can be anything.
+                let value = match schema.get("additionalProperties") {
+                    None => self.rules.value,
+                    Some(_) => others.ok_or_else(|| schema.empty())?,
+                };
+                names.push(name);
+                members.push(self.property(name, value, true));
+            }
+        }
+        if others.is_some() && names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: "additionalProperties beside such long names".to_owned(),
+            });
+        }
+        let others = others.map(|value| self.other_member(&names, value));
+        Ok(self.members(members, others))
+    }
+
+    fn property(&mut self, name: &str, value: NodeId, required: bool) -> Property {
+        let text = serde_json::to_string(name).expect("a string is JSON");
+        let name = self.builder.literal(text.as_bytes(), RETURN);
+        Property {
+            rule: member(self.builder, self.rules.space, name, value),
+            required,
+        }
+    }
+
+    /// Members in their order, then any number of others.
+    fn members(&mut self, members: Vec<Property>, others: Option<NodeId>) -> NodeId {
+        let close = self.closed(b"}");
+        // What may come next: while no member has come yet, and after one.
+        let (mut first, mut later) = (close, close);
+        if let Some(other) = others {
+            first = self.items(other, 0, None, close);
+            let another = self.after_comma(other);
+            later = self.builder.repeat(another, 0, None, close);
+        }
+        for Property { rule, required } in members.into_iter().rev() {
+            let this = self.builder.call(rule, later);
+            let this_first = self.spaced(this);
+            let spaced = self.spaced(this);
+            let this_later = self.builder.literal(b",", spaced);
+            (first, later) = match required {
+                true => (this_first, this_later),
+                false => (
+                    self.builder.any_of(vec![this_first, first]),
+                    self.builder.any_of(vec![this_later, later]),
+                ),
+            };
+        }
+        self.builder.literal(b"{", first)
+    }
+
+    /// A member with a name that is none of these. It has no escapes, by which it could be one of them after all.
+    fn other_member(&mut self, names: &[&str], value: NodeId) -> NodeId {
+        let names: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| !name.contains(['"', '\\']) && !name.contains(|c: char| c < ' '))
+            .collect();
+        let close = self.builder.literal(b"\"", RETURN);
+        let rest = self.name_apart_from(&names, close);
+        let name = self.builder.literal(b"\"", rest);
+        member(self.builder, self.rules.space, name, value)
+    }
+
+    /// The rest of a name, `names` being the rests of those it must not be.
+    fn name_apart_from(&mut self, names: &[&str], close: NodeId) -> NodeId {
+        let any = self.rules.plain_character;
+        if names.is_empty() {
+            return self.builder.repeat(any, 0, None, close);
+        }
+        let mut firsts: Vec<char> = names.iter().filter_map(|name| name.chars().next()).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let mut ways = Vec::new();
+        if !names.contains(&"") {
+            ways.push(close);
+        }
+        for first in &firsts {
+            let rests: Vec<&str> = names
+                .iter()
+                .filter_map(|name| name.strip_prefix(*first))
+                .collect();
+            let rest = self.name_apart_from(&rests, close);
+            ways.push(self.builder.characters(&[(*first, *first)], rest));
+        }
+        let anything = self.builder.repeat(any, 0, None, close);
+        let mut from = ' ';
+        let mut ranges = Vec::new();
+        for taken in firsts
+            .iter()
+            .copied()
+            .chain(['"', '\\'])
+            .collect::<std::collections::BTreeSet<char>>()
+        {
+            if let Some(before) = (from..taken).next_back() {
+                ranges.push((from, before));
+            }
+            from = ((taken..=char::MAX).nth(1)).unwrap_or(char::MAX);
+        }
+        ranges.push((from, char::MAX));
+        ways.push(self.builder.characters(&ranges, anything));
+        self.builder.any_of(ways)
+    }
+}
+
+/// Refuses a combination of `keyword` with others that demand something.
+fn alone(schema: &Schema<'_>, keyword: &'static str) -> Result<(), SchemaError> {
+    if schema.demands_more_than(&[keyword]) {
+        return Err(together(schema, keyword));
+    }
+    Ok(())
+}
+
+fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
+    SchemaError::Together {
+        at: schema.at.clone(),
+        keyword,
+        others: "others",
+    }
+}
+
+/// A day that every year has.
+const DATE: &str = "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
+const TIME: &str =
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+
+/// Formats whose texts can be told by a regular expression: RFC 3339, 4122, 2673 and, simplified, 5321.
+fn format_pattern(format: &str) -> Option<String> {
+    let pattern = match format {
+        "date" => DATE.to_owned(),
+        "time" => TIME.to_owned(),
+        "date-time" => format!("{DATE}T{TIME}"),
+        "uuid" => "[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}".to_owned(),
+        "ipv4" => {
+            let number = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+            format!(r"({number}\.){{3}}{number}")
+        }
+        "email" => {
+            let word = "[A-Za-z0-9_+-]+";
+            let label = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+            format!(r"{word}(\.{word})*@({label}\.)+[A-Za-z]{{2,63}}")
+        }
+        _ => return None,
+    };
+    Some(format!("^({pattern})$"))
+}
+
+#[cfg(test)]
+mod tests;

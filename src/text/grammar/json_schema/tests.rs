@@ -1,0 +1,338 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::text::grammar::tests::{accepts, grammar, walk};
+
+fn schema(schema: &Value) -> Json {
+    serde_json::from_str(&schema.to_string()).unwrap()
+}
+
+/// Texts that a schema's grammar takes, and others that it does not.
+fn check(asked: Value, good: &[&str], bad: &[&str]) {
+    let asked = schema(&asked);
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    for text in good {
+        assert!(accepts(&grammar, text), "{asked:?} must take {text}");
+        serde_json::from_str::<Value>(text).unwrap();
+    }
+    for text in bad {
+        assert!(!accepts(&grammar, text), "{asked:?} must not take {text}");
+    }
+}
+
+fn refusal(asked: Value) -> String {
+    let asked = schema(&asked);
+    schema_rule(&mut Builder::new(), &asked).unwrap_err().to_string()
+}
+
+#[test]
+fn objects_have_their_members_in_order() {
+    let person = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Person", "type": "object",
+        "properties": {"a name": {"type": "string"}, "b": {"type": "integer", "description": "…"}, "c": {"type": ["boolean", "null"]}},
+        "required": ["a name", "c"], "additionalProperties": false
+    });
+    check(
+        person,
+        &[
+            r#"{"a name":"x","b":1,"c":true}"#,
+            r#"{"a name": "", "c": null}"#,
+            "{\n  \"a name\": \"x\",\n  \"c\": false\n}",
+        ],
+        &[
+            "{}",
+            r#"{"a name":"x"}"#,
+            r#"{"c":true,"a name":"x"}"#,
+            r#"{"a name":"x","c":true,"d":1}"#,
+            r#"{"a name":"x","b":1.5,"c":true}"#,
+            r#"{"a name":"x","c":true,}"#,
+            r#"{"a name":"x","c":true} "#,
+            r#"{,"a name":"x","c":true}"#,
+            "[]",
+        ],
+    );
+    check(
+        json!({"type": "object", "properties": {"a": {}, "b": {}}}),
+        &["{}", "{ }", r#"{"a":[]}"#, r#"{"b":{"x":1}}"#, r#"{"a":1,"b":2}"#],
+        &[r#"{"c":1}"#, r#"{"b":1,"a":2}"#],
+    );
+}
+
+#[test]
+fn other_members_are_as_the_schema_says() {
+    check(
+        json!({"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["ab"], "additionalProperties": {"type": "boolean"}}),
+        &[
+            r#"{"ab":1}"#,
+            r#"{"ab":1,"a":true,"abc":false,"b":true,"":true,"é":true}"#,
+        ],
+        &[
+            r#"{"ab":1,"ab":true}"#,
+            r#"{"ab":1,"a":1}"#,
+            r#"{"a":true}"#,
+            r#"{"ab":1,"\u0061b":true}"#,
+        ],
+    );
+    check(
+        json!({"type": "object"}),
+        &["{}", r#"{"x":{"y":[1,"z"]}}"#],
+        &["[]"],
+    );
+    check(
+        json!({"required": ["x"]}),
+        &[r#"{"x":1}"#, r#"{"x":null,"y":2}"#],
+        &["{}"],
+    );
+    check(json!({}), &["1", "\"a\"", "[1, {}]", "null"], &["", "nul"]);
+}
+
+#[test]
+fn lists_have_their_lengths() {
+    let numbers = |extra: Value| {
+        let mut all = json!({"type": "array", "items": {"type": "integer"}});
+        for (name, value) in extra.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        all
+    };
+    check(
+        numbers(json!({})),
+        &["[]", "[1]", "[1, 2,3]", "[\n 1,\n 2\n]"],
+        &["[", "[1,]", "[,1]", "[\"a\"]"],
+    );
+    check(
+        numbers(json!({"minItems": 2, "maxItems": 3})),
+        &["[1,2]", "[1,2,3]"],
+        &["[]", "[1]", "[1,2,3,4]"],
+    );
+    check(numbers(json!({"maxItems": 0})), &["[]"], &["[1]"]);
+    check(numbers(json!({"minItems": 1})), &["[1]", "[1,2]"], &["[]"]);
+    let pair = json!({"prefixItems": [{"type": "string"}, {"type": "null"}], "items": false, "minItems": 1});
+    check(
+        pair,
+        &["[\"a\"]", "[\"a\",null]"],
+        &["[]", "[\"a\",null,1]", "[null]"],
+    );
+    let open = json!({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}, "minItems": 2, "maxItems": 3});
+    check(
+        open,
+        &["[\"a\",1]", "[\"a\",1,2]"],
+        &["[\"a\"]", "[\"a\",1,2,3]", "[1,1]"],
+    );
+}
+
+#[test]
+fn strings_and_numbers_are_bounded() {
+    check(
+        json!({"type": "string", "minLength": 1, "maxLength": 3}),
+        &[r#""a""#, r#""äöü""#, r#""\n\"\u00e9""#, "\"👋👋👋\""],
+        &[r#""""#, r#""abcd""#, "\"\n\"", r#""\ud800""#, "\"a"],
+    );
+    check(
+        json!({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}),
+        &[r#""AB-12""#],
+        &[r#""AB-""#, r#""xAB-1""#, "\"AB-٣\""],
+    );
+    check(
+        json!({"pattern": "b\"?"}),
+        &[r#""abc""#, r#""b""#, r#""b\"""#],
+        &[r#""ac""#],
+    );
+    check(
+        json!({"type": "integer", "minimum": -1, "exclusiveMaximum": 11}),
+        &["-1", "0", "9", "10"],
+        &["-2", "11", "-0", "01"],
+    );
+    check(
+        json!({"type": "number", "minimum": 0.5, "maximum": 1}),
+        &["0.5", "0.75", "1", "1.0"],
+        &["0.49", "1.1", "0"],
+    );
+    check(
+        json!({"type": "number"}),
+        &["-0.5e+10", "0", "12E3"],
+        &["01", ".5", "1.", "+1"],
+    );
+}
+
+#[test]
+fn formats_are_held_to() {
+    let format = |name: &str| json!({"type": "string", "format": name});
+    check(
+        format("date"),
+        &[r#""2026-02-28""#, r#""2026-12-31""#],
+        &[r#""2026-02-30""#, r#""2026-04-31""#, r#""26-01-01""#],
+    );
+    check(
+        format("date-time"),
+        &[r#""2026-11-21T09:05:00Z""#, r#""2026-11-21T23:59:59.5+01:00""#],
+        &[r#""2026-11-21""#, r#""2026-11-21T24:00:00Z""#],
+    );
+    check(
+        format("uuid"),
+        &[r#""123e4567-e89b-12d3-a456-426614174000""#],
+        &[r#""123e4567""#],
+    );
+    check(
+        format("ipv4"),
+        &[r#""255.0.10.1""#],
+        &[r#""256.0.0.1""#, r#""1.2.3""#],
+    );
+    check(
+        format("email"),
+        &[r#""a.b+c@example.org""#],
+        &[r#""a@b""#, r#""@b.org""#],
+    );
+}
+
+#[test]
+fn schemas_are_combined_and_referred_to() {
+    check(
+        json!({"enum": ["a", 1, null, {"x": [1.5]}]}),
+        &[r#""a""#, "1", "null", r#"{"x":[1.5]}"#],
+        &[r#""b""#],
+    );
+    check(json!({"type": "string", "enum": ["a", 1]}), &[r#""a""#], &["1"]);
+    check(json!({"const": "é\""}), &[r#""é\"""#], &[r#""é""#]);
+    check(
+        json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        &["1", "null"],
+        &["true"],
+    );
+    check(json!({"allOf": [{"type": "integer"}]}), &["1"], &["null"]);
+    let tree = json!({
+        "$defs": {"node": {"type": "object", "properties": {"v": {"type": "integer"}, "w": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+                           "required": ["v", "w"], "additionalProperties": false}},
+        "$ref": "#/$defs/node"
+    });
+    check(
+        tree,
+        &[
+            r#"{"v":1,"w":null}"#,
+            r#"{"v":1,"w":{"v":2,"w":{"v":3,"w":null}}}"#,
+        ],
+        &[r#"{"v":1,"w":{"v":2,"w":null}"#, r#"{"v":1}"#],
+    );
+    let shape = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"], "additionalProperties": false});
+    let shapes = json!({"oneOf": [shape("circle"), shape("square"), {"type": "integer"}], "discriminator": {"propertyName": "kind"}});
+    check(
+        shapes,
+        &[r#"{"kind":"circle"}"#, r#"{"kind":"square"}"#, "1"],
+        &[r#"{"kind":"x"}"#],
+    );
+}
+
+#[test]
+fn what_cannot_be_held_to_is_refused_by_name() {
+    let cases = [
+        (
+            json!({"type": "object", "patternProperties": {}}),
+            "#: 'patternProperties' is not supported",
+        ),
+        (
+            json!({"properties": {"a": {"not": {}}}}),
+            "#/properties/a: 'not' is not supported",
+        ),
+        (
+            json!({"items": {"uniqueItems": true}}),
+            "#/items: 'uniqueItems' is not supported",
+        ),
+        (
+            json!({"type": "text"}),
+            "#: 'type' must be a JSON type's name, or a list of them",
+        ),
+        (
+            json!({"type": "string", "format": "hostname"}),
+            "#: 'format of 'hostname'' is not supported",
+        ),
+        (
+            json!({"$ref": "#/$defs/x"}),
+            "#: '$ref' is '#/$defs/x', which is not in this schema",
+        ),
+        (json!({"$ref": "#"}), "#: nothing can be both of what it asks for"),
+        (
+            json!({"anyOf": [{}], "type": "string"}),
+            "#: 'anyOf' together with others is not supported",
+        ),
+        (
+            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+        ),
+        (
+            json!({"type": "integer", "minimum": 2, "maximum": 1}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"type": "integer", "multipleOf": 5}),
+            "#: 'multipleOf of anything but 1' is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "("}),
+            "#: 'pattern': it cannot be read: unclosed group",
+        ),
+        (
+            json!({"type": "string", "pattern": "(?=a)"}),
+            "#: 'pattern': it cannot be read: look-around, including look-ahead and look-behind, is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "a\\b"}),
+            "#: 'pattern': it uses a condition inside the text, which is not supported",
+        ),
+        (
+            json!({"type": "array", "minItems": -1}),
+            "#: 'minItems' must be a whole number, and not too large",
+        ),
+        (json!({"required": "a"}), "#: 'required' must be a list"),
+        (
+            json!({"properties": {"a": false}}),
+            "#/properties/a: nothing can be both of what it asks for",
+        ),
+        (json!(5), "#: 'schema' must be an object"),
+    ];
+    for (asked, expected) in cases {
+        assert_eq!(refusal(asked.clone()), expected, "{asked}");
+    }
+    let mut deep = json!({});
+    for _ in 0..MAX_DEPTH {
+        deep = json!({"items": deep});
+    }
+    assert!(refusal(deep).contains("such deep nesting"));
+    let name = "x".repeat(MAX_NAME_BYTES + 1);
+    assert!(
+        refusal(json!({"properties": {name: {}}, "additionalProperties": true})).contains("such long names")
+    );
+    let many: Vec<String> = (0..30_000).map(|at| format!("name {at}")).collect();
+    assert!(refusal(json!({"enum": many})).contains("too large"));
+}
+
+/// Whatever is chosen, the value is one.
+#[test]
+fn every_walk_is_a_value() {
+    let asked = schema(&json!({
+        "type": "object",
+        "properties": {"n": {"type": "number", "minimum": -3.25, "maximum": 12.5}, "s": {"type": "string", "maxLength": 5},
+                       "l": {"type": "array", "items": {"enum": ["a", {"b": 1}]}, "minItems": 1, "maxItems": 3},
+                       "d": {"type": "string", "format": "date"}},
+        "required": ["n", "l"], "additionalProperties": {"type": "integer", "minimum": 5, "maximum": 25}
+    }));
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    for seed in 0..60 {
+        let text = walk(&grammar, seed);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|err| panic!("{err}: {text}"));
+        let n = value["n"].as_f64().unwrap();
+        assert!((-3.25..=12.5).contains(&n), "{text}");
+        assert!((1..=3).contains(&value["l"].as_array().unwrap().len()), "{text}");
+        assert!(
+            value
+                .get("s")
+                .is_none_or(|s| s.as_str().unwrap().chars().count() <= 5),
+            "{text}"
+        );
+        for (name, value) in value.as_object().unwrap() {
+            assert!(
+                ["n", "s", "l", "d"].contains(&name.as_str()) || (5..=25).contains(&value.as_i64().unwrap()),
+                "{text}"
+            );
+        }
+    }
+}

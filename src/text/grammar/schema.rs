@@ -1,0 +1,314 @@
+//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that cannot be held
+//! to is refused by name; none is ignored but those that only describe.
+
+use super::TooLarge;
+use super::regex::RegexError;
+use crate::openai::json::{Json, Members};
+
+/// They describe and demand nothing.
+const DESCRIPTIONS: &[&str] = &[
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "discriminator",
+    "contentEncoding",
+    "contentMediaType",
+];
+
+const OBJECT: &[&str] = &["properties", "required", "additionalProperties"];
+const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
+const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
+const NUMBER: &[&str] = &[
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+];
+const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"];
+
+/// Why a schema cannot be held to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SchemaError {
+    #[error("{at}: '{keyword}' is not supported")]
+    Unsupported { at: String, keyword: String },
+    #[error("{at}: '{keyword}' must be {expected}")]
+    Invalid {
+        at: String,
+        keyword: &'static str,
+        expected: &'static str,
+    },
+    #[error("{at}: '{keyword}' together with {others} is not supported")]
+    Together {
+        at: String,
+        keyword: &'static str,
+        others: &'static str,
+    },
+    #[error("{at}: nothing can be both of what it asks for")]
+    Empty { at: String },
+    #[error("{at}: '$ref' is '{target}', which is not in this schema")]
+    Unresolved { at: String, target: String },
+    #[error("{at}: 'pattern': {err}")]
+    Pattern { at: String, err: RegexError },
+    #[error("{at}: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'")]
+    Overlapping { at: String },
+    #[error("{0}")]
+    TooLarge(#[from] TooLarge),
+}
+
+/// JSON's kinds of values; integers are numbers, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Null,
+    Boolean,
+    Integer,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Kind {
+    fn of_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "null" => Self::Null,
+            "boolean" => Self::Boolean,
+            "integer" => Self::Integer,
+            "number" => Self::Number,
+            "string" => Self::String,
+            "array" => Self::Array,
+            "object" => Self::Object,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn fits(self, value: &Json) -> bool {
+        match value {
+            Json::Null => self == Self::Null,
+            Json::Bool(_) => self == Self::Boolean,
+            Json::Number(number) => {
+                let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
+                self == Self::Number || (self == Self::Integer && whole)
+            }
+            Json::String(_) => self == Self::String,
+            Json::Array(_) => self == Self::Array,
+            Json::Object(_) => self == Self::Object,
+        }
+    }
+
+    /// No value is of both kinds.
+    pub(super) fn is_apart_from(self, other: Self) -> bool {
+        let general = |kind| if kind == Self::Integer { Self::Number } else { kind };
+        general(self) != general(other)
+    }
+}
+
+/// A schema that is an object, and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Schema<'a> {
+    pub(super) members: &'a Members,
+    pub(super) at: String,
+}
+
+impl<'a> Schema<'a> {
+    /// Refuses keywords that cannot be held to.
+    pub(super) fn new(members: &'a Members, at: String) -> Result<Self, SchemaError> {
+        let known = [DESCRIPTIONS, OBJECT, ARRAY, STRING, NUMBER, COMBINATIONS];
+        let unknown = members.iter().find(|(name, value)| {
+            let asks_for_nothing = matches!((*name, value), ("uniqueItems" | "nullable", Json::Bool(false)));
+            !asks_for_nothing && !known.iter().any(|names| names.contains(name))
+        });
+        match unknown {
+            Some((keyword, _)) => Err(SchemaError::Unsupported {
+                at,
+                keyword: keyword.to_owned(),
+            }),
+            None => Ok(Self { members, at }),
+        }
+    }
+
+    pub(super) fn get(&self, keyword: &str) -> Option<&'a Json> {
+        self.members.get(keyword)
+    }
+
+    pub(super) fn invalid(&self, keyword: &'static str, expected: &'static str) -> SchemaError {
+        SchemaError::Invalid {
+            at: self.at.clone(),
+            keyword,
+            expected,
+        }
+    }
+
+    pub(super) fn empty(&self) -> SchemaError {
+        SchemaError::Empty { at: self.at.clone() }
+    }
+
+    /// Where a part of it stands.
+    pub(super) fn below(&self, part: &str) -> String {
+        format!("{}/{part}", self.at)
+    }
+
+    /// Whether it demands something besides these keywords.
+    pub(super) fn demands_more_than(&self, keywords: &[&str]) -> bool {
+        self.members
+            .iter()
+            .any(|(name, _)| !keywords.contains(&name) && !DESCRIPTIONS.contains(&name))
+    }
+
+    /// The kinds of values it is for: those of `type`; without one, what its other keywords are about. `None`: any.
+    pub(super) fn kinds(&self) -> Result<Option<Vec<Kind>>, SchemaError> {
+        let expected = "a JSON type's name, or a list of them";
+        let invalid = || self.invalid("type", expected);
+        let kind = |word: &Json| word.as_str().and_then(Kind::of_word).ok_or_else(invalid);
+        match self.get("type") {
+            Some(Json::Array(words)) if !words.is_empty() => {
+                words.iter().map(kind).collect::<Result<Vec<Kind>, _>>().map(Some)
+            }
+            Some(word) => Ok(Some(vec![kind(word)?])),
+            None => {
+                let about = |keywords: &[&str]| keywords.iter().any(|keyword| self.get(keyword).is_some());
+                let groups = [
+                    (OBJECT, Kind::Object),
+                    (ARRAY, Kind::Array),
+                    (STRING, Kind::String),
+                    (NUMBER, Kind::Number),
+                ];
+                let kinds: Vec<Kind> = groups
+                    .into_iter()
+                    .filter(|(keywords, _)| about(keywords))
+                    .map(|(_, kind)| kind)
+                    .collect();
+                Ok((!kinds.is_empty()).then_some(kinds))
+            }
+        }
+    }
+
+    pub(super) fn count(&self, keyword: &'static str) -> Result<Option<u32>, SchemaError> {
+        self.get(keyword)
+            .map(|value| {
+                let count = match value {
+                    Json::Number(number) => number.as_u64().and_then(|count| u32::try_from(count).ok()),
+                    Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
+                };
+                count.ok_or_else(|| self.invalid(keyword, "a whole number, and not too large"))
+            })
+            .transpose()
+    }
+
+    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<f64>, SchemaError> {
+        /// Beyond, not every whole number has a double of its own.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        self.get(keyword)
+            .map(|value| {
+                let number = match value {
+                    Json::Number(number) => number.as_f64().filter(|number| number.abs() <= EXACT),
+                    Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
+                };
+                number.ok_or_else(|| self.invalid(keyword, "a number between -2^53 and 2^53"))
+            })
+            .transpose()
+    }
+
+    pub(super) fn text(&self, keyword: &'static str) -> Result<Option<&'a str>, SchemaError> {
+        self.get(keyword)
+            .map(|value| value.as_str().ok_or_else(|| self.invalid(keyword, "a string")))
+            .transpose()
+    }
+
+    pub(super) fn list(&self, keyword: &'static str) -> Result<Option<&'a [Json]>, SchemaError> {
+        self.get(keyword)
+            .map(|value| match value {
+                Json::Array(items) => Ok(items.as_slice()),
+                Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+                    Err(self.invalid(keyword, "a list"))
+                }
+            })
+            .transpose()
+    }
+}
+
+/// The schema that a local reference (`#`, `#/$defs/name`) stands for.
+pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
+    let pointer = target.strip_prefix('#')?;
+    if pointer.is_empty() {
+        return Some(root);
+    }
+    pointer
+        .strip_prefix('/')?
+        .split('/')
+        .try_fold(root, |value, part| {
+            let part = part.replace("~1", "/").replace("~0", "~");
+            match value {
+                Json::Array(items) => items.get(part.parse::<usize>().ok()?),
+                Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+                    value.get(&part)
+                }
+            }
+        })
+}
+
+/// Whether no value can fit both; where that is not plain to see, no.
+pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
+    fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+        for _ in 0..16 {
+            match schema.get("$ref").and_then(Json::as_str) {
+                Some(target) => schema = resolved(root, target)?,
+                None => return Some(schema),
+            }
+        }
+        None
+    }
+    let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
+        return false;
+    };
+    let values = |schema: &Json| match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value.clone()]),
+        (None, Some(Json::Array(values))) => Some(values.clone()),
+        (None, _) => None,
+    };
+    let kinds = |schema: &Json| {
+        let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
+        schema.kinds().ok()?
+    };
+    if let (Some(one), Some(other)) = (values(one), values(other)) {
+        return one.iter().all(|value| !other.contains(value));
+    }
+    let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
+        return false;
+    };
+    if kinds_one
+        .iter()
+        .all(|kind| kinds_other.iter().all(|other| kind.is_apart_from(*other)))
+    {
+        return true;
+    }
+    // Objects that must have the same member with different values.
+    if kinds_one != [Kind::Object] || kinds_other != [Kind::Object] {
+        return false;
+    }
+    let required = |schema: &Json, name: &str| matches!(schema.get("required"), Some(Json::Array(names)) if names.iter().any(|own| own.as_str() == Some(name)));
+    let Some(properties) = one.get("properties").and_then(Json::as_object) else {
+        return false;
+    };
+    properties.iter().any(|(name, own)| {
+        let others = other
+            .get("properties")
+            .and_then(|properties| properties.get(name));
+        others.is_some_and(|others| {
+            required(one, name)
+                && required(other, name)
+                && matches!((values(own), values(others)), (Some(own), Some(others))
+                    if own.iter().all(|value| !others.contains(value)))
+        })
+    })
+}

@@ -1,0 +1,249 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::numbers::{Bound, integers, numbers};
+use super::regex::{RegexRules, Writing, parsed};
+use super::vocabulary::{Constraint, Vocabulary};
+use super::*;
+use crate::text::tokenizer::Tokenizer;
+
+pub(super) fn grammar(build: impl FnOnce(&mut Builder) -> NodeId) -> Arc<Grammar> {
+    let mut builder = Builder::new();
+    let start = build(&mut builder);
+    Arc::new(builder.finish(start).unwrap())
+}
+
+pub(super) fn accepts(grammar: &Arc<Grammar>, text: &str) -> bool {
+    let mut matcher = Matcher::new(Arc::clone(grammar)).unwrap();
+    matcher.read(text.as_bytes()).unwrap() && matcher.is_accepting()
+}
+
+/// Whether these bytes may follow.
+fn fits(matcher: &mut Matcher, bytes: &[u8]) -> bool {
+    let mut state = matcher.current();
+    for byte in bytes {
+        state = matcher.step(state, *byte).unwrap();
+    }
+    state != matcher::DEAD
+}
+
+/// A text of the grammar, byte by byte as `seed` has it; it ends where it can more and more.
+pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
+    let mut matcher = Matcher::new(Arc::clone(grammar)).unwrap();
+    let (mut text, mut random) = (Vec::new(), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut next = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) as usize % below
+    };
+    loop {
+        let bytes: Vec<u8> = (0..=u8::MAX)
+            .filter(|byte| fits(&mut matcher, &[*byte]))
+            .collect();
+        if matcher.is_accepting() && (bytes.is_empty() || next(4) == 0) {
+            return String::from_utf8(text).unwrap();
+        }
+        // Quotes and brackets end what would else go on for long.
+        let ends: Vec<u8> = bytes
+            .iter()
+            .copied()
+            .filter(|byte| b"\"}]".contains(byte))
+            .collect();
+        let byte = match ends[..] {
+            [end, ..] if next(3) == 0 => end,
+            _ => bytes[next(bytes.len())],
+        };
+        assert!(matcher.read(&[byte]).unwrap());
+        text.push(byte);
+    }
+}
+
+#[test]
+fn repetitions_are_counted_without_copies() {
+    let grammar = grammar(|builder| {
+        let a = builder.literal(b"a", RETURN);
+        builder.repeat(a, 3, Some(50_000), RETURN)
+    });
+    assert!(grammar.nodes.len() < 10);
+    for (count, expected) in [(0, false), (2, false), (3, true), (50_000, true), (50_001, false)] {
+        assert_eq!(accepts(&grammar, &"a".repeat(count)), expected, "{count}");
+    }
+}
+
+#[test]
+fn a_text_ends_at_its_first_mark() {
+    let until = grammar(|builder| {
+        let end = builder.literal(b"!", RETURN);
+        builder.until(b"<<a>", end)
+    });
+    for text in ["<<a>!", "x<<<a>!", "<a><<a>!", "é<<<<a>!"] {
+        assert!(accepts(&until, text), "{text}");
+    }
+    for text in ["<<a>x<<a>!", "<<a>", "!", "<<a!"] {
+        assert!(!accepts(&until, text), "{text}");
+    }
+    let mut matcher = Matcher::new(until).unwrap();
+    assert!(
+        !matcher.read(&[SPECIAL, b'x']).unwrap(),
+        "a special token is no text"
+    );
+}
+
+#[test]
+fn a_grammar_that_is_everywhere_at_once_is_given_up() {
+    let grammar = grammar(|builder| {
+        let a = builder.literal(b"a", RETURN);
+        let some = builder.repeat(a, 0, Some(90_000), RETURN);
+        builder.repeat(some, 0, Some(90_000), RETURN)
+    });
+    let ended = Matcher::new(grammar).and_then(|mut matcher| matcher.read(&[b'a'; 100]));
+    assert!(ended.is_err());
+}
+
+fn matching(pattern: &str) -> Arc<Grammar> {
+    let hir = parsed(pattern).unwrap();
+    grammar(|builder| {
+        let mut rules = RegexRules {
+            builder,
+            writing: Writing::Plain,
+        };
+        rules.whole(&hir, RETURN).unwrap()
+    })
+}
+
+#[test]
+fn classes_are_those_of_ecma_262() {
+    let word = matching("\\w\\d?[^\\D]");
+    assert!(accepts(&word, "a12") && accepts(&word, "_3"));
+    assert!(!accepts(&word, "é1") && !accepts(&word, "a٣"));
+    assert!(accepts(&matching("\\S\\s\\W"), "é\u{a0}!"));
+}
+
+fn guide() -> Tokenizer {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/models/guide/tokenizer.json"
+    );
+    Tokenizer::new(&std::fs::read(file).unwrap(), None, None, &[1]).unwrap()
+}
+
+/// The mask says of each token what reading it says.
+#[test]
+fn masks_are_what_each_token_would_do() {
+    let tokenizer = guide();
+    let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 1024).unwrap());
+    let json = grammar(|builder| super::json::Rules::new(builder).object);
+    let mut constraint = Constraint::new(Arc::clone(&json), Arc::clone(&vocabulary)).unwrap();
+    let mut matcher = Matcher::new(json).unwrap();
+    for token in tokenizer.encode_chat("{\"a\": [1, \"the \\u00e9\"]}").unwrap() {
+        let mask = constraint.mask().unwrap();
+        for (other, allowed) in (0_u32..).zip(mask.allowed()) {
+            let bytes = tokenizer.spelled(other);
+            let fits = !bytes.is_empty() && !tokenizer.is_special(other) && fits(&mut matcher, &bytes);
+            assert_eq!(*allowed, fits, "token {other}");
+        }
+        assert!(mask.allowed()[token as usize]);
+        constraint.take(token).unwrap();
+        assert!(matcher.read(&tokenizer.spelled(token)).unwrap());
+    }
+    assert!(constraint.is_complete());
+    let mask = constraint.mask().unwrap();
+    let allowed: Vec<usize> = (0..1024).filter(|token| mask.allowed()[*token]).collect();
+    assert_eq!(allowed, [1], "only the end is left");
+    assert!(constraint.take(5).is_err());
+}
+
+proptest! {
+    #[test]
+    fn expressions_match_what_they_match(
+        pattern in prop_oneof![
+            Just("a*b?"), Just("(a|bc){2,3}"), Just("^[^a]+$"), Just("a.c|b"), Just("(ab?)*c"),
+            Just("é+|(a|b){0,2}$"), Just("(a?){2}b"), Just("[a-cé]{1,}"),
+        ],
+        text in "[abc1é]{0,6}",
+    ) {
+        let reference = ::regex::Regex::new(&format!("^(?:{pattern})$")).unwrap();
+        prop_assert_eq!(accepts(&matching(pattern), &text), reference.is_match(&text), "{} {}", pattern, text);
+    }
+
+    #[test]
+    fn integers_are_those_in_the_range(
+        min in proptest::option::of((-1200_i32..1200, any::<bool>())),
+        max in proptest::option::of((-1200_i32..1200, any::<bool>())),
+        near in -3_i32..4, of_min: bool, other in -2000_i32..2000,
+    ) {
+        let bound = |(value, exclusive): (i32, bool)| Bound { value: f64::from(value), exclusive };
+        let inside = |value: i32| {
+            min.is_none_or(|(min, exclusive)| value > min || (value == min && !exclusive))
+                && max.is_none_or(|(max, exclusive)| value < max || (value == max && !exclusive))
+        };
+        let mut builder = Builder::new();
+        let rule = integers(&mut builder, min.map(bound), max.map(bound));
+        let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
+        let edge = if of_min { min } else { max }.map_or(0, |(value, _)| value);
+        for value in [edge + near, other] {
+            let accepted = grammar.as_ref().is_some_and(|grammar| accepts(grammar, &value.to_string()));
+            prop_assert_eq!(accepted, inside(value), "{} in {:?}..{:?}", value, min, max);
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_in_the_range(
+        min in proptest::option::of((-1500_i32..1500, any::<bool>())),
+        max in proptest::option::of((-1500_i32..1500, any::<bool>())),
+        scale in prop_oneof![Just(1), Just(10), Just(100), Just(1000)],
+        near in -12_i32..13, of_min: bool, other in -20_000_i32..20_000, zeros in 0_usize..3,
+    ) {
+        // In units of a ten-thousandth, so that all is exact.
+        let unit = 10_000 / scale;
+        let bound = |(value, exclusive): (i32, bool)| Bound { value: f64::from(value) / f64::from(scale), exclusive };
+        let inside = |value: i32| {
+            min.is_none_or(|(min, exclusive)| value > min * unit || (value == min * unit && !exclusive))
+                && max.is_none_or(|(max, exclusive)| value < max * unit || (value == max * unit && !exclusive))
+        };
+        let mut builder = Builder::new();
+        let rule = numbers(&mut builder, min.map(bound), max.map(bound));
+        let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
+        let edge = if of_min { min } else { max }.map_or(0, |(value, _)| value * unit);
+        for value in [edge, edge + near, other] {
+            let sign = if value < 0 { "-" } else { "" };
+            let (whole, part) = (value.abs() / 10_000, value.abs() % 10_000);
+            let part = format!("{part:04}");
+            let mut texts = vec![format!("{sign}{whole}.{part}{}", "0".repeat(zeros))];
+            let short = part.trim_end_matches('0');
+            texts.push(if short.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{short}") });
+            for text in texts {
+                let accepted = grammar.as_ref().is_some_and(|grammar| accepts(grammar, &text));
+                prop_assert_eq!(accepted, inside(value), "{} in {:?}..{:?} / {}", text, min, max, scale);
+            }
+        }
+    }
+
+    #[test]
+    fn all_json_is_json(value in any_json(), pretty: bool) {
+        let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
+        let json = grammar(|builder| super::json::Rules::new(builder).value);
+        prop_assert!(accepts(&json, &text), "{}", text);
+        let cut: String = text.chars().take(text.chars().count() - 1).collect();
+        prop_assert_eq!(accepts(&json, &cut), serde_json::from_str::<serde_json::Value>(&cut).is_ok(), "{}", cut);
+    }
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        any::<String>().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            proptest::collection::btree_map("[a-c\"é]{0,3}", inner, 0..4)
+                .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
