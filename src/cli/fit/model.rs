@@ -26,9 +26,8 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     if let Some((file, name)) = model.rsplit_once('#') {
         return shape(Utf8Path::new(file), name, quantization);
     }
-    let is_name = !model.contains('/') && !Utf8Path::new(model).exists();
-    if is_name && let Some(found) = named(model, quantization)? {
-        return Ok(found);
+    if !model.contains('/') && !Utf8Path::new(model).exists() {
+        return named(model, quantization);
     }
     if quantization.is_some() {
         let err = anyhow!(
@@ -40,6 +39,12 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
         return block_on(remote_model(model));
     }
     let path = Utf8Path::new(model);
+    if let Some(names) = shapes_in(path) {
+        let err = anyhow!(
+            "`{model}` holds shapes, not a model's config.json: add the name of one, such as {model}#{names}"
+        );
+        return Err(Failure::new(ExitStatus::Usage, err));
+    }
     let facts = model_dir::facts(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let directory = if path.is_dir() { Some(path) } else { path.parent() };
     let canonical = directory.and_then(|directory| directory.canonicalize_utf8().ok());
@@ -54,17 +59,23 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     })
 }
 
-/// A published model that is known by its name; `None` for what may be a path.
-fn named(name: &str, quantization: Option<WeightFormat>) -> Result<Option<NamedModel>, Failure> {
-    match library::find(name, quantization) {
-        Ok(found) => Ok(Some(NamedModel {
-            name: found.key.to_owned(),
-            facts: ModelFacts::of_shape(found.key, found.dimensions, found.format),
-            format: Some(found.format),
-        })),
-        Err(LibraryError::UnknownModel { .. }) if quantization.is_none() => Ok(None),
-        Err(err) => Err(Failure::new(ExitStatus::Usage, anyhow::Error::new(err))),
-    }
+/// A published model that is known by its name.
+fn named(name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
+    let found = library::find(name, quantization).map_err(|err| match err {
+        // It may as well have been meant as a directory.
+        LibraryError::UnknownModel { .. } if quantization.is_none() => {
+            let err = anyhow::Error::new(err).context(format!("there is no file or directory `{name}`"));
+            Failure::new(ExitStatus::Config, err)
+        }
+        LibraryError::UnknownModel { .. } | LibraryError::UnknownFormat { .. } => {
+            Failure::new(ExitStatus::Usage, anyhow::Error::new(err))
+        }
+    })?;
+    Ok(NamedModel {
+        name: found.key.to_owned(),
+        facts: ModelFacts::of_shape(found.key, found.dimensions, found.format),
+        format: Some(found.format),
+    })
 }
 
 async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
@@ -93,6 +104,15 @@ async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
         facts: remote::facts(&model, &hub).await?,
         format: None,
     })
+}
+
+/// The first name in a file of shapes; `None` for any other file.
+fn shapes_in(path: &Utf8Path) -> Option<String> {
+    if path.extension() != Some("json") || path.file_name() == Some("config.json") {
+        return None;
+    }
+    let shapes = ShapeFile::parse(&std::fs::read_to_string(path).ok()?).ok()?;
+    shapes.names().next().map(str::to_owned)
 }
 
 fn shape(file: &Utf8Path, name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
