@@ -13,7 +13,7 @@ use crate::quantity;
 use crate::task::Tasks;
 use crate::units::Bytes;
 use crate::wire::TerminationMessage;
-use crate::worker::{self, Listen, WorkerConfig};
+use crate::worker::{self, Listen, PrefixFiles, WorkerConfig};
 
 /// Arguments of `rooflet worker`.
 #[derive(Debug, clap::Args)]
@@ -44,6 +44,12 @@ pub(crate) struct Args {
     /// requests leave. Default: as much as the running requests can come to.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     prefix_cache_memory: Option<Bytes>,
+    /// Store prefixes here, too, so that they survive a restart. Each worker needs a directory of its own.
+    #[arg(long, value_name = "DIR")]
+    prefix_cache_dir: Option<Utf8PathBuf>,
+    /// The most that the files in that directory may have.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes, default_value = "16Gi", requires = "prefix_cache_dir")]
+    prefix_cache_disk: Bytes,
     /// Seconds that running requests may take to finish after SIGTERM.
     #[arg(long, value_name = "N", default_value_t = 30)]
     grace_seconds: u64,
@@ -68,6 +74,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
         memory_limit: args.memory_limit,
         prefix_cache_memory: args.prefix_cache_memory,
+        prefix_files: args.prefix_cache_dir.map(|dir| PrefixFiles {
+            dir,
+            limit: args.prefix_cache_disk,
+        }),
         grace: Duration::from_secs(args.grace_seconds),
         clock: Clock::System,
     };

@@ -67,6 +67,7 @@ impl BareEngine {
             model,
             memory_limit: None,
             prefix_cache_memory: None,
+            prefix_files: None,
             prompter: Arc::clone(&prompter),
             max_concurrency,
             clock: clock.clone(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use camino::Utf8Path;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::batch::{Batch, Landed};
@@ -19,7 +20,7 @@ use super::kv_budget::{KvBudget, NoRoom};
 use super::kv_memory::KvMemory;
 use super::metrics::{Outcome, StepPart, WorkerMetrics};
 use super::models::Decoder;
-use super::prefix_cache::{Keep, PrefixCache};
+use super::prefix_cache::{BlockFiles, Disk, Keep, OpenFilesError, PrefixCache, PrefixFiles, fingerprint};
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
 use super::sequence::{Job, Prefilled, Queued, Sequence, StepError, token_row};
@@ -62,6 +63,11 @@ pub(crate) enum EngineError {
         #[source]
         err: NoRoom,
     },
+    #[error("prefixes cannot be stored")]
+    PrefixFiles {
+        #[source]
+        err: OpenFilesError,
+    },
     #[error("the engine failed while warming up: {0}")]
     Warm(StepError),
     #[error("the engine's device cannot be used: {0}")]
@@ -83,6 +89,7 @@ pub(crate) struct EngineConfig {
     pub(crate) memory_limit: Option<Bytes>,
     /// The most that prefixes may take of that; `None` = as much as the running requests can come to.
     pub(crate) prefix_cache_memory: Option<Bytes>,
+    pub(crate) prefix_files: Option<PrefixFiles>,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) max_concurrency: usize,
     pub(crate) clock: Clock,
@@ -136,6 +143,7 @@ impl Engine {
         let (ended_tx, ended_rx) = oneshot::channel();
         let state = Arc::new(EngineState::new(config.clock.clone()));
         let stop = Arc::new(AtomicBool::new(false));
+        let waker = commands_tx.downgrade();
         let engine = Self {
             commands: commands_tx,
             places: Arc::new(Semaphore::new(total_places)),
@@ -149,6 +157,7 @@ impl Engine {
             state,
             stop,
             commands: commands_rx,
+            waker,
             next_id: 0,
             waiting: VecDeque::new(),
             active: Vec::new(),
@@ -235,6 +244,8 @@ struct EngineThread {
     state: Arc<EngineState>,
     stop: Arc<AtomicBool>,
     commands: mpsc::Receiver<Command>,
+    /// For whom this thread waits on; it ends when all others who hold the queue are gone.
+    waker: mpsc::WeakSender<Command>,
     next_id: u64,
     waiting: VecDeque<Queued>,
     active: Vec<Sequence>,
@@ -254,12 +265,15 @@ impl EngineThread {
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
-        while self.receive(&kv) {
+        let mut idle = true;
+        while self.receive(&kv, idle) {
             self.state.set_progress();
             self.drop_cancelled();
             let begin = self.config.clock.instant();
+            kv.tend(&mut self.active);
             let plan = self.plan(kv.limit());
             self.join(&plan, &model);
+            let rows = self.active.len();
             kv.give_way(&self.active, plan.prefill);
             self.tell_load(&kv);
             self.spent(StepPart::Schedule, begin);
@@ -269,7 +283,11 @@ impl EngineThread {
             }
             steps += 1;
             self.housekeep(steps);
+            // Who has ended may have left room for those that wait.
+            let stayed = self.active.len() == rows;
+            idle = plan == StepPlan::default() && stayed && self.batch.is_empty() && !kv.has_work();
         }
+        kv.finish();
         Ok(())
     }
 
@@ -296,8 +314,36 @@ impl EngineThread {
         }
         prompter.limit_context(longest);
         let most = budget.request_bytes(prompter.context_tokens()) * self.config.max_concurrency as u64;
-        let prefixes = PrefixCache::new(self.config.prefix_cache_memory.unwrap_or(Bytes(most)));
+        let mut prefixes = PrefixCache::new(self.config.prefix_cache_memory.unwrap_or(Bytes(most)));
+        if let Some(files) = &self.config.prefix_files {
+            let (model, disk) = self
+                .open_files(&files.dir, backend)
+                .map_err(|err| EngineError::PrefixFiles { err })?;
+            prefixes = prefixes.with_files(model, disk, files.limit);
+        }
         Ok(KvMemory::new(budget, prefixes))
+    }
+
+    fn open_files(&self, dir: &Utf8Path, backend: Backend) -> Result<(String, Disk), OpenFilesError> {
+        let model = &self.config.model;
+        let element = backend.compute_type(model.shape.element);
+        let engine = format!(
+            "{} {} {element:?} {}",
+            device::engine_version(),
+            backend.as_str(),
+            env!("CARGO_PKG_VERSION")
+        );
+        let model = fingerprint(model, &engine).map_err(|err| OpenFilesError::Model { err })?;
+        let files = BlockFiles::open(dir, model.clone(), self.config.clock.clone())?;
+        let waker = self.waker.clone();
+        let wake = move || {
+            if let Some(commands) = waker.upgrade() {
+                // A queue that is full belongs to a thread that is awake.
+                drop(commands.try_send(Command::Wake));
+            }
+        };
+        let disk = Disk::spawn(files, wake).map_err(|err| OpenFilesError::Spawn { err })?;
+        Ok((model, disk))
     }
 
     /// Sizes are those in memory, which depend on the back end.
@@ -325,9 +371,11 @@ impl EngineThread {
     }
 
     /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
-    fn receive(&mut self, kv: &KvMemory) -> bool {
-        if self.active.is_empty() && self.waiting.is_empty() {
-            self.rest(kv);
+    fn receive(&mut self, kv: &KvMemory, idle: bool) -> bool {
+        if idle {
+            if self.active.is_empty() && self.waiting.is_empty() {
+                self.rest(kv);
+            }
             match self.commands.blocking_recv() {
                 Some(command) => self.take(command, kv),
                 None => return false,
@@ -487,6 +535,9 @@ impl EngineThread {
         let mut sequence = self.active.swap_remove(index);
         if sequence.prefilled() == 0 && sequence.takes_prefixes() {
             // Not before now: an equal prompt may have been computed since it joined.
+            if kv.load(&mut sequence, &self.active) {
+                return self.active.push(sequence);
+            }
             if let Some(prefix) = kv.prefix(&sequence) {
                 sequence.begin_with(prefix);
             }
@@ -504,7 +555,7 @@ impl EngineThread {
             }
             Ok(Prefilled::Chose(first)) => {
                 self.batch.join(id, first);
-                Keep::Everything
+                Keep::Prompt
             }
             Ok(Prefilled::Done(done)) => {
                 self.end(&sequence, Ok(done));

@@ -40,6 +40,7 @@ impl KvMemory {
                 .sum(),
             reserved: active.iter().map(|sequence| sequence.as_running().bytes).sum(),
             prefixes: self.prefixes.bytes().0,
+            prefix_files: self.prefixes.file_bytes().0,
             limit: self.budget.bytes().0,
         }
     }
@@ -64,6 +65,51 @@ impl KvMemory {
         }
     }
 
+    /// Begins to read what files have of a prompt that nothing has been computed of. True: it has to wait for that.
+    pub(crate) fn load(&mut self, sequence: &mut Sequence, others: &[Sequence]) -> bool {
+        if !sequence.may_load() {
+            return false;
+        }
+        let own = self.request_bytes(sequence.prompt_tokens());
+        let room = self.room_beside(others) - Bytes(own);
+        let blocks = self.prefixes.load(sequence.cache_salt(), sequence.prompt(), room);
+        if blocks.is_empty() {
+            sequence.stop_waiting();
+        } else {
+            sequence.wait_for(blocks);
+        }
+        sequence.is_loading()
+    }
+
+    /// Takes over what the disk has done, and gives it more to do.
+    pub(crate) fn tend(&mut self, active: &mut [Sequence]) {
+        if !self.prefixes.has_files() {
+            return;
+        }
+        let decoding = active
+            .iter()
+            .any(|sequence| sequence.is_decoding() && !sequence.is_loading());
+        let tended = self.prefixes.tend(self.room_beside(active), decoding);
+        self.sound(tended);
+        for sequence in active {
+            let over = |blocks| !self.prefixes.is_loading(blocks);
+            if sequence.awaited().is_some_and(over) {
+                sequence.stop_waiting();
+            }
+        }
+    }
+
+    /// Nothing more is computed: what is still to be written is.
+    pub(crate) fn finish(mut self) {
+        let finished = self.prefixes.finish();
+        self.sound(finished);
+    }
+
+    /// There is something to do while no request has anything to compute.
+    pub(crate) fn has_work(&self) -> bool {
+        self.prefixes.has_work()
+    }
+
     /// The beginning of a prompt, where it is kept.
     pub(crate) fn prefix(&mut self, sequence: &Sequence) -> Option<Prefix> {
         let found = self.prefixes.find(sequence.cache_salt(), sequence.prompt());
@@ -72,14 +118,21 @@ impl KvMemory {
 
     /// Keeps what has been computed of a sequence, which is not one of the `others`.
     pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, others: &[Sequence]) {
-        let held = self.held(sequence) + others.iter().map(|other| self.held(other)).sum::<u64>();
-        let room = self.limit() - Bytes(held);
+        let room = self.room_beside(others) - Bytes(self.held(sequence));
         let (salt, cache) = (sequence.cache_salt(), sequence.cache());
         let kept = self.prefixes.keep(salt, &sequence.tokens(), cache, keep, room);
         self.sound(kept);
     }
 
+    /// What these requests leave, of which those that wait for their prefix are about to hold their prompts.
+    fn room_beside(&self, active: &[Sequence]) -> Bytes {
+        self.limit() - Bytes(active.iter().map(|sequence| self.held(sequence)).sum())
+    }
+
     fn held(&self, sequence: &Sequence) -> u64 {
+        if sequence.is_loading() {
+            return self.request_bytes(sequence.prompt_tokens());
+        }
         sequence.cache().bytes() as u64
     }
 

@@ -79,6 +79,8 @@ pub(crate) struct KvUse {
     pub(crate) reserved: u64,
     /// Kept for requests that begin alike.
     pub(crate) prefixes: u64,
+    /// Kept on disk, which is no memory.
+    pub(crate) prefix_files: u64,
     /// The most there may be.
     pub(crate) limit: u64,
 }
@@ -94,6 +96,7 @@ pub(crate) struct WorkerMetrics {
     completion_tokens: IntCounter,
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
+    prefix_files: IntGauge,
     running: IntGauge,
     queued: IntGauge,
     time_to_first_token: Histogram,
@@ -179,6 +182,10 @@ impl WorkerMetrics {
                 "rooflet_worker_prefix_cache_hit_tokens_total",
                 "Tokens of prompts that were in the prefix cache and did not have to be computed.",
             )?,
+            prefix_files: gauge(
+                "rooflet_worker_prefix_cache_disk_bytes",
+                "Files of the prefix cache.",
+            )?,
             running: gauge("rooflet_worker_running_requests", "Completions being computed.")?,
             queued: gauge(
                 "rooflet_worker_queued_requests",
@@ -244,6 +251,7 @@ impl WorkerMetrics {
         let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(count(running));
         self.queued.set(count(queued));
+        self.prefix_files.set(count(kv.prefix_files));
         self.vllm.show(count(running), count(queued), kv);
         for (kind, bytes) in [
             ("held", kv.held),

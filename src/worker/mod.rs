@@ -44,6 +44,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
+use self::prefix_cache::OpenFilesError;
+pub(crate) use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
 use self::server::App;
 use crate::clock::Clock;
@@ -82,6 +84,8 @@ pub(crate) struct WorkerConfig {
     /// The most that prefixes of earlier requests may take of that; `None` = as much as the running requests can come
     /// to. What running requests need goes first.
     pub(crate) prefix_cache_memory: Option<Bytes>,
+    /// Where they are stored besides; `None` = nowhere.
+    pub(crate) prefix_files: Option<PrefixFiles>,
     /// How long requests under way may take after a stop.
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -142,6 +146,9 @@ impl WorkerError {
                 err: EngineError::NoRoom { .. },
             } => "ExceedsNodeMemory",
             Self::Engine {
+                err: EngineError::PrefixFiles { err },
+            } => err.reason(),
+            Self::Engine {
                 err: EngineError::Warm(_) | EngineError::Device(_) | EngineError::Spawn { .. },
             } => "EngineFailed",
             Self::Serve { .. } | Self::Metrics { .. } => "WorkerFailed",
@@ -158,7 +165,11 @@ impl WorkerError {
             | Self::Prompt { .. }
             | Self::ContextTooLong { .. }
             | Self::Engine {
-                err: EngineError::NoRoom { .. },
+                err:
+                    EngineError::NoRoom { .. }
+                    | EngineError::PrefixFiles {
+                        err: OpenFilesError::Io { .. },
+                    },
             } => ExitStatus::Config,
             Self::Listen { .. } => ExitStatus::Unavailable,
             Self::Engine { .. } | Self::Serve { .. } | Self::Metrics { .. } => ExitStatus::Failure,
@@ -222,6 +233,7 @@ impl Worker {
             model,
             memory_limit: config.memory_limit,
             prefix_cache_memory: config.prefix_cache_memory,
+            prefix_files: config.prefix_files,
             prompter: Arc::clone(&prompter),
             max_concurrency: config.max_concurrency.max(1),
             clock: config.clock.clone(),

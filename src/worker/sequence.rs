@@ -1,5 +1,6 @@
 //! One request while the engine computes it: its cache, how far it is, and its text on the way out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::choice::Choice;
 use super::event::{Done, Event, Piece};
 use super::logprobs::TokenLogprobs;
 use super::models::{Decoder, KvCache};
-use super::prefix_cache::Prefix;
+use super::prefix_cache::{BlockKey, Prefix};
 use super::prompt::ValidRequest;
 use super::reading::{self, Reading};
 use super::sampler::Draw;
@@ -83,6 +84,7 @@ pub(crate) struct Sequence {
     cached: usize,
     /// What is gathered of the prompt beside.
     reading: Option<Reading>,
+    loading: Loading,
     adjustment: Option<Adjustment>,
     constraint: Option<Constraint>,
     /// The tokens that the next one must be of.
@@ -94,6 +96,15 @@ pub(crate) struct Sequence {
     answer: Vec<u32>,
     /// Rows of the passes that chose all but the first of these, added up.
     shared: usize,
+}
+
+/// Whether parts of the prompt's cache come from files.
+#[derive(Debug)]
+enum Loading {
+    NotYet,
+    /// They are on their way; until then nothing can be computed for it.
+    Now(BTreeSet<BlockKey>),
+    Over,
 }
 
 /// A job in the queue, and what the schedule knows of it.
@@ -130,6 +141,7 @@ impl Sequence {
             prefilled: 0,
             cached: 0,
             reading: Reading::new(&queued.job.request),
+            loading: Loading::NotYet,
             adjustment: None,
             constraint: queued.job.request.constraint.take(),
             mask: None,
@@ -179,6 +191,7 @@ impl Sequence {
     /// fails then.
     fn prompt_left(&self) -> usize {
         match self.chosen {
+            _ if self.is_loading() => 0,
             0 => (self.prompt_tokens() - self.prefilled).max(1),
             _ => 0,
         }
@@ -233,6 +246,33 @@ impl Sequence {
     /// Tokens of the prompt that are in the cache.
     pub(crate) fn prefilled(&self) -> usize {
         self.prefilled
+    }
+
+    /// It waits for parts of its cache.
+    pub(crate) fn is_loading(&self) -> bool {
+        matches!(self.loading, Loading::Now(_))
+    }
+
+    /// Whether files have not been asked for its prompt yet.
+    pub(crate) fn may_load(&self) -> bool {
+        matches!(self.loading, Loading::NotYet)
+    }
+
+    pub(crate) fn wait_for(&mut self, blocks: BTreeSet<BlockKey>) {
+        self.loading = Loading::Now(blocks);
+    }
+
+    /// What it waits for.
+    pub(crate) fn awaited(&self) -> Option<&BTreeSet<BlockKey>> {
+        match &self.loading {
+            Loading::Now(blocks) => Some(blocks),
+            Loading::NotYet | Loading::Over => None,
+        }
+    }
+
+    /// What it waited for is there, or never will be.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.loading = Loading::Over;
     }
 
     /// Prompt and answer as far as it has been read.

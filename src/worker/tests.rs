@@ -38,6 +38,7 @@ fn config() -> WorkerConfig {
         max_concurrency: 2,
         memory_limit: None,
         prefix_cache_memory: None,
+        prefix_files: None,
         grace: DEADLINE,
         clock: Clock::System,
     }

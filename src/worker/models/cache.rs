@@ -36,11 +36,17 @@ pub(crate) struct KvBlock {
 }
 
 impl KvBlock {
+    /// Keys and values of each layer.
+    pub(crate) fn new(layers: Vec<(Array, Array)>) -> Self {
+        Self { layers }
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = |(keys, values): &(Array, Array)| (keys.nbytes() + values.nbytes()) as u64;
         self.layers.iter().map(bytes).sum()
     }
 
+    /// Keys and values of each layer in turn.
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flat_map(|(keys, values)| [keys, values])
     }
@@ -301,9 +307,13 @@ fn joined(parts: &[(&Array, usize)], capacity: usize) -> Result<Array> {
     concatenate(&arrays, 2)
 }
 
-/// An array of its own: a part of one head would otherwise be the same memory, which it would keep from being freed.
+/// An array of its own.
 fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
     let part = buffer.try_index((Ellipsis, start..end, ..))?;
+    if part.dim(1) > 1 {
+        return part.contiguous();
+    }
+    // A part of one head is contiguous as it is: the same memory, which it would keep from being freed.
     let zeros = zeros_dtype(part.shape(), part.dtype())?;
     put_tokens(zeros, &part, 0)
 }

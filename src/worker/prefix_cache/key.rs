@@ -1,6 +1,7 @@
 //! The name of a block: a hash chain over the tokens that lead to it, so that equal names mean equal prefixes.
 
 use std::fmt;
+use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
@@ -9,9 +10,15 @@ use sha2::{Digest, Sha256};
 pub(crate) struct BlockKey([u8; 32]);
 
 impl BlockKey {
-    /// Before the first block. Prefixes of different salts have nothing in common.
-    pub(crate) fn root(salt: &str) -> Self {
-        Self(Sha256::digest(salt).into())
+    /// Before the first block of a model. Prefixes of different salts have nothing in common.
+    pub(crate) fn root(model: &str, salt: &str) -> Self {
+        let model = Sha256::digest(model);
+        Self(
+            Sha256::new_with_prefix(model)
+                .chain_update(salt)
+                .finalize()
+                .into(),
+        )
     }
 
     /// Of the block with these tokens after `self`.
@@ -24,9 +31,23 @@ impl BlockKey {
     }
 }
 
+/// A text that is not 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoKey;
+
+impl FromStr for BlockKey {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        let mut key = [0; 32];
+        hex::decode_to_slice(text, &mut key).map_err(|_| NoKey)?;
+        Ok(Self(key))
+    }
+}
+
 impl fmt::Display for BlockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

@@ -3,16 +3,31 @@
 //! logits. The result is the same as without.
 //!
 //! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks ([`tree`]), by the
-//! tokens that lead to them. They use memory that running requests do not hold yet, and give way when those grow.
+//! tokens that lead to them. They use memory that running requests do not hold yet, and give way when those grow. Where
+//! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
 
+mod block_file;
+mod disk;
+mod files;
+mod fingerprint;
 mod key;
+mod raw;
 mod tree;
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use camino::Utf8PathBuf;
 use mlx_rs::error::Result;
 use mlx_rs::transforms;
 
-use self::key::BlockKey;
-use self::tree::{BLOCK_TOKENS, Missing, Tree};
+use self::block_file::{BlockName, RawBlock};
+pub(crate) use self::disk::Disk;
+use self::disk::Report;
+use self::files::FoundFile;
+pub(crate) use self::files::{BlockFiles, OpenFilesError};
+pub(crate) use self::fingerprint::fingerprint;
+pub(crate) use self::key::BlockKey;
+use self::tree::{BLOCK_TOKENS, Filed, Missing, Tree};
 use super::models::{KvBlock, KvCache};
 use crate::units::Bytes;
 
@@ -20,19 +35,59 @@ use crate::units::Bytes;
 /// vLLM's granularity, too.
 const MIN_TOKENS: usize = 16;
 
+/// Blocks on their way to the disk. Others stay in memory until there is room, or are not written.
+const MAX_WRITING: usize = 4;
+
+/// Blocks that wait for the disk to take them. It is far too slow if there are more.
+const MAX_UNSAVED: usize = 1024;
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
     tree: Tree<KvBlock>,
-    /// The most it may hold, whatever else is free.
+    /// The most it may hold in memory, whatever else is free.
     capacity: Bytes,
+    /// Names the model, and what computes with it.
+    model: String,
+    files: Option<Files>,
+}
+
+/// Where blocks are written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PrefixFiles {
+    pub(crate) dir: Utf8PathBuf,
+    /// The most that all files may have together.
+    pub(crate) limit: Bytes,
+}
+
+/// The files, as the engine's thread knows them.
+#[derive(Debug)]
+struct Files {
+    disk: Disk,
+    /// The most that they may have together.
+    limit: Bytes,
+    /// Blocks in memory that are to be written, those before others first.
+    unsaved: VecDeque<BlockKey>,
+    writing: BTreeMap<BlockKey, Writing>,
+    reading: BTreeSet<BlockKey>,
+}
+
+/// A block that was handed to the disk.
+#[derive(Debug)]
+struct Writing {
+    parent: BlockKey,
+    tokens: Vec<u32>,
+    bytes: u64,
 }
 
 /// What of a sequence is to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// More of it is still to come.
+    /// More of its prompt is to come.
     WholeBlocks,
+    /// Its prompt has been read: another request may have the same.
+    Prompt,
+    /// It is over.
     Everything,
 }
 
@@ -48,23 +103,80 @@ impl PrefixCache {
         Self {
             tree: Tree::default(),
             capacity,
+            model: String::new(),
+            files: None,
         }
     }
 
+    /// With files of at most `limit` bytes, of the model that `model` names.
+    pub(crate) fn with_files(mut self, model: String, disk: Disk, limit: Bytes) -> Self {
+        self.model = model;
+        self.files = Some(Files {
+            disk,
+            limit,
+            unsaved: VecDeque::new(),
+            writing: BTreeMap::new(),
+            reading: BTreeSet::new(),
+        });
+        self
+    }
+
+    pub(crate) fn has_files(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// In memory.
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes(self.tree.bytes())
     }
 
-    /// The longest beginning of `prompt` that is held, without its last token. `None` where there is none worth it.
+    /// In files.
+    pub(crate) fn file_bytes(&self) -> Bytes {
+        Bytes(self.tree.file_bytes())
+    }
+
+    /// The longest beginning of `prompt` that is in memory, without its last token. `None` where there is none worth it.
     pub(crate) fn find(&mut self, salt: &str, prompt: &[u32]) -> Result<Option<Prefix>> {
-        let (_, most) = prompt.split_last().unwrap_or((&0, &[]));
-        let blocks = self.tree.find(BlockKey::root(salt), most);
+        let root = BlockKey::root(&self.model, salt);
+        let blocks = self.tree.find(root, but_the_last(prompt)).held;
         let tokens = blocks.iter().map(|(_, length)| length).sum();
         if tokens < MIN_TOKENS {
             return Ok(None);
         }
         let cache = KvCache::from_blocks(&blocks, prompt.len())?;
         Ok(Some(Prefix { cache, tokens }))
+    }
+
+    /// Begins to read what is known of `prompt` from files into memory, as far as there is `room` for it beside all that
+    /// requests hold. Returns what is being read.
+    pub(crate) fn load(&mut self, salt: &str, prompt: &[u32], room: Bytes) -> BTreeSet<BlockKey> {
+        let Some(files) = &mut self.files else {
+            return BTreeSet::new();
+        };
+        let root = BlockKey::root(&self.model, salt);
+        let found = self.tree.find(root, but_the_last(prompt));
+        let mut bytes: u64 = found.held.iter().map(|(block, _)| block.bytes()).sum();
+        let limit = room.min(self.capacity).0;
+        let fits = |filed: &&Filed| {
+            bytes += filed.bytes;
+            bytes <= limit
+        };
+        let wanted: Vec<&Filed> = found.filed.iter().take_while(fits).collect();
+        if wanted.iter().map(|filed| filed.tokens).sum::<usize>() < MIN_TOKENS {
+            return BTreeSet::new();
+        }
+        for filed in &wanted {
+            if files.reading.insert(filed.key) {
+                files.disk.read(filed.key);
+            }
+        }
+        wanted.iter().map(|filed| filed.key).collect()
+    }
+
+    /// Whether any of these is still being read.
+    pub(crate) fn is_loading(&self, keys: &BTreeSet<BlockKey>) -> bool {
+        let files = self.files.as_ref();
+        files.is_some_and(|files| !files.reading.is_disjoint(keys))
     }
 
     /// Keeps what `cache` holds of `tokens`, as far as there is `room` beside what all requests hold.
@@ -82,12 +194,13 @@ impl PrefixCache {
         let computed = usize::try_from(cache.offset()).unwrap_or(0).min(tokens.len());
         let end = match keep {
             Keep::WholeBlocks => computed / BLOCK_TOKENS * BLOCK_TOKENS,
-            Keep::Everything if computed < MIN_TOKENS => return Ok(()),
-            Keep::Everything => computed,
+            Keep::Prompt | Keep::Everything if computed < MIN_TOKENS => return Ok(()),
+            Keep::Prompt | Keep::Everything => computed,
         };
         let limit = room.min(self.capacity).0;
+        let root = BlockKey::root(&self.model, salt);
         let mut kept = Vec::new();
-        for Missing { parent, range } in self.tree.missing(BlockKey::root(salt), &tokens[..end]) {
+        for Missing { parent, range } in self.tree.missing(root, &tokens[..end]) {
             let block = cache.block(&range)?;
             let bytes = block.bytes();
             let Some(others) = limit.checked_sub(bytes) else {
@@ -98,16 +211,162 @@ impl PrefixCache {
                 break;
             }
             kept.extend(block.arrays().cloned());
-            self.tree.insert(parent, &tokens[range], bytes, block);
+            let obsolete = self.tree.insert(parent, &tokens[range], bytes, block);
+            if let Some(files) = &self.files {
+                obsolete.into_iter().for_each(|key| files.disk.remove(key));
+            }
         }
+        self.save_later(root, &tokens[..end], keep);
         // Now, while the sequence's cache is what it is: it goes on in place once nothing refers to it any more.
         transforms::async_eval(&kept)
     }
 
-    /// Lets go of blocks until no more than `room` is held.
+    /// Notes what of a text is to be written: whole blocks, and in the end what follows them. A text that is shorter
+    /// than a block is not worth a file.
+    fn save_later(&mut self, root: BlockKey, tokens: &[u32], keep: Keep) {
+        let Some(files) = &mut self.files else { return };
+        let whole = match keep {
+            Keep::WholeBlocks | Keep::Prompt => tokens.len() / BLOCK_TOKENS,
+            Keep::Everything if tokens.len() < BLOCK_TOKENS => 0,
+            Keep::Everything => usize::MAX,
+        };
+        for (key, _) in self.tree.path(root, tokens).into_iter().take(whole) {
+            let known = self.tree.has_file(key) || files.writing.contains_key(&key);
+            if !known && files.unsaved.len() < MAX_UNSAVED && !files.unsaved.contains(&key) {
+                files.unsaved.push_back(key);
+            }
+        }
+    }
+
+    /// Lets go of blocks in memory until they have no more than `room`.
     pub(crate) fn give_way(&mut self, room: Bytes) {
         self.tree.shrink(room.0, true);
     }
+
+    /// Whether [`tend`](Self::tend) has something to write.
+    pub(crate) fn has_work(&self) -> bool {
+        let files = self.files.as_ref();
+        files.is_some_and(|files| !files.unsaved.is_empty() && files.writing.len() < MAX_WRITING)
+    }
+
+    /// Takes note of what the disk has done, and hands it one more block. While others wait, at most one block that was
+    /// read is taken over. `room` is what all requests leave.
+    pub(crate) fn tend(&mut self, room: Bytes, others_wait: bool) -> Result<()> {
+        while let Some(report) = self.files.as_ref().and_then(|files| files.disk.report()) {
+            match report {
+                Report::Found(files) => self.know(files),
+                Report::Read(key, block) => {
+                    self.take_over(key, block, room)?;
+                    if others_wait {
+                        break;
+                    }
+                }
+                Report::Written(key, bytes) => self.note_written(key, bytes),
+            }
+        }
+        self.save_one()
+    }
+
+    /// Hands everything that is to be written to the disk, which writes it before it ends.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        while self.has_work() {
+            self.save_one()?;
+        }
+        while let Some(files) = self.files.as_ref().filter(|files| !files.writing.is_empty()) {
+            match files.disk.wait() {
+                Some(Report::Written(key, bytes)) => self.note_written(key, bytes),
+                Some(Report::Found(_) | Report::Read(..)) => {}
+                None => break,
+            }
+            self.save_one()?;
+        }
+        Ok(())
+    }
+
+    fn know(&mut self, mut found: Vec<FoundFile>) {
+        let used = found.iter().map(|file| file.name.key()).collect::<Vec<_>>();
+        found.sort_by_key(|file| file.name.depth);
+        for FoundFile { name, bytes, .. } in found {
+            self.tree.add_file(name.parent, &name.tokens, bytes);
+        }
+        for key in used {
+            self.tree.touch_path(key);
+        }
+        self.limit_files();
+    }
+
+    fn take_over(&mut self, key: BlockKey, block: Option<RawBlock>, room: Bytes) -> Result<()> {
+        if let Some(files) = &mut self.files {
+            files.reading.remove(&key);
+        }
+        let Some(block) = block else {
+            self.tree.lose_file(key);
+            return Ok(());
+        };
+        let block = raw::from_bytes(&block)?;
+        let bytes = block.bytes();
+        let others = room.min(self.capacity).0.checked_sub(bytes);
+        if let (Some(others), true) = (others, self.tree.continues_memory(key)) {
+            self.tree.touch_path(key);
+            self.tree.shrink(others, false);
+            if self.tree.bytes() <= others {
+                transforms::async_eval(block.arrays())?;
+                self.tree.hold(key, bytes, block);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_written(&mut self, key: BlockKey, bytes: Option<u64>) {
+        let Some(files) = &mut self.files else { return };
+        if let (Some(written), Some(bytes)) = (files.writing.remove(&key), bytes) {
+            self.tree.add_file(written.parent, &written.tokens, bytes);
+            self.limit_files();
+        }
+    }
+
+    fn limit_files(&mut self) {
+        if let Some(files) = &self.files {
+            let coming: u64 = files.writing.values().map(|writing| writing.bytes).sum();
+            for key in self.tree.shrink_files(files.limit.0.saturating_sub(coming)) {
+                files.disk.remove(key);
+            }
+        }
+    }
+
+    /// Those that are not in memory any more are not written.
+    fn save_one(&mut self) -> Result<()> {
+        let Some(files) = &mut self.files else {
+            return Ok(());
+        };
+        while files.writing.len() < MAX_WRITING
+            && let Some(key) = files.unsaved.pop_front()
+        {
+            let Some(block) = self.tree.get(key) else { continue };
+            let name = BlockName {
+                model: self.model.clone(),
+                parent: block.parent,
+                depth: block.depth,
+                tokens: block.tokens.to_vec(),
+            };
+            let bytes = raw::to_bytes(block.held)?;
+            let writing = Writing {
+                parent: name.parent,
+                tokens: name.tokens.clone(),
+                bytes: bytes.data.len() as u64,
+            };
+            files.writing.insert(key, writing);
+            files.disk.write(name, bytes);
+            self.limit_files();
+            break;
+        }
+        Ok(())
+    }
+}
+
+/// The last token is computed in any case.
+fn but_the_last(prompt: &[u32]) -> &[u32] {
+    prompt.split_last().map_or(&[], |(_, first)| first)
 }
 
 #[cfg(test)]

@@ -155,3 +155,36 @@ fn no_more_is_kept_than_there_is_room_for() {
     off.keep("", &text(700), &row, Keep::Everything, ROOMY).unwrap();
     assert_eq!(off.bytes(), Bytes::ZERO);
 }
+
+#[test]
+fn blocks_become_bytes_and_come_back() {
+    let _mlx = mlx::exclusive();
+    let (_, model) = models().swap_remove(0);
+    let mut row = model.new_cache();
+    compute(&model, &mut row, &text(300), 300, 0);
+    for tokens in [0..256, 256..300] {
+        let block = row.block(&tokens).unwrap();
+        assert_eq!(raw::to_bytes(&block).unwrap().data.len() as u64, block.bytes());
+    }
+    for dtype in [
+        mlx_rs::Dtype::Float32,
+        mlx_rs::Dtype::Float16,
+        mlx_rs::Dtype::Bfloat16,
+    ] {
+        let array = |from: i32| {
+            let numbers: Vec<f32> = (from..from + 24).map(|number| number as f32 / 7.0).collect();
+            let array = Array::from_slice(&numbers, &[1, 2, 3, 4]);
+            array.as_dtype(dtype).unwrap()
+        };
+        let block = KvBlock::new(vec![(array(0), array(24)), (array(48), array(72))]);
+        let raw = raw::to_bytes(&block).unwrap();
+        assert_eq!(raw.data.len() as u64, block.bytes());
+        let back = raw::from_bytes(&raw).unwrap();
+        for (one, other) in block.arrays().zip(back.arrays()) {
+            assert_eq!(one.dtype(), other.dtype());
+            assert_eq!(one.shape(), other.shape());
+            let equal = one.eq(other).unwrap().all(None).unwrap();
+            assert!(equal.item_exact::<bool>());
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! Requests that begin with what earlier ones have computed.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::batching::{value, with_memory_for};
 use super::*;
 
@@ -142,4 +145,122 @@ fn prefixes_give_way_to_requests() {
             within_limits().await;
         })
     });
+}
+
+/// A worker that stores what it computes in `dir`.
+fn storing(dir: &tempfile::TempDir, limit: u64) -> WorkerConfig {
+    let dir = Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap();
+    WorkerConfig {
+        prefix_files: Some(PrefixFiles {
+            dir,
+            limit: Bytes(limit),
+        }),
+        ..config()
+    }
+}
+
+const ROOMY: u64 = 1 << 30;
+
+fn files_in(dir: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("quarantine") {
+            files.extend(
+                std::fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
+    files
+}
+
+/// Asks each prompt, all in one life of a worker; the answers.
+fn ask_once(config: &WorkerConfig, prompts: &[Vec<u32>]) -> Vec<Value> {
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let (told, prompts) = (Rc::clone(&answers), prompts.to_vec());
+    with_worker(config.clone(), move |worker| {
+        Box::pin(async move {
+            for prompt in prompts {
+                let answer = complete(worker, &prompt, json!({})).await;
+                told.borrow_mut().push(answer);
+            }
+        })
+    });
+    answers.take()
+}
+
+#[test]
+fn prefixes_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    // A whole block, and what follows it with the answer.
+    assert_eq!(files_in(&dir).len(), 2);
+    let again = ask_once(&storing(&dir, ROOMY), &[prompt(400), prompt(400)]);
+    assert_eq!(
+        (cached(&first), cached(&again[0]), cached(&again[1])),
+        (0, 399, 399)
+    );
+    assert_eq!(again[0]["choices"], first["choices"]);
+    assert_eq!(again[1]["choices"], first["choices"]);
+    // Another model, in the same directory.
+    let other = WorkerConfig {
+        model: root().join("e2e/fixtures/models/llama3"),
+        ..storing(&dir, ROOMY)
+    };
+    assert_eq!(cached(&ask_once(&other, &[prompt(400)])[0]), 0);
+    assert_eq!(files_in(&dir).len(), 4);
+}
+
+#[test]
+fn damaged_files_are_computed_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    for path in files_in(&dir) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() * 3 / 4;
+        bytes[middle] ^= 4;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let again = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    assert_eq!((cached(&again), &again["choices"]), (0, &first["choices"]));
+    assert!(dir.path().join("quarantine").exists());
+    let healed = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    assert_eq!((cached(&healed), &healed["choices"]), (399, &first["choices"]));
+}
+
+#[test]
+fn files_stay_within_their_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    ask_once(&storing(&dir, ROOMY), &[prompt(400)]);
+    let sizes = files_in(&dir)
+        .into_iter()
+        .map(|path| path.metadata().unwrap().len());
+    let limit = 2 * sizes.sum::<u64>();
+    let prompts: Vec<Vec<u32>> = (0..5)
+        .map(|first| [vec![first + 3], prompt(400)].concat())
+        .collect();
+    ask_once(&storing(&dir, limit), &prompts);
+    let bytes: u64 = files_in(&dir)
+        .iter()
+        .map(|path| path.metadata().unwrap().len())
+        .sum();
+    assert!(bytes <= limit, "{bytes} of {limit}");
+    let last = ask_once(&storing(&dir, limit), &prompts[4..]).remove(0);
+    assert_eq!(cached(&last), 400, "the last one stays");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_told_before_weights_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut config = storing(&dir, ROOMY);
+    config.prefix_files.as_mut().unwrap().dir = Utf8PathBuf::from_path_buf(file).unwrap();
+    let err = end_of_loading(config);
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("PrefixCacheUnusable", ExitStatus::Config)
+    );
 }

@@ -13,7 +13,7 @@ fn texts() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn root() -> BlockKey {
-    BlockKey::root("")
+    BlockKey::root("m", "")
 }
 
 /// Each block holds the text up to its end.
@@ -27,7 +27,7 @@ fn keep(tree: &mut Tree<Vec<u32>>, root: BlockKey, text: &[u32]) {
 /// What is found, put together from the blocks.
 fn found(tree: &mut Tree<Vec<u32>>, root: BlockKey, text: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();
-    for (held, length) in tree.find(root, text) {
+    for (held, length) in tree.find(root, text).held {
         assert!(length <= BLOCK_TOKENS);
         let begin = found.len() / BLOCK_TOKENS * BLOCK_TOKENS;
         assert_eq!(begin, found.len(), "only the last block may be cut");
@@ -50,7 +50,7 @@ proptest! {
         }
         let longest = known.iter().map(|text| common(text, &asked)).max().unwrap();
         prop_assert_eq!(&found(&mut tree, root(), &asked)[..], &asked[..longest]);
-        prop_assert!(found(&mut tree, BlockKey::root("salt"), &asked).is_empty());
+        prop_assert!(found(&mut tree, BlockKey::root("m", "salt"), &asked).is_empty());
     }
 
     #[test]
@@ -62,8 +62,8 @@ proptest! {
             keep(&mut tree, root(), text);
             tree.shrink(*limit, *all);
             prop_assert!(tree.bytes() <= *limit || !all);
-            let sum: u64 = tree.nodes.values().map(|node| node.bytes).sum();
-            prop_assert_eq!((tree.bytes(), tree.order.len()), (sum, tree.nodes.len()));
+            let sum: u64 = tree.nodes.values().filter_map(|node| Some(node.memory.as_ref()?.bytes)).sum();
+            prop_assert_eq!((tree.bytes(), tree.memory.order.len()), (sum, tree.nodes.len()));
             for node in tree.nodes.values() {
                 prop_assert!(node.depth == 0 || tree.nodes.contains_key(&node.parent));
                 prop_assert!(node.used <= tree.nodes.get(&node.parent).map_or(u64::MAX, |parent| parent.used));
@@ -85,11 +85,11 @@ fn the_least_recently_used_goes_first() {
     for token in [1, 2, 3] {
         keep(&mut tree, root(), &text(token));
     }
-    assert_eq!(tree.find(root(), &text(1)).len(), 2);
+    assert_eq!(tree.find(root(), &text(1)).held.len(), 2);
     tree.shrink(899, true);
     assert_eq!(tree.bytes(), 856, "the end of a text goes before its beginning");
     tree.shrink(600, true);
-    assert!(tree.find(root(), &text(2)).is_empty());
+    assert!(tree.find(root(), &text(2)).held.is_empty());
     assert_eq!(found(&mut tree, root(), &text(1)), text(1));
     assert_eq!(found(&mut tree, root(), &text(3)), text(3));
 }
@@ -104,4 +104,67 @@ fn a_longer_end_takes_the_place_of_a_shorter_one() {
     assert_eq!(tree.bytes(), 100, "it is held already");
     keep(&mut tree, root(), &[7; 600]);
     assert_eq!(tree.bytes(), 600);
+}
+
+/// Files of every block of `text`, of which one token is one byte.
+fn file(tree: &mut Tree<Vec<u32>>, text: &[u32]) {
+    let mut parent = root();
+    for block in text.chunks(BLOCK_TOKENS) {
+        tree.add_file(parent, block, block.len() as u64);
+        parent = parent.child(block);
+    }
+    tree.touch_path(parent);
+}
+
+#[test]
+fn what_is_only_in_files_is_found_as_such() {
+    let mut tree = Tree::default();
+    let text: Vec<u32> = (0..600).collect();
+    file(&mut tree, &text);
+    let filed = |tree: &mut Tree<Vec<u32>>, text: &[u32]| {
+        let found = tree.find(root(), text);
+        let filed: Vec<usize> = found.filed.iter().map(|filed| filed.tokens).collect();
+        (found.held.len(), filed)
+    };
+    assert_eq!(filed(&mut tree, &text), (0, vec![256, 256, 88]));
+    assert_eq!(filed(&mut tree, &text[..300]), (0, vec![256, 44]));
+    let first = tree.find(root(), &text).filed[0].key;
+    let second = tree.find(root(), &text).filed[1].key;
+    assert!(!tree.continues_memory(second), "what is before it comes first");
+    assert!(tree.continues_memory(first));
+    tree.hold(first, 256, text[..256].to_vec());
+    assert!(tree.continues_memory(second));
+    assert_eq!(filed(&mut tree, &text), (1, vec![256, 88]));
+    assert_eq!(tree.missing(root(), &text).len(), 2);
+    // Out of memory it is still there; without its file it is not, nor what follows.
+    tree.shrink(0, true);
+    assert_eq!((tree.bytes(), tree.file_bytes()), (0, 600));
+    assert!(tree.lose_file(first));
+    assert_eq!(filed(&mut tree, &text), (0, vec![]));
+    assert!(!tree.lose_file(first));
+}
+
+#[test]
+fn files_go_by_their_last_use_and_leave_nothing_behind() {
+    let mut tree = Tree::default();
+    for token in [1, 2, 3] {
+        file(&mut tree, &[token; 300]);
+    }
+    tree.find(root(), &[1; 300]);
+    assert_eq!(tree.shrink_files(600).len(), 2, "of the second text");
+    assert_eq!(tree.find(root(), &[1; 300]).filed.len(), 2);
+    assert_eq!(tree.find(root(), &[2; 300]).filed, []);
+    assert_eq!(tree.shrink_files(0).len(), 4);
+    assert!(tree.nodes.is_empty() && tree.children.is_empty());
+}
+
+#[test]
+fn a_longer_end_makes_a_file_useless() {
+    let mut tree = Tree::default();
+    file(&mut tree, &[7; 300]);
+    let short = tree.find(root(), &[7; 300]).filed[1].key;
+    tree.hold(BlockKey::child(root(), &[7; 256]), 256, Vec::new());
+    let parent = root().child(&[7; 256]);
+    assert_eq!(tree.insert(parent, &[7; 50], 50, Vec::new()), [short]);
+    assert_eq!(tree.file_bytes(), 256);
 }
