@@ -209,9 +209,10 @@ fn the_context_that_would_fit_is_told() {
     let x = replica("x");
     let fleet = Fleet::new([&small], [&x]);
     let why = place(&ReplicaRequest::new(&x), &fleet).expect_err("4 GiB of KV cache");
+    // 547 tokens would fit, and a cache grows by 256.
     assert!(
         why.to_string()
-            .ends_with("; spec.serving.contextTokens: 547 would fit"),
+            .ends_with("; spec.serving.contextTokens: 512 would fit"),
         "{why}"
     );
     assert_eq!(why.reason(), "InsufficientMemory");
