@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use camino::{Utf8Path, Utf8PathBuf};
 use mlx_rs::error::IoError;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::ops::{arange, stack, swap_axes};
+use mlx_rs::ops::{arange, split_equal, stack, swap_axes};
 use mlx_rs::{Array, Dtype};
 
 use crate::roofline::checkpoint::{Step, TensorSource};
@@ -146,7 +146,7 @@ impl Weights {
             .steps
             .iter()
             .try_fold(made.map_err(&convert)?, |made, step| {
-                apply(*step, &made).map_err(&convert)
+                apply(*step, &made, self.compute).map_err(&convert)
             })?;
         // A view would hold on to all of what it is a part of, and be copied by every product.
         if source.steps.is_empty() {
@@ -171,7 +171,8 @@ impl Weights {
     }
 }
 
-fn apply(step: Step, tensor: &Array) -> mlx_rs::error::Result<Array> {
+/// Sums are made in type `compute`.
+fn apply(step: Step, tensor: &Array, compute: Dtype) -> mlx_rs::error::Result<Array> {
     match step {
         Step::PackWords => tensor.view_dtype(Dtype::Uint32)?.flatten(-2, -1),
         Step::EverySecond { axis, from } => {
@@ -180,6 +181,15 @@ fn apply(step: Step, tensor: &Array) -> mlx_rs::error::Result<Array> {
             let indices = arange::<i32, i32>(from, tensor.dim(axis), 2)?;
             take_axis(tensor, indices, axis)
         }
+        Step::Half { axis, second } => {
+            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let mut halves = split_equal(tensor, 2, axis)?;
+            Ok(halves.swap_remove(usize::from(second)))
+        }
         Step::SwapLast => swap_axes(tensor, -1, -2),
+        Step::AddOne => {
+            let tensor = tensor.as_dtype(compute)?;
+            tensor.add(Array::from_f32(1.0).as_dtype(compute)?)
+        }
     }
 }

@@ -109,7 +109,7 @@ impl KvBits {
 }
 
 /// Width of the short convolution before a gated delta layer, in tokens.
-const CONVOLUTION_WIDTH: u64 = 4;
+pub(crate) const CONVOLUTION_WIDTH: u64 = 4;
 
 impl Attention {
     /// Weights of one layer's projections.
@@ -204,7 +204,9 @@ impl Attention {
                 let keys = u64::from(key_heads) * u64::from(key_dim);
                 let values = u64::from(value_heads) * u64::from(value_dim);
                 let convolution = (CONVOLUTION_WIDTH - 1) * (2 * keys + values);
-                return Bytes(4 * state + 2 * convolution);
+                // What is computed in 32 bits has its convolution in them.
+                let float_bytes = if bits.0 >= 32.0 { 4 } else { 2 };
+                return Bytes(4 * state + float_bytes * convolution);
             }
         };
         Bytes((elements as f64 * bits.0 / 8.0).round() as u64)

@@ -107,6 +107,10 @@ pub(crate) fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBit
     let held = steps.saturating_mul(CACHE_STEP_TOKENS);
     let layers = dimensions.layers.iter().map(|layer| {
         let mut attention = layer.attention;
+        // The state before the last step is kept, too.
+        if let Attention::GatedDelta { .. } = attention {
+            return attention.kv_bytes(held, bits) * 2;
+        }
         if let Attention::Grouped {
             window: Some(window), ..
         } = &mut attention

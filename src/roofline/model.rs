@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::dimensions::{self, ModelDimensions};
 use super::facts::ConfigFacts;
-use super::fields::{CONFIG_FILE, FieldError, Fields, parse_object, shortened};
+use super::fields::{CONFIG_FILE, FieldError, Fields, Section, parse_object, shortened};
 pub(crate) use architecture::{Architecture, BlockNorms};
 pub(crate) use layer::{
-    Activation, AttentionConfig, DenseConfig, ExpertNames, ExpertsConfig, FeedForwardConfig, LayerConfig,
-    QueryKeyNorm, Router, SharedExpertConfig,
+    Activation, AttentionConfig, DenseConfig, ExpertNames, ExpertsConfig, FeedForwardConfig,
+    GatedDeltaConfig, LayerConfig, MixerConfig, QueryKeyNorm, Router, SharedExpertConfig,
 };
-pub(crate) use quantization::{Quantization, QuantizationMode, QuantizationScheme};
+pub(crate) use quantization::{Quantization, QuantizationMode, QuantizationScheme, text_name};
 use rope::{Reach, parse_rope};
 #[cfg(feature = "mlx")]
 pub(crate) use rope::{Rope, RopeScaling};
@@ -43,6 +43,8 @@ pub(crate) struct ModelConfig {
     pub(crate) tie_word_embeddings: Option<bool>,
     pub(crate) quantization: Option<Quantization>,
     pub(crate) eos_token_ids: Vec<u32>,
+    /// The checkpoint is of a model that also sees, of which only the part that makes text is used.
+    pub(crate) sees: bool,
 }
 
 /// Element type of weights, activations and KV cache.
@@ -102,12 +104,18 @@ impl ModelConfig {
                 found: shortened(model_type),
             })?;
         let facts = ConfigFacts::new(&object)?;
+        // Models that also see nest their text model's fields.
+        let section = root.object("text_config")?;
+        let text = section.as_ref().map_or(root, Section::as_fields);
         let dimensions = facts.dimensions.expect("facts know every architecture");
         let reader = LayerReader {
             architecture,
-            text: root,
-            max_context_tokens: u64::from(root.dimension("max_position_embeddings")?),
-            activation: parse_activation(&root, architecture)?,
+            text,
+            max_context_tokens: u64::from(match facts.max_context_tokens {
+                Some(tokens) => tokens,
+                None => text.dimension("max_position_embeddings")?,
+            }),
+            activation: parse_activation(&text, architecture)?,
         };
         reader.check_heads()?;
         reader.check_windows()?;
@@ -118,22 +126,34 @@ impl ModelConfig {
                 .map(|(index, layer)| reader.layer(index, layer))
                 .collect::<Result<_, _>>()?,
             block_norms: architecture.block_norms(),
-            rms_norm_eps: root.positive_float("rms_norm_eps")?,
+            rms_norm_eps: match text.optional_positive_float("rms_norm_eps")? {
+                Some(eps) => eps,
+                // Files of Gemma 3 leave out what is as its class has it.
+                None if architecture == Architecture::Gemma3Text => 1e-6,
+                None => return Err(text.missing("rms_norm_eps").into()),
+            },
             norm_adds_one: architecture == Architecture::Gemma3Text,
             scales_embeddings: architecture == Architecture::Gemma3Text,
             clips_residuals: architecture == Architecture::Gemma3Text,
             max_context_tokens: reader.max_context_tokens,
             tie_word_embeddings: facts.tied,
             quantization: quantization::parse_quantization(&root)?,
-            eos_token_ids: root.token_ids("eos_token_id")?,
+            eos_token_ids: match root.token_ids("eos_token_id")? {
+                ids if ids.is_empty() => text.token_ids("eos_token_id")?,
+                ids => ids,
+            },
             dimensions,
+            sees: section.is_some(),
         })
     }
 
     /// Bytes that one token adds to the KV cache of one sequence, before windows are full.
     #[cfg_attr(not(feature = "mlx"), allow(dead_code, reason = "only a worker asks"))]
     pub(crate) fn kv_bytes_per_token(&self, element: FloatType) -> u64 {
-        let layers = self.layers.iter().map(|layer| 2 * layer.attention.widths().1);
+        let layers = self.layers.iter().map(|layer| match &layer.mixer {
+            MixerConfig::Attention(attention) => 2 * attention.widths().1,
+            MixerConfig::GatedDelta(_) => 0,
+        });
         layers.sum::<u64>() * element.bytes()
     }
 }
@@ -161,8 +181,7 @@ impl LayerReader<'_> {
         let hidden = self.text.dimension("hidden_size")?;
         let (field, head_dim) = match self.text.optional_dimension("head_dim")? {
             Some(head_dim) => ("head_dim", head_dim),
-            // The one family whose files may leave it out for another reason.
-            None if self.architecture == Architecture::Gemma3Text => return Ok(()),
+            None if self.has_own_head_dim() => return Ok(()),
             None if hidden % heads != 0 => {
                 let expected =
                     format!("a multiple of num_attention_heads ({heads}), as head_dim is not given");
@@ -175,6 +194,27 @@ impl LayerReader<'_> {
             return Err(self.text.invalid(field, expected));
         }
         Ok(())
+    }
+
+    /// Files may leave it out and mean another size than what the heads share.
+    fn has_own_head_dim(&self) -> bool {
+        match self.architecture {
+            Architecture::Gemma3Text
+            | Architecture::Qwen35
+            | Architecture::Qwen35Moe
+            | Architecture::Qwen3Next => true,
+            Architecture::Glm4
+            | Architecture::Glm4Moe
+            | Architecture::GptOss
+            | Architecture::Llama
+            | Architecture::Mistral
+            | Architecture::Olmo2
+            | Architecture::Phi3
+            | Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::SmolLm3 => false,
+        }
     }
 
     /// Layers that are said to have a window have one.
@@ -191,20 +231,70 @@ impl LayerReader<'_> {
     }
 
     fn layer(&self, index: usize, layer: &dimensions::Layer) -> Result<LayerConfig, ModelConfigError> {
-        let dimensions::Attention::Grouped {
-            heads,
-            kv_heads,
-            head_dim,
-            window,
-            ..
-        } = layer.attention
-        else {
-            return Err(unsupported(
-                &self.text,
-                "layer_types",
-                "only softmax attention is",
-            ));
-        };
+        Ok(LayerConfig {
+            mixer: self.mixer(index, &layer.attention)?,
+            feed_forward: self.feed_forward(&layer.feed_forward)?,
+        })
+    }
+
+    fn mixer(
+        &self,
+        index: usize,
+        attention: &dimensions::Attention,
+    ) -> Result<MixerConfig, ModelConfigError> {
+        match *attention {
+            dimensions::Attention::Grouped {
+                heads,
+                kv_heads,
+                head_dim,
+                window,
+                output_gate,
+                keys_are_values: false,
+                shares_cache: false,
+            } => {
+                let heads = (heads, kv_heads, head_dim);
+                let attention = self.attention(index, heads, window, output_gate)?;
+                Ok(MixerConfig::Attention(attention))
+            }
+            dimensions::Attention::GatedDelta {
+                key_heads,
+                key_dim,
+                value_heads,
+                value_dim,
+            } => {
+                if !value_heads.is_multiple_of(key_heads) {
+                    let expected = format!("a multiple of linear_num_key_heads ({key_heads})");
+                    return Err(self.text.invalid("linear_num_value_heads", expected).into());
+                }
+                if self
+                    .text
+                    .optional_dimension("linear_conv_kernel_dim")?
+                    .unwrap_or(4)
+                    != 4
+                {
+                    return Err(unsupported(&self.text, "linear_conv_kernel_dim", "only 4 is"));
+                }
+                Ok(MixerConfig::GatedDelta(GatedDeltaConfig {
+                    key_heads,
+                    key_dim,
+                    value_heads,
+                    value_dim,
+                    by_head: self.architecture == Architecture::Qwen3Next,
+                }))
+            }
+            dimensions::Attention::Grouped { .. } | dimensions::Attention::Latent { .. } => {
+                Err(unsupported(&self.text, "layer_types", "only plain attention is"))
+            }
+        }
+    }
+
+    fn attention(
+        &self,
+        index: usize,
+        (heads, kv_heads, head_dim): (u32, u32, u32),
+        window: Option<u32>,
+        output_gate: bool,
+    ) -> Result<AttentionConfig, ModelConfigError> {
         let architecture = self.architecture;
         let reach = if window.is_some() {
             Reach::Window
@@ -224,7 +314,10 @@ impl LayerReader<'_> {
             | Architecture::Mistral
             | Architecture::Olmo2
             | Architecture::Qwen3
+            | Architecture::Qwen35
+            | Architecture::Qwen35Moe
             | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
             | Architecture::SmolLm3 => (bias, bias),
             Architecture::Glm4 | Architecture::Glm4Moe => (bias, false),
             // The configuration of the published files says so, and its class takes it for granted.
@@ -233,35 +326,36 @@ impl LayerReader<'_> {
             // Qwen2 has them always and its configuration does not mention them.
             Architecture::Qwen2 => (true, false),
         };
-        Ok(LayerConfig {
-            attention: AttentionConfig {
-                heads,
-                kv_heads,
-                head_dim,
-                scale: self.score_scale(head_dim)?,
-                window,
-                rope,
-                fused: architecture == Architecture::Phi3,
-                qkv_bias,
-                output_bias,
-                query_key_norm: match architecture {
-                    Architecture::Gemma3Text | Architecture::Qwen3 | Architecture::Qwen3Moe => {
-                        QueryKeyNorm::Head
-                    }
-                    Architecture::Glm4Moe if self.flag("use_qk_norm")? => QueryKeyNorm::Head,
-                    Architecture::Olmo2 => QueryKeyNorm::Full,
-                    Architecture::Glm4
-                    | Architecture::Glm4Moe
-                    | Architecture::GptOss
-                    | Architecture::Llama
-                    | Architecture::Mistral
-                    | Architecture::Phi3
-                    | Architecture::Qwen2
-                    | Architecture::SmolLm3 => QueryKeyNorm::None,
-                },
-                sinks: architecture == Architecture::GptOss,
+        Ok(AttentionConfig {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: self.score_scale(head_dim)?,
+            window,
+            rope,
+            fused: architecture == Architecture::Phi3,
+            qkv_bias,
+            output_bias,
+            query_key_norm: match architecture {
+                Architecture::Gemma3Text
+                | Architecture::Qwen3
+                | Architecture::Qwen35
+                | Architecture::Qwen35Moe
+                | Architecture::Qwen3Moe
+                | Architecture::Qwen3Next => QueryKeyNorm::Head,
+                Architecture::Glm4Moe if self.flag("use_qk_norm")? => QueryKeyNorm::Head,
+                Architecture::Olmo2 => QueryKeyNorm::Full,
+                Architecture::Glm4
+                | Architecture::Glm4Moe
+                | Architecture::GptOss
+                | Architecture::Llama
+                | Architecture::Mistral
+                | Architecture::Phi3
+                | Architecture::Qwen2
+                | Architecture::SmolLm3 => QueryKeyNorm::None,
             },
-            feed_forward: self.feed_forward(&layer.feed_forward)?,
+            sinks: architecture == Architecture::GptOss,
+            output_gate,
         })
     }
 
@@ -292,7 +386,10 @@ impl LayerReader<'_> {
                         | Architecture::Phi3
                         | Architecture::Qwen2
                         | Architecture::Qwen3
-                        | Architecture::Qwen3Moe => false,
+                        | Architecture::Qwen35
+                        | Architecture::Qwen35Moe
+                        | Architecture::Qwen3Moe
+                        | Architecture::Qwen3Next => false,
                     },
                 }))
             }
@@ -317,6 +414,7 @@ impl LayerReader<'_> {
                     names: expert_names(architecture),
                     shared: (shared_intermediate > 0).then_some(SharedExpertConfig {
                         intermediate: shared_intermediate,
+                        gated: architecture != Architecture::Glm4Moe,
                     }),
                 }))
             }
@@ -356,8 +454,12 @@ impl LayerReader<'_> {
             | Architecture::Qwen2
             | Architecture::Qwen3
             | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
             | Architecture::SmolLm3 => Ok(Router::Softmax {
                 renormalizes: self.flag("norm_topk_prob")?,
+            }),
+            Architecture::Qwen35 | Architecture::Qwen35Moe => Ok(Router::Softmax {
+                renormalizes: self.text.optional_bool("norm_topk_prob")?.unwrap_or(true),
             }),
         }
     }
@@ -379,7 +481,10 @@ impl LayerReader<'_> {
             | Architecture::Phi3
             | Architecture::Qwen2
             | Architecture::Qwen3
+            | Architecture::Qwen35
+            | Architecture::Qwen35Moe
             | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
             | Architecture::SmolLm3 => f64::from(head_dim),
         };
         Ok(scalar.powf(-0.5) as f32)
@@ -412,6 +517,11 @@ fn expert_names(architecture: Architecture) -> ExpertNames {
             router: "router",
             experts: "experts",
             shared: "shared_experts",
+        },
+        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => ExpertNames {
+            router: "gate",
+            experts: "switch_mlp",
+            shared: "shared_expert",
         },
         Architecture::Gemma3Text
         | Architecture::Glm4
@@ -446,7 +556,10 @@ fn parse_activation(text: &Fields<'_>, architecture: Architecture) -> Result<Act
         | Architecture::Phi3
         | Architecture::Qwen2
         | Architecture::Qwen3
+        | Architecture::Qwen35
+        | Architecture::Qwen35Moe
         | Architecture::Qwen3Moe
+        | Architecture::Qwen3Next
         | Architecture::SmolLm3 => ("hidden_act", "silu", Activation::Silu),
     };
     match text.optional_text(field)? {

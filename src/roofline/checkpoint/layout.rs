@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, StoredTensor, StoredType, TensorTable};
-use crate::roofline::model::{Architecture, ExpertsConfig, FeedForwardConfig, ModelConfig};
+use crate::roofline::model::{Architecture, ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
 
 /// How a tensor is made of stored ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,12 @@ pub(crate) enum Step {
     PackWords,
     /// Every second slice along an axis, from the first or the second on.
     EverySecond { axis: usize, from: usize },
+    /// One half of an axis.
+    Half { axis: usize, second: bool },
     /// The last two axes swapped.
     SwapLast,
+    /// One added to all numbers.
+    AddOne,
 }
 
 /// A checkpoint as the engine sees it.
@@ -45,17 +49,25 @@ impl Layout {
             FeedForwardConfig::Dense(_) => None,
         });
         let mut stacks: BTreeMap<String, BTreeMap<u32, &str>> = BTreeMap::new();
+        let by_transformers = is_by_transformers(stored);
         for (name, tensor) in stored.iter() {
-            let Some(experts) = experts else {
-                layout.insert(name, tensor.clone());
-                continue;
+            let own = if config.sees {
+                text_name(name)
+            } else {
+                name.clone()
             };
-            if let Some((stack, expert)) = one_expert(name, experts) {
+            let stack = experts.and_then(|experts| one_expert(&own, experts));
+            if let Some((stack, expert)) = stack {
                 stacks.entry(stack).or_default().insert(expert, name);
             } else if config.architecture == Architecture::GptOss {
                 layout.insert_gpt_oss(name, tensor);
+            } else if let Some(steps) = recurrent_steps(&own, by_transformers) {
+                layout.insert_changed(&own, name, tensor, steps);
+            } else if let (Some(experts), Some((module, part))) = (experts, own.split_once(".mlp.experts.")) {
+                let stack = format!("{module}.mlp.{}", experts.names.experts);
+                layout.insert_experts(&stack, part, name, tensor);
             } else {
-                layout.insert(name, tensor.clone());
+                layout.insert_changed(&own, name, tensor, &[]);
             }
         }
         for (stack, parts) in stacks {
@@ -131,6 +143,32 @@ impl Layout {
             .insert(name.to_owned(), TensorSource { stored, steps });
     }
 
+    /// `stored` under the name `own`, with changes; as it is where its shape does not allow them: the survey says so.
+    fn insert_changed(&mut self, own: &str, stored: &str, tensor: &StoredTensor, steps: &[Step]) {
+        let made = steps
+            .iter()
+            .try_fold(tensor.clone(), |tensor, step| step.apply(tensor));
+        match made {
+            Some(made) if !steps.is_empty() || own != stored => {
+                self.insert_made(own, made, vec![stored.to_owned()], steps.to_vec());
+            }
+            Some(_) | None => self.insert(stored, tensor.clone()),
+        }
+    }
+
+    /// Transformers 5 holds gate and up of all experts in one tensor.
+    fn insert_experts(&mut self, stack: &str, part: &str, stored: &str, tensor: &StoredTensor) {
+        let half = |second| [Step::Half { axis: 1, second }];
+        match part {
+            "gate_up_proj" => {
+                self.insert_changed(&format!("{stack}.gate_proj.weight"), stored, tensor, &half(false));
+                self.insert_changed(&format!("{stack}.up_proj.weight"), stored, tensor, &half(true));
+            }
+            "down_proj" => self.insert_changed(&format!("{stack}.down_proj.weight"), stored, tensor, &[]),
+            _ => self.insert(stored, tensor.clone()),
+        }
+    }
+
     /// As published, experts hold gate and up interleaved; in blocks of bytes with scales, or as floats, transposed.
     fn insert_gpt_oss(&mut self, name: &str, tensor: &StoredTensor) {
         let Some((module, leaf)) = name.rsplit_once('.') else {
@@ -201,6 +239,15 @@ impl Step {
                 *size /= 2;
                 tensor.bytes /= 2;
             }
+            Self::Half { axis, .. } => {
+                let size = tensor.shape.get_mut(axis)?;
+                if *size % 2 != 0 {
+                    return None;
+                }
+                *size /= 2;
+                tensor.bytes /= 2;
+            }
+            Self::AddOne => {}
             Self::SwapLast => {
                 let axes = tensor.shape.len();
                 if axes < 2 {
@@ -210,6 +257,33 @@ impl Step {
             }
         }
         Some(tensor)
+    }
+}
+
+/// Transformers' convolutions have their axes in another order, which tells a checkpoint of hybrids that was not converted.
+fn is_by_transformers(stored: &TensorTable) -> bool {
+    stored
+        .iter()
+        .any(|(name, tensor)| name.ends_with("conv1d.weight") && tensor.shape.last() != Some(&1))
+}
+
+/// What is changed when a hybrid is converted: convolutions, and norms whose weight is what is added to one.
+fn recurrent_steps(name: &str, by_transformers: bool) -> Option<&'static [Step]> {
+    const FROM_ONE: [&str; 5] = [
+        "input_layernorm.weight",
+        "post_attention_layernorm.weight",
+        "model.norm.weight",
+        "q_norm.weight",
+        "k_norm.weight",
+    ];
+    if !by_transformers {
+        None
+    } else if name.ends_with("conv1d.weight") {
+        Some(&[Step::SwapLast])
+    } else if FROM_ONE.iter().any(|norm| name.ends_with(norm)) {
+        Some(&[Step::AddOne])
+    } else {
+        None
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, MatrixStorage, Size, StoredTensor, StoredType, TensorTable};
+use crate::roofline::dimensions::CONVOLUTION_WIDTH;
 use crate::roofline::facts::census::Part;
 use crate::roofline::model::{
-    Architecture, AttentionConfig, DenseConfig, ExpertsConfig, FeedForwardConfig, FloatType, ModelConfig,
-    QuantizationScheme, QueryKeyNorm, Router,
+    AttentionConfig, DenseConfig, ExpertsConfig, FeedForwardConfig, FloatType, GatedDeltaConfig, MixerConfig,
+    ModelConfig, QuantizationScheme, QueryKeyNorm, Router,
 };
 
 pub(super) struct Survey<'a> {
@@ -47,7 +48,14 @@ impl<'a> Survey<'a> {
             for norm in config.block_norms.names() {
                 self.vector(&format!("{module}.{norm}.weight"), hidden)?;
             }
-            self.attention(&format!("{module}.self_attn"), hidden, &layer.attention)?;
+            match &layer.mixer {
+                MixerConfig::Attention(attention) => {
+                    self.attention(&format!("{module}.self_attn"), hidden, attention)?;
+                }
+                MixerConfig::GatedDelta(delta) => {
+                    self.gated_delta(&format!("{module}.linear_attn"), hidden, delta)?;
+                }
+            }
             self.feed_forward(&format!("{module}.mlp"), hidden, &layer.feed_forward)?;
         }
         self.vector("model.norm.weight", hidden)?;
@@ -68,7 +76,8 @@ impl<'a> Survey<'a> {
         if config.fused {
             self.linear(&at("qkv_proj"), query + 2 * key_value, hidden, config.qkv_bias)?;
         } else {
-            self.linear(&at("q_proj"), query, hidden, config.qkv_bias)?;
+            let gated = if config.output_gate { 2 * query } else { query };
+            self.linear(&at("q_proj"), gated, hidden, config.qkv_bias)?;
             self.linear(&at("k_proj"), key_value, hidden, config.qkv_bias)?;
             self.linear(&at("v_proj"), key_value, hidden, config.qkv_bias)?;
         }
@@ -86,6 +95,35 @@ impl<'a> Survey<'a> {
             self.vector(&at("k_norm.weight"), of_key)?;
         }
         Ok(())
+    }
+
+    fn gated_delta(
+        &mut self,
+        module: &str,
+        hidden: u64,
+        config: &GatedDeltaConfig,
+    ) -> Result<(), CheckpointError> {
+        let at = |part: &str| format!("{module}.{part}");
+        let heads = u64::from(config.value_heads);
+        let keys = u64::from(config.key_heads) * u64::from(config.key_dim);
+        let values = heads * u64::from(config.value_dim);
+        let channels = 2 * keys + values;
+        if config.by_head {
+            self.linear(&at("in_proj_qkvz"), channels + values, hidden, false)?;
+            self.linear(&at("in_proj_ba"), 2 * heads, hidden, false)?;
+        } else {
+            self.linear(&at("in_proj_qkv"), channels, hidden, false)?;
+            self.linear(&at("in_proj_z"), values, hidden, false)?;
+            self.linear(&at("in_proj_b"), heads, hidden, false)?;
+            self.linear(&at("in_proj_a"), heads, hidden, false)?;
+        }
+        self.linear(&at("out_proj"), hidden, values, false)?;
+        let width = CONVOLUTION_WIDTH;
+        self.parameters += channels * width;
+        self.take_float(&at("conv1d.weight"), &[channels, width, 1])?;
+        self.vector(&at("dt_bias"), heads)?;
+        self.vector(&at("A_log"), heads)?;
+        self.vector(&at("norm.weight"), u64::from(config.value_dim))
     }
 
     fn feed_forward(
@@ -142,6 +180,10 @@ impl<'a> Survey<'a> {
                 bias: config.bias,
             };
             self.dense(&format!("{module}.{}", config.names.shared), hidden, &dense)?;
+            if shared.gated {
+                let gate = format!("{module}.{}_gate", config.names.shared);
+                self.linear(&gate, 1, hidden, false)?;
+            }
         }
         Ok(())
     }
@@ -263,12 +305,14 @@ impl<'a> Survey<'a> {
     /// those that are known to be redundant.
     pub(super) fn refuse_leftovers(&self, tied: bool) -> Result<(), CheckpointError> {
         let layers = u32::try_from(self.config.layers.len()).ok();
-        // Layers that predict further tokens come with some families and are for speculation only.
-        let predicts = self.config.architecture == Architecture::Glm4Moe;
+        let architecture = self.config.architecture;
+        let sees = self.config.sees;
         let redundant = |name: &str| {
+            let part = Part::of(name, layers);
             name.ends_with("rotary_emb.inv_freq")
                 || (tied && name.starts_with("lm_head."))
-                || (predicts && Part::of(name, layers) == Part::Prediction)
+                || (architecture.predicts() && part == Part::Prediction)
+                || (sees && part == Part::Vision)
         };
         match self
             .tensors

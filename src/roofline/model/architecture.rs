@@ -15,13 +15,16 @@ pub(crate) enum Architecture {
     Phi3,
     Qwen2,
     Qwen3,
+    Qwen35,
+    Qwen35Moe,
     Qwen3Moe,
+    Qwen3Next,
     SmolLm3,
 }
 
 impl Architecture {
     /// Sorted by name.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Gemma3Text,
         Self::Glm4,
         Self::Glm4Moe,
@@ -32,7 +35,10 @@ impl Architecture {
         Self::Phi3,
         Self::Qwen2,
         Self::Qwen3,
+        Self::Qwen35,
+        Self::Qwen35Moe,
         Self::Qwen3Moe,
+        Self::Qwen3Next,
         Self::SmolLm3,
     ];
 
@@ -49,13 +55,42 @@ impl Architecture {
             Self::Phi3 => "phi3",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Qwen35 => "qwen3_5",
+            Self::Qwen35Moe => "qwen3_5_moe",
             Self::Qwen3Moe => "qwen3_moe",
+            Self::Qwen3Next => "qwen3_next",
             Self::SmolLm3 => "smollm3",
         }
     }
 
     pub(super) fn parse(model_type: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == model_type)
+        // Files of the text model alone, and Gemma 3 with the model that sees, which is left out.
+        let name = match model_type {
+            "gemma3" => "gemma3_text",
+            _ => model_type
+                .strip_suffix("_text")
+                .filter(|name| name.starts_with("qwen3_5"))
+                .unwrap_or(model_type),
+        };
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+
+    /// Whether checkpoints come with layers that predict further tokens, for speculation only.
+    pub(crate) fn predicts(self) -> bool {
+        match self {
+            Self::Glm4Moe | Self::Qwen35 | Self::Qwen35Moe | Self::Qwen3Next => true,
+            Self::Gemma3Text
+            | Self::Glm4
+            | Self::GptOss
+            | Self::Llama
+            | Self::Mistral
+            | Self::Olmo2
+            | Self::Phi3
+            | Self::Qwen2
+            | Self::Qwen3
+            | Self::Qwen3Moe
+            | Self::SmolLm3 => false,
+        }
     }
 
     /// All of them, for messages.
@@ -73,7 +108,10 @@ impl Architecture {
             | Self::Phi3
             | Self::Qwen2
             | Self::Qwen3
+            | Self::Qwen35
+            | Self::Qwen35Moe
             | Self::Qwen3Moe
+            | Self::Qwen3Next
             | Self::SmolLm3 => BlockNorms {
                 before_attention: Some("input_layernorm"),
                 after_attention: None,

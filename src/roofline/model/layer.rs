@@ -5,8 +5,26 @@ use super::rope::Rope;
 /// One decoder layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LayerConfig {
-    pub(crate) attention: AttentionConfig,
+    pub(crate) mixer: MixerConfig,
     pub(crate) feed_forward: FeedForwardConfig,
+}
+
+/// How a layer mixes tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum MixerConfig {
+    Attention(AttentionConfig),
+    GatedDelta(GatedDeltaConfig),
+}
+
+/// Linear attention by the gated delta rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GatedDeltaConfig {
+    pub(crate) key_heads: u32,
+    pub(crate) key_dim: u32,
+    pub(crate) value_heads: u32,
+    pub(crate) value_dim: u32,
+    /// Two matrices make all inputs, their rows by key head; else there are four.
+    pub(crate) by_head: bool,
 }
 
 /// Softmax attention with grouped queries.
@@ -28,6 +46,8 @@ pub(crate) struct AttentionConfig {
     pub(crate) query_key_norm: QueryKeyNorm,
     /// Each head has a score that goes to no key.
     pub(crate) sinks: bool,
+    /// Queries come with a gate of their size, through which the output goes.
+    pub(crate) output_gate: bool,
 }
 
 /// RMS norm of queries and keys before they are rotated.
@@ -104,6 +124,8 @@ pub(crate) struct ExpertNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedExpertConfig {
     pub(crate) intermediate: u32,
+    /// It is weighed by a gate of its own.
+    pub(crate) gated: bool,
 }
 
 /// What the gate goes through.

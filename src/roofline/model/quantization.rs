@@ -108,7 +108,7 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
             Value::Bool(false) => None,
             Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => continue,
         };
-        overrides.insert(module.clone(), scheme);
+        overrides.insert(text_name(module), scheme);
     }
     Ok(Some(Quantization { default, overrides }))
 }
@@ -137,6 +137,14 @@ fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigEr
         }
     }
     Ok(scheme)
+}
+
+/// The name that a tensor or module of the text model has by itself, where it is nested in a model that also sees.
+pub(crate) fn text_name(name: &str) -> String {
+    match name.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => name.strip_prefix("language_model.").unwrap_or(name).to_owned(),
+    }
 }
 
 fn parse_affine(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {

@@ -66,6 +66,7 @@ pub(super) fn parse_rope(
         (Some(theta), _) => theta,
         (None, Architecture::Gemma3Text) if !local => 1_000_000.0,
         (None, Architecture::GptOss) => 150_000.0,
+        (None, Architecture::Qwen35 | Architecture::Qwen35Moe) => 100_000.0,
         (
             None,
             Architecture::Gemma3Text
@@ -78,7 +79,11 @@ pub(super) fn parse_rope(
         ) => 10_000.0,
         (
             None,
-            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen3Moe | Architecture::SmolLm3,
+            Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
+            | Architecture::SmolLm3,
         ) => {
             return Err(text.missing("rope_theta").into());
         }
@@ -166,6 +171,7 @@ fn rotated_dims(
     };
     let share = stated.unwrap_or(match architecture {
         Architecture::Glm4 | Architecture::Glm4Moe => 0.5,
+        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => 0.25,
         Architecture::Gemma3Text
         | Architecture::GptOss
         | Architecture::Llama

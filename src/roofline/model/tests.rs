@@ -29,6 +29,13 @@ fn qwen3() -> Value {
     })
 }
 
+fn attention(layer: &LayerConfig) -> &AttentionConfig {
+    match &layer.mixer {
+        MixerConfig::Attention(attention) => attention,
+        MixerConfig::GatedDelta(delta) => panic!("{delta:?}"),
+    }
+}
+
 fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
     ModelConfig::parse(&value.to_string())
 }
@@ -37,7 +44,7 @@ fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
 fn llama_with_scaled_positions() {
     let config = parse(&llama()).unwrap();
     assert_eq!(config.architecture, Architecture::Llama);
-    let attention = &config.layers[0].attention;
+    let attention = attention(&config.layers[0]);
     assert_eq!((attention.kv_heads, attention.head_dim), (8, 64));
     assert_eq!(config.eos_token_ids, [128001, 128008, 128009]);
     assert_eq!(
@@ -61,7 +68,7 @@ fn llama_with_scaled_positions() {
 #[test]
 fn qwen3_quantised() {
     let config = parse(&qwen3()).unwrap();
-    let attention = &config.layers[35].attention;
+    let attention = attention(&config.layers[35]);
     assert!(attention.query_key_norm == QueryKeyNorm::Head && !attention.qkv_bias);
     let quantization = config.quantization.as_ref().unwrap();
     assert_eq!(
@@ -81,7 +88,7 @@ fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
     value["model_type"] = json!("qwen2");
     value["sliding_window"] = json!(131072);
     let config = parse(&value).unwrap();
-    let attention = &config.layers[0].attention;
+    let attention = attention(&config.layers[0]);
     assert!(attention.qkv_bias && !attention.output_bias);
     assert_eq!(
         (attention.query_key_norm, attention.window),
@@ -103,12 +110,12 @@ fn gemma3_has_windows_with_a_rotation_of_their_own() {
     }))
     .unwrap();
     let layer = |index: usize| {
-        let attention = &config.layers[index].attention;
+        let attention = attention(&config.layers[index]);
         (attention.window, attention.rope.as_ref().map(|rope| rope.theta))
     };
     assert_eq!(layer(4), (Some(512), Some(10_000.0)));
     assert_eq!(layer(5), (None, Some(1_000_000.0)));
-    assert_eq!(config.layers[0].attention.scale, 0.0625);
+    assert_eq!(attention(&config.layers[0]).scale, 0.0625);
     assert_eq!(
         config.layers[0].feed_forward,
         FeedForwardConfig::Dense(DenseConfig {
@@ -133,7 +140,7 @@ fn phi3_is_fused_and_has_long_factors() {
         "sliding_window": 262144, "tie_word_embeddings": false, "vocab_size": 32064
     });
     let config = parse(&value).unwrap();
-    let attention = &config.layers[0].attention;
+    let attention = attention(&config.layers[0]);
     assert!(attention.fused);
     let RopeScaling::Long { factors, magnitude } = &attention.rope.as_ref().unwrap().scaling else {
         panic!("{:?}", attention.rope);
@@ -155,7 +162,7 @@ fn yarn_blends_between_dimensions() {
     let mut value = qwen3();
     value["rope_scaling"] = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
     let scaling = |value: &Value| {
-        let attention = parse(value).unwrap().layers[0].attention.clone();
+        let attention = attention(&parse(value).unwrap().layers[0]).clone();
         attention.rope.unwrap().scaling
     };
     // 64 · ln(32768 / 2π·32) / ln(10^6) = 23.59…, and with one turn 39.65….
@@ -182,7 +189,7 @@ fn smollm3_rotates_three_layers_of_four() {
     let rotated = |value: &Value| -> Vec<bool> {
         let config = parse(value).unwrap();
         let layers = config.layers.iter().take(5);
-        layers.map(|layer| layer.attention.rope.is_some()).collect()
+        layers.map(|layer| attention(layer).rope.is_some()).collect()
     };
     assert_eq!(rotated(&value), [true, true, true, false, true]);
     value["no_rope_layers"] = json!([0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1]);
@@ -210,13 +217,10 @@ fn gpt_oss_as_published() {
         "tie_word_embeddings": false, "vocab_size": 201088
     }))
     .unwrap();
-    let LayerConfig {
-        attention,
-        feed_forward,
-    } = &config.layers[0];
-    assert!(attention.sinks && attention.qkv_bias && attention.output_bias);
+    let (attention_0, feed_forward) = (attention(&config.layers[0]), &config.layers[0].feed_forward);
+    assert!(attention_0.sinks && attention_0.qkv_bias && attention_0.output_bias);
     assert_eq!(
-        (attention.window, config.layers[1].attention.window),
+        (attention_0.window, attention(&config.layers[1]).window),
         (Some(128), None)
     );
     let FeedForwardConfig::Experts(experts) = feed_forward else {
@@ -268,6 +272,64 @@ fn contradictions_about_experts_are_told() {
     }
 }
 
+/// Qwen3.6 35B A3B, as published, but for what is said of the part that sees.
+#[test]
+fn a_hybrid_nested_in_a_model_that_sees() {
+    let mut value = json!({
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "tie_word_embeddings": false,
+        "vision_config": {"depth": 27}, "quantization": {
+            "group_size": 64, "bits": 4, "language_model.model.layers.0.mlp.gate": {"group_size": 64, "bits": 8}
+        },
+        "text_config": {
+            "attention_bias": false, "attn_output_gate": true, "eos_token_id": 248044, "full_attention_interval": 4,
+            "head_dim": 256, "hidden_act": "silu", "hidden_size": 2048, "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+            "linear_value_head_dim": 128, "max_position_embeddings": 262144, "mlp_only_layers": [],
+            "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 512, "mtp_num_hidden_layers": 1,
+            "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "shared_expert_intermediate_size": 512,
+            "tie_word_embeddings": false, "vocab_size": 248320, "rope_parameters": {
+                "mrope_interleaved": true, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25,
+                "rope_theta": 10000000, "rope_type": "default"
+            }
+        }
+    });
+    let config = parse(&value).unwrap();
+    assert!(config.sees);
+    assert_eq!(
+        (config.architecture, config.max_context_tokens),
+        (Architecture::Qwen35Moe, 262_144)
+    );
+    assert_eq!(config.eos_token_ids, [248_044]);
+    assert_eq!(
+        config.layers[0].mixer,
+        MixerConfig::GatedDelta(GatedDeltaConfig {
+            key_heads: 16,
+            key_dim: 128,
+            value_heads: 32,
+            value_dim: 128,
+            by_head: false
+        })
+    );
+    let full = attention(&config.layers[3]);
+    assert!(full.output_gate && full.query_key_norm == QueryKeyNorm::Head);
+    assert_eq!(full.rope.as_ref().unwrap().dims, 64);
+    // Ten layers of 2 × 2 heads of 256, two bytes each.
+    assert_eq!(config.kv_bytes_per_token(FloatType::BF16), 20_480);
+    let scheme = config
+        .quantization
+        .unwrap()
+        .scheme("model.layers.0.mlp.gate")
+        .unwrap();
+    assert_eq!(scheme.bits, 8);
+
+    value["text_config"]["linear_num_value_heads"] = json!(24);
+    assert_eq!(
+        parse(&value).unwrap_err().to_string(),
+        "config.json: field `text_config.linear_num_value_heads` is 24, expected a multiple of linear_num_key_heads (16)"
+    );
+}
+
 #[test]
 fn nested_rope_parameters_are_read() {
     let mut value = qwen3();
@@ -277,7 +339,7 @@ fn nested_rope_parameters_are_read() {
         "config.json: required field `rope_theta` is missing"
     );
     value["rope_parameters"] = json!({"rope_theta": 5000000, "rope_type": "linear", "factor": 2.0});
-    let rope = parse(&value).unwrap().layers[0].attention.rope.clone().unwrap();
+    let rope = attention(&parse(&value).unwrap().layers[0]).rope.clone().unwrap();
     assert_eq!(
         (rope.theta, rope.scaling),
         (5_000_000.0, RopeScaling::Linear { factor: 2.0 })
@@ -312,7 +374,7 @@ fn refusals_name_file_and_field() {
         (
             "model_type",
             json!("mamba"),
-            "config.json: model_type `mamba` is not supported; supported: gemma3_text, glm4, glm4_moe, gpt_oss, llama, mistral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3",
+            "config.json: model_type `mamba` is not supported; supported: gemma3_text, glm4, glm4_moe, gpt_oss, llama, mistral, olmo2, phi3, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, smollm3",
         ),
         (
             "model_type",

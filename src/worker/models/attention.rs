@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::fast::scaled_dot_product_attention;
-use mlx_rs::ops::{concatenate, split_at_indices, split_equal};
+use mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
 
 use super::cache::LayerRows;
 use super::linear::Linear;
@@ -64,6 +64,8 @@ pub(crate) struct Attention {
     projections: Projections,
     norms: Norms,
     rope: Option<RotaryEmbedding>,
+    /// Queries come with a gate for the output.
+    gated: bool,
     /// A score of each head that goes to no key.
     sinks: Option<Array>,
     output: Linear,
@@ -116,6 +118,7 @@ impl Attention {
             projections,
             norms,
             rope,
+            gated: config.output_gate,
             sinks,
             output,
         })
@@ -129,6 +132,12 @@ impl Attention {
         }
         let split = |projected: Array, heads: i32| projected.reshape(&[batch, tokens, heads, -1]);
         let mut queries = split(queries, self.heads)?;
+        let mut gate = None;
+        if self.gated {
+            let halves = split_equal(&queries, 2, -1)?;
+            gate = Some(halves[1].reshape(&[batch, tokens, -1])?);
+            queries = halves[0].clone();
+        }
         let mut keys = split(keys, self.kv_heads)?;
         let values = split(values, self.kv_heads)?;
         if let Norms::Head { query, key } = &self.norms {
@@ -178,7 +187,10 @@ impl Attention {
             }
         };
         let merged = by_head(&attended)?.reshape(&[batch, tokens, -1])?;
-        self.output.apply(&merged)
+        match gate {
+            Some(gate) => self.output.apply(&merged.multiply(sigmoid(gate)?)?),
+            None => self.output.apply(&merged),
+        }
     }
 
     pub(crate) fn arrays(&self) -> Vec<&Array> {

@@ -8,21 +8,64 @@ use mlx_rs::{Array, Dtype};
 use super::attention::Attention;
 use super::cache::LayerRows;
 use super::feed_forward::FeedForward;
+use super::gated_delta::GatedDelta;
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
-use crate::roofline::model::LayerConfig;
+use crate::roofline::model::{LayerConfig, MixerConfig};
 
 /// The largest number of half precision.
 const F16_MAX: f32 = 65_504.0;
+
+/// How a layer mixes tokens.
+#[derive(Debug)]
+enum Mixer {
+    Attention(Box<Attention>),
+    GatedDelta(Box<GatedDelta>),
+}
+
+impl Mixer {
+    fn load(
+        module: &str,
+        config: &MixerConfig,
+        rope: Option<RotaryEmbedding>,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        Ok(match config {
+            MixerConfig::Attention(config) => {
+                let module = format!("{module}.self_attn");
+                Self::Attention(Box::new(Attention::load(&module, config, rope, shape, weights)?))
+            }
+            MixerConfig::GatedDelta(config) => {
+                let module = format!("{module}.linear_attn");
+                Self::GatedDelta(Box::new(GatedDelta::load(&module, config, shape, weights)?))
+            }
+        })
+    }
+
+    fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
+        match self {
+            Self::Attention(attention) => attention.apply(x, rows, masks),
+            Self::GatedDelta(delta) => delta.apply(x, rows),
+        }
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        match self {
+            Self::Attention(attention) => attention.arrays(),
+            Self::GatedDelta(delta) => delta.arrays(),
+        }
+    }
+}
 
 /// One layer of the decoder.
 #[derive(Debug)]
 pub(crate) struct Block {
     before_attention: Option<RmsNorm>,
-    attention: Attention,
+    mixer: Mixer,
     after_attention: Option<RmsNorm>,
     before_feed_forward: Option<RmsNorm>,
     feed_forward: FeedForward,
@@ -50,7 +93,7 @@ impl Block {
             after_attention: norm(norms.after_attention)?,
             before_feed_forward: norm(norms.before_feed_forward)?,
             after_feed_forward: norm(norms.after_feed_forward)?,
-            attention: Attention::load(&at("self_attn"), &config.attention, rope, shape, weights)?,
+            mixer: Mixer::load(module, &config.mixer, rope, shape, weights)?,
             feed_forward: FeedForward::load(&at("mlp"), &config.feed_forward, shape, weights)?,
             clips: shape.config.clips_residuals && weights.compute() == Dtype::Float16,
         })
@@ -58,8 +101,8 @@ impl Block {
 
     pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
         let attended = match &self.before_attention {
-            Some(norm) => self.attention.apply(&norm.apply(x)?, rows, masks)?,
-            None => self.attention.apply(x, rows, masks)?,
+            Some(norm) => self.mixer.apply(&norm.apply(x)?, rows, masks)?,
+            None => self.mixer.apply(x, rows, masks)?,
         };
         let x = self.add(x, attended, self.after_attention.as_ref())?;
         let transformed = match &self.before_feed_forward {
@@ -92,7 +135,7 @@ impl Block {
             &self.after_feed_forward,
         ];
         let mut arrays: Vec<&Array> = norms.into_iter().flatten().map(RmsNorm::array).collect();
-        arrays.extend(self.attention.arrays());
+        arrays.extend(self.mixer.arrays());
         arrays.extend(self.feed_forward.arrays());
         arrays
     }

@@ -2,6 +2,8 @@
 //! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. And
 //! copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
 
+mod recurrent;
+
 use std::ops::Range;
 
 use mlx_rs::Array;
@@ -11,6 +13,8 @@ use mlx_rs::ops::{concatenate, zeros_dtype};
 
 use crate::mlx::put_tokens;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
+
+pub(crate) use recurrent::{RecurrentCache, State};
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
@@ -70,7 +74,9 @@ impl KvCache {
 
     /// Whether blocks can be made of it: every layer keeps all tokens.
     pub(crate) fn keeps_all(&self) -> bool {
-        self.layers.iter().all(|layer| layer.window.is_none())
+        self.layers
+            .iter()
+            .all(|layer| layer.window.is_none() && layer.recurrent.is_none())
     }
 
     /// What the first tokens of each block, in order, have left, with room for `capacity` tokens. Lazy.
@@ -121,7 +127,7 @@ impl KvCache {
 
     /// Of all buffers, used or not.
     pub(crate) fn bytes(&self) -> usize {
-        self.arrays().map(Array::nbytes).sum()
+        self.layers.iter().map(LayerCache::bytes).sum()
     }
 
     /// Forgets what came after the first `tokens`: the tokens of the last pass, if it was over one of them; of a longer
@@ -132,10 +138,7 @@ impl KvCache {
 
     /// Everything that must be evaluated for the cache to be final.
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers
-            .iter()
-            .filter_map(|layer| layer.buffers.as_ref())
-            .flat_map(|(keys, values)| [keys, values])
+        self.layers.iter().flat_map(LayerCache::arrays)
     }
 }
 
@@ -148,6 +151,8 @@ pub(crate) struct LayerCache {
     first: i32,
     /// Keys and values, `[1, kv_heads, capacity, head_dim]` each.
     buffers: Option<(Array, Array)>,
+    /// A state instead of all that.
+    recurrent: Option<RecurrentCache>,
 }
 
 impl LayerCache {
@@ -157,6 +162,7 @@ impl LayerCache {
             window: None,
             first: 0,
             buffers: None,
+            recurrent: None,
         }
     }
 
@@ -166,6 +172,34 @@ impl LayerCache {
             window: Some(window),
             first: 0,
             buffers: None,
+            recurrent: None,
+        }
+    }
+
+    /// Keeps a state and no tokens.
+    pub(crate) fn state() -> Self {
+        Self {
+            recurrent: Some(RecurrentCache::default()),
+            ..Self::full()
+        }
+    }
+
+    /// The state of a layer that keeps one.
+    pub(crate) fn recurrent(&mut self) -> Result<&mut RecurrentCache> {
+        self.recurrent
+            .as_mut()
+            .ok_or_else(|| Exception::custom("this layer's cache keeps tokens"))
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let buffers = self.buffers.iter().flat_map(|(keys, values)| [keys, values]);
+        buffers.chain(self.recurrent.iter().flat_map(RecurrentCache::arrays))
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.recurrent {
+            Some(recurrent) => recurrent.bytes(),
+            None => self.arrays().map(Array::nbytes).sum(),
         }
     }
 

@@ -12,7 +12,7 @@ use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights, dtype};
 use crate::roofline::checkpoint::ModelShape;
-use crate::roofline::model::{AttentionConfig, Rope};
+use crate::roofline::model::{MixerConfig, Rope};
 
 /// A decoder-only language model with its weights.
 #[derive(Debug)]
@@ -24,8 +24,27 @@ pub(crate) struct Decoder {
     head: Option<Linear>,
     /// What embeddings are multiplied with.
     embedding_scale: Option<Array>,
-    /// Of each layer, how many of the last tokens it keeps; `None` is all.
-    windows: Vec<Option<u32>>,
+    keeps: Vec<Keeps>,
+}
+
+/// What a layer keeps of a sequence.
+#[derive(Debug, Clone, Copy)]
+enum Keeps {
+    All,
+    Window(i32),
+    State,
+}
+
+impl Keeps {
+    fn of(mixer: &MixerConfig) -> Self {
+        match mixer {
+            MixerConfig::Attention(attention) => match attention.window {
+                Some(window) => Self::Window(window.cast_signed()),
+                None => Self::All,
+            },
+            MixerConfig::GatedDelta(_) => Self::State,
+        }
+    }
 }
 
 impl Decoder {
@@ -40,7 +59,7 @@ impl Decoder {
         let mut rotations = Rotations::default();
         let mut blocks = Vec::new();
         for (index, layer) in config.layers.iter().enumerate() {
-            let rope = rotations.of(&layer.attention, weights.compute());
+            let rope = rotations.of(&layer.mixer, weights.compute());
             let rope = rope.map_err(|err| LoadError::Evaluate { err })?;
             let block = Block::load(&format!("model.layers.{index}"), layer, rope, shape, weights)?;
             evaluate(block.arrays())?;
@@ -65,14 +84,19 @@ impl Decoder {
             norm,
             head,
             embedding_scale,
-            windows: config.layers.iter().map(|layer| layer.attention.window).collect(),
+            keeps: config
+                .layers
+                .iter()
+                .map(|layer| Keeps::of(&layer.mixer))
+                .collect(),
         })
     }
 
     pub(crate) fn new_cache(&self) -> KvCache {
-        KvCache::new(self.windows.iter().map(|window| match window {
-            None => LayerCache::full(),
-            Some(window) => LayerCache::window(window.cast_signed()),
+        KvCache::new(self.keeps.iter().map(|keeps| match keeps {
+            Keeps::All => LayerCache::full(),
+            Keeps::Window(window) => LayerCache::window(*window),
+            Keeps::State => LayerCache::state(),
         }))
     }
 
@@ -173,7 +197,10 @@ struct Rotations {
 }
 
 impl Rotations {
-    fn of(&mut self, attention: &AttentionConfig, compute: Dtype) -> Result<Option<RotaryEmbedding>> {
+    fn of(&mut self, mixer: &MixerConfig, compute: Dtype) -> Result<Option<RotaryEmbedding>> {
+        let MixerConfig::Attention(attention) = mixer else {
+            return Ok(None);
+        };
         let Some(rope) = &attention.rope else {
             return Ok(None);
         };

@@ -133,6 +133,8 @@ fn within_groups(scores: &Array, groups: i32, chosen: i32) -> Result<Array> {
 #[derive(Debug)]
 struct Shared {
     block: Dense,
+    /// Says for each token how much of it is wanted.
+    gate: Option<Linear>,
 }
 
 /// See the module's text.
@@ -174,7 +176,14 @@ impl Experts {
                     shape,
                     weights,
                 )?;
-                Some(Shared { block })
+                let gate = shared
+                    .gated
+                    .then(|| {
+                        let gate = format!("{module}.{}_gate", config.names.shared);
+                        Linear::load(&gate, false, shape, weights)
+                    })
+                    .transpose()?;
+                Some(Shared { block, gate })
             }
             None => None,
         };
@@ -200,7 +209,11 @@ impl Experts {
             y = y.as_dtype(said.dtype())?;
         }
         match &self.shared {
-            Some(shared) => add(y, shared.block.apply(x)?),
+            Some(Shared { block, gate: None }) => add(y, block.apply(x)?),
+            Some(Shared {
+                block,
+                gate: Some(gate),
+            }) => add(y, multiply(sigmoid(gate.apply(x)?)?, block.apply(x)?)?),
             None => Ok(y),
         }
     }
@@ -236,7 +249,10 @@ impl Experts {
         for linear in [&self.gate, &self.up, &self.down] {
             arrays.extend(linear.arrays());
         }
-        arrays.extend(self.shared.iter().flat_map(|shared| shared.block.arrays()));
+        if let Some(Shared { block, gate }) = &self.shared {
+            arrays.extend(block.arrays());
+            arrays.extend(gate.iter().flat_map(Linear::arrays));
+        }
         arrays
     }
 }

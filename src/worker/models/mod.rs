@@ -8,6 +8,7 @@ pub(crate) mod cache;
 pub(crate) mod decoder;
 mod experts;
 mod feed_forward;
+mod gated_delta;
 mod linear;
 mod mask;
 mod norm;

@@ -190,7 +190,13 @@ fn a_cache_that_grows_many_times_loses_nothing() {
 #[test]
 fn caches_stay_within_what_is_reserved() {
     let _mlx = mlx::exclusive();
-    for (name, bits) in [("gemma3", 32), ("gpt-oss", 32), ("mistral", 32), ("qwen3", 32)] {
+    for (name, bits) in [
+        ("gemma3", 32),
+        ("gpt-oss", 32),
+        ("mistral", 32),
+        ("qwen3", 32),
+        ("qwen3-next", 32),
+    ] {
         let path = root().join("e2e/fixtures/models").join(name);
         let shape = ModelDir::inspect(&path).unwrap().shape;
         let model = load(path.as_str());
@@ -207,6 +213,37 @@ fn caches_stay_within_what_is_reserved() {
                 );
             }
         }
+    }
+}
+
+/// A constant of another type would turn all that follows into 32 bits: twice the cache, and slower.
+#[test]
+fn caches_hold_the_type_that_is_computed_in() {
+    let _mlx = mlx::exclusive();
+    let fixtures = root().join("e2e/fixtures/models");
+    for entry in fixtures.read_dir_utf8().unwrap() {
+        let path = entry.unwrap().into_path();
+        let dir = ModelDir::inspect(&path).unwrap();
+        let mut weights = Weights::open(&dir.weight_files, FloatType::BF16).unwrap();
+        let model = Decoder::load(&dir.shape, &mut weights).unwrap();
+        let mut cache = model.new_cache();
+        let prompt: Vec<u32> = (3..43).collect();
+        // Not evaluated: not all of it can be in half precision on a CPU.
+        model.forward(&tokens(&prompt), &mut cache).unwrap();
+        let logits = model.forward(&tokens(&[3]), &mut cache).unwrap();
+        assert_eq!(logits.dtype(), mlx_rs::Dtype::Float32);
+        // What decays is kept in 32 bits, and has four dimensions of which the first two are one row and its heads.
+        let (states, others): (Vec<&Array>, Vec<&Array>) = cache
+            .arrays()
+            .partition(|array| array.dtype() == mlx_rs::Dtype::Float32);
+        assert!(!others.is_empty(), "{path}");
+        let types: Vec<mlx_rs::Dtype> = others.iter().map(|array| array.dtype()).collect();
+        assert!(
+            types.iter().all(|dtype| *dtype == mlx_rs::Dtype::Bfloat16),
+            "{path}: {types:?}"
+        );
+        let linear = dir.shape.config.dimensions.linear_layers();
+        assert_eq!(states.len(), linear, "{path}");
     }
 }
 

@@ -1,0 +1,59 @@
+//! The state of one sequence in one layer that keeps no tokens: it has taken all of them in.
+
+use mlx_rs::Array;
+use mlx_rs::error::{Exception, Result};
+
+/// After some tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    /// What the convolution has yet to see again, `[1, width - 1, channels]`.
+    pub(crate) convolution: Array,
+    /// `[1, heads, value_dim, key_dim]`, float32.
+    pub(crate) memory: Array,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct RecurrentCache {
+    /// Tokens taken in.
+    tokens: i32,
+    state: Option<State>,
+    /// Before the last pass: it can be taken back.
+    before: Option<(i32, Option<State>)>,
+}
+
+impl RecurrentCache {
+    /// The state after `offset` tokens; `None` at the beginning.
+    pub(crate) fn state(&mut self, offset: i32) -> Result<Option<State>> {
+        if offset != self.tokens {
+            match self.before.take() {
+                Some((tokens, state)) if tokens == offset => {
+                    self.tokens = tokens;
+                    self.state = state;
+                }
+                Some(_) | None => return Err(Exception::custom("the state of this sequence is gone")),
+            }
+        }
+        Ok(self.state.clone())
+    }
+
+    /// What it is `tokens` later.
+    pub(crate) fn set(&mut self, tokens: i32, state: State) {
+        self.before = Some((self.tokens, self.state.take()));
+        self.tokens += tokens;
+        self.state = Some(state);
+    }
+
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        arrays(&self.state)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let before = self.before.iter().flat_map(|(_, state)| arrays(state));
+        self.arrays().chain(before).map(Array::nbytes).sum()
+    }
+}
+
+fn arrays(state: &Option<State>) -> impl Iterator<Item = &Array> {
+    state.iter().flat_map(|state| [&state.convolution, &state.memory])
+}

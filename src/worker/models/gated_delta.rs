@@ -1,0 +1,265 @@
+//! Gated delta rule: linear attention whose state decays and is corrected by each token (Gated DeltaNet,
+//! arXiv:2412.06464; the layers of Qwen3-Next and its heirs). The order of operations is mlx-lm's.
+
+use mlx_rs::error::Result;
+use mlx_rs::fast::rms_norm;
+use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+use mlx_rs::ops::{
+    add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, split_equal, stack,
+    subtract, sum_axis, zeros_dtype,
+};
+use mlx_rs::{Array, Dtype};
+
+use super::cache::{LayerCache, LayerRows, State};
+use super::linear::Linear;
+use super::norm::RmsNorm;
+use crate::mlx::load::{LoadError, Weights};
+use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::model::GatedDeltaConfig;
+
+/// Added to the sum of squares of queries and keys before they are made unit vectors.
+const UNIT_EPS: f64 = 1e-6;
+
+/// Projections to queries, keys, values, output gate, and each head's write strength and decay.
+#[derive(Debug)]
+enum Inputs {
+    /// Two matrices, their rows by key head.
+    ByHead { qkvz: Linear, ba: Linear },
+    Split {
+        qkv: Linear,
+        z: Linear,
+        b: Linear,
+        a: Linear,
+    },
+}
+
+/// What comes out of them, by token.
+struct Projected {
+    /// Queries, keys and values, `[rows, tokens, channels]`.
+    mixed: Array,
+    /// `[rows, tokens, heads, value_dim]`.
+    gate: Array,
+    strength: Array,
+    decay: Array,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct GatedDelta {
+    key_heads: i32,
+    key_dim: i32,
+    value_heads: i32,
+    value_dim: i32,
+    inputs: Inputs,
+    /// `[channels, width, 1]`.
+    convolution: Array,
+    decay_bias: Array,
+    /// Logarithm of each head's decay rate, float32.
+    log_rate: Array,
+    norm: RmsNorm,
+    output: Linear,
+    /// By these, queries and keys are scaled after they were normalised.
+    query_scale: Array,
+    key_scale: Array,
+    zero: Array,
+}
+
+impl GatedDelta {
+    pub(crate) fn load(
+        module: &str,
+        config: &GatedDeltaConfig,
+        shape: &ModelShape,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        let at = |part: &str| format!("{module}.{part}");
+        let mut linear = |part: &str| Linear::load(&at(part), false, shape, weights);
+        let inputs = if config.by_head {
+            Inputs::ByHead {
+                qkvz: linear("in_proj_qkvz")?,
+                ba: linear("in_proj_ba")?,
+            }
+        } else {
+            Inputs::Split {
+                qkv: linear("in_proj_qkv")?,
+                z: linear("in_proj_z")?,
+                b: linear("in_proj_b")?,
+                a: linear("in_proj_a")?,
+            }
+        };
+        let output = linear("out_proj")?;
+        let inverse_root = f64::from(config.key_dim).powf(-0.5);
+        let constant = |value: f64| {
+            weights
+                .constant(value as f32)
+                .map_err(|err| LoadError::Evaluate { err })
+        };
+        Ok(Self {
+            key_heads: config.key_heads.cast_signed(),
+            key_dim: config.key_dim.cast_signed(),
+            value_heads: config.value_heads.cast_signed(),
+            value_dim: config.value_dim.cast_signed(),
+            inputs,
+            output,
+            query_scale: constant(inverse_root * inverse_root)?,
+            key_scale: constant(inverse_root)?,
+            zero: constant(0.0)?,
+            convolution: weights.take(&at("conv1d.weight"))?,
+            decay_bias: weights.take(&at("dt_bias"))?,
+            log_rate: weights.take_float32(&at("A_log"))?,
+            norm: RmsNorm::load(&at("norm.weight"), &shape.config, weights)?,
+        })
+    }
+
+    pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>) -> Result<Array> {
+        let projected = self.project(x)?;
+        let (mut caches, offsets) = match rows {
+            LayerRows::One { cache, offset } => (vec![cache], vec![offset]),
+            LayerRows::Many { caches, offsets, .. } => (caches, offsets.to_vec()),
+        };
+        let before = self.states(x, &mut caches, &offsets)?;
+        let (said, after) = self.mix(&projected, before)?;
+        let tokens = x.dim(1);
+        let rows = i32::try_from(caches.len()).unwrap_or(i32::MAX);
+        let convolutions = split_equal(after.convolution, rows, 0)?;
+        let memories = split_equal(after.memory, rows, 0)?;
+        for (cache, (convolution, memory)) in caches.into_iter().zip(convolutions.into_iter().zip(memories)) {
+            cache.recurrent()?.set(tokens, State { convolution, memory });
+        }
+        let said = self.gated(&said, &projected.gate)?;
+        self.output.apply(&said.reshape(&[x.dim(0), tokens, -1])?)
+    }
+
+    fn project(&self, x: &Array) -> Result<Projected> {
+        let (rows, tokens) = (x.dim(0), x.dim(1));
+        let by_value_head = |array: &Array| array.reshape(&[rows, tokens, self.value_heads, self.value_dim]);
+        match &self.inputs {
+            Inputs::Split { qkv, z, b, a } => Ok(Projected {
+                mixed: qkv.apply(x)?,
+                gate: by_value_head(&z.apply(x)?)?,
+                strength: b.apply(x)?,
+                decay: a.apply(x)?,
+            }),
+            Inputs::ByHead { qkvz, ba } => {
+                let by_key_head = |array: Array| array.reshape(&[rows, tokens, self.key_heads, -1]);
+                let shared = self.value_heads / self.key_heads;
+                let keys = self.key_dim;
+                let cuts = [keys, 2 * keys, 2 * keys + shared * self.value_dim];
+                let parts = split_at_indices(by_key_head(qkvz.apply(x)?)?, &cuts, -1)?;
+                let flat = |array: &Array| array.reshape(&[rows, tokens, -1]);
+                let mixed = concatenate(&[flat(&parts[0])?, flat(&parts[1])?, flat(&parts[2])?], -1)?;
+                let of_heads = split_at_indices(by_key_head(ba.apply(x)?)?, &[shared], -1)?;
+                Ok(Projected {
+                    mixed,
+                    gate: by_value_head(&parts[3])?,
+                    strength: flat(&of_heads[0])?,
+                    decay: flat(&of_heads[1])?,
+                })
+            }
+        }
+    }
+
+    /// The rows' states, one after the other: elementwise operations and sums of a row do not depend on the others.
+    fn states(&self, x: &Array, caches: &mut [&mut LayerCache], offsets: &[i32]) -> Result<State> {
+        let channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim;
+        let mut convolutions = Vec::with_capacity(caches.len());
+        let mut memories = Vec::with_capacity(caches.len());
+        for (cache, offset) in caches.iter_mut().zip(offsets) {
+            let state = match cache.recurrent()?.state(*offset)? {
+                Some(state) => state,
+                None => State {
+                    convolution: zeros_dtype(&[1, self.convolution.dim(1) - 1, channels], x.dtype())?,
+                    memory: zeros_dtype(
+                        &[1, self.value_heads, self.value_dim, self.key_dim],
+                        Dtype::Float32,
+                    )?,
+                },
+            };
+            convolutions.push(state.convolution);
+            memories.push(state.memory);
+        }
+        let join = |arrays: Vec<Array>| match &arrays[..] {
+            [one] => Ok(one.clone()),
+            several => concatenate(several, 0),
+        };
+        Ok(State {
+            convolution: join(convolutions)?,
+            memory: join(memories)?,
+        })
+    }
+
+    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the states after them.
+    fn mix(&self, projected: &Projected, before: State) -> Result<(Array, State)> {
+        let (rows, tokens) = (projected.mixed.dim(0), projected.mixed.dim(1));
+        let seen = concatenate(&[&before.convolution, &projected.mixed], 1)?;
+        let kept = self.convolution.dim(1) - 1;
+        // A copy: a view would hold on to the whole prompt.
+        let convolution = seen.try_index((.., -kept.., ..))?.contiguous()?;
+        let channels = self.convolution.dim(0);
+        let convolved = conv1d(&seen, &self.convolution, 1, 0, 1, channels)?;
+        let convolved = multiply(&convolved, sigmoid(&convolved)?)?;
+        let keys = self.key_heads * self.key_dim;
+        let parts = split_at_indices(convolved, &[keys, 2 * keys], -1)?;
+        let by_head = |array: &Array, heads, dim| array.reshape(&[rows, tokens, heads, dim]);
+        let eps = (UNIT_EPS / f64::from(self.key_dim)) as f32;
+        let unit = |array: &Array, scale: &Array| -> Result<Array> {
+            let array = by_head(array, self.key_heads, self.key_dim)?;
+            let scaled = multiply(scale, rms_norm(array, None, eps)?)?;
+            let repeats = self.value_heads / self.key_heads;
+            if repeats == 1 {
+                Ok(scaled)
+            } else {
+                Array::repeat_axis::<f32>(scaled, repeats, -2)
+            }
+        };
+        let (queries, keys) = (
+            unit(&parts[0], &self.query_scale)?,
+            unit(&parts[1], &self.key_scale)?,
+        );
+        let values = by_head(&parts[2], self.value_heads, self.value_dim)?;
+
+        let strength = sigmoid(&projected.strength)?;
+        let rate = exp(&self.log_rate)?.negative()?;
+        let step = logaddexp(add(&projected.decay, &self.decay_bias)?, &self.zero)?;
+        let decay = exp(multiply(rate, step)?)?;
+
+        let mut memory = before.memory;
+        let mut said = Vec::with_capacity(usize::try_from(tokens).unwrap_or(0));
+        for token in 0..tokens {
+            let of = |array: &Array| array.try_index((.., token, Ellipsis));
+            let row = |array: &Array| array.expand_dims(-2);
+            let (query, key, value) = (of(&queries)?, of(&keys)?, of(&values)?);
+            let (decay, strength) = (of(&decay)?, of(&strength)?);
+            let faded = multiply(memory, decay.expand_dims(-1)?.expand_dims(-1)?)?;
+            let recalled = sum_axis(multiply(&faded, row(&key)?)?, -1, false)?;
+            let change = multiply(subtract(value, recalled)?, strength.expand_dims(-1)?)?;
+            memory = add(faded, multiply(row(&key)?, change.expand_dims(-1)?)?)?;
+            let read = sum_axis(multiply(&memory, row(&query)?)?, -1, false)?;
+            said.push(read.as_dtype(queries.dtype())?);
+        }
+        Ok((stack(&said, 1)?, State { convolution, memory }))
+    }
+
+    /// Normalised by head, times the gate through SiLU in float32.
+    fn gated(&self, said: &Array, gate: &Array) -> Result<Array> {
+        let normed = self.norm.apply(said)?.as_dtype(Dtype::Float32)?;
+        let gate = gate.as_dtype(Dtype::Float32)?;
+        let opened = multiply(&gate, sigmoid(&gate)?)?;
+        multiply(opened, normed)?.as_dtype(said.dtype())
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        let linears = match &self.inputs {
+            Inputs::ByHead { qkvz, ba } => vec![qkvz, ba],
+            Inputs::Split { qkv, z, b, a } => vec![qkv, z, b, a],
+        };
+        let linears = linears.into_iter().chain([&self.output]);
+        let mut arrays: Vec<&Array> = linears.flat_map(Linear::arrays).collect();
+        arrays.extend([
+            &self.convolution,
+            &self.decay_bias,
+            &self.log_rate,
+            self.norm.array(),
+        ]);
+        arrays
+    }
+}
