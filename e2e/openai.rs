@@ -230,6 +230,7 @@ fn conforms(http: &Http, model: &str) {
 
     probabilities_conform(http, model, &text);
     tokens_and_vectors_conform(http, model);
+    structure_conforms(http, model);
 
     // Bad requests are told as such and cost nothing.
     let long = "word ".repeat(20_000);
@@ -282,6 +283,53 @@ fn conforms(http: &Http, model: &str) {
         after.json()["choices"][0]["message"]["content"].as_str(),
         Some(text.as_str()),
         "it still answers as before"
+    );
+}
+
+/// Formats and tool calls, on a model that has been trained for neither.
+fn structure_conforms(http: &Http, model: &str) {
+    let schema = json!({"type": "object", "properties": {"chip": {"enum": ["M1", "M4"]}, "fits": {"type": "boolean"}},
+                        "required": ["chip", "fits"], "additionalProperties": false});
+    let format = json!({"max_tokens": 100, "response_format": {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema}}});
+    let whole = post_json(http, "/v1/chat/completions", &chat(model, format.clone()));
+    let text = whole["choices"][0]["message"]["content"].as_str().expect("text");
+    let verdict: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    assert!(
+        verdict["fits"].is_boolean() && (verdict["chip"] == "M1" || verdict["chip"] == "M4"),
+        "{text}"
+    );
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    let mut streaming = chat(model, format);
+    streaming["stream"] = json!(true);
+    let streamed = http.post("/v1/chat/completions", &streaming).expect("an answer");
+    assert_eq!(streamed.streamed_text(), text);
+
+    let tools = json!([{"type": "function", "function": {"name": "judge", "parameters": schema}}]);
+    let must =
+        json!({"max_tokens": 100, "tools": tools, "tool_choice": "required", "parallel_tool_calls": false});
+    let called = post_json(http, "/v1/chat/completions", &chat(model, must));
+    let choice = &called["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &json!(null))
+    );
+    let function = &choice["message"]["tool_calls"][0]["function"];
+    let arguments: serde_json::Value =
+        serde_json::from_str(function["arguments"].as_str().expect("text")).expect("JSON");
+    assert!(
+        function["name"] == "judge" && arguments["fits"].is_boolean(),
+        "{called}"
+    );
+
+    let unheld = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}});
+    let refused = http
+        .post("/v1/chat/completions", &chat(model, unheld))
+        .expect("an answer");
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("response_format.json_schema.schema")),
+        "{}",
+        refused.text
     );
 }
 

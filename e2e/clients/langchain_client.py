@@ -1,6 +1,9 @@
 """langchain-openai against a gateway."""
 
+from typing import Literal
+
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
 from setting import MODEL, QUESTION, base_url, check
 
 chat = ChatOpenAI(
@@ -20,3 +23,17 @@ def streams_the_same_text():
     chunks = list(chat.stream(QUESTION))
     assert "".join(chunk.content for chunk in chunks) == chat.invoke(QUESTION).content
     assert any(chunk.usage_metadata for chunk in chunks)
+
+
+class Weather(BaseModel):
+    """The weather of a town."""
+
+    town: Literal["Bern", "Basel"]
+
+
+@check
+def answers_in_a_given_shape():
+    wide = chat.model_copy(update={"max_tokens": 200})
+    for method in ("json_schema", "function_calling"):
+        answer = wide.with_structured_output(Weather, method=method).invoke(QUESTION)
+        assert answer.town in ("Bern", "Basel"), method

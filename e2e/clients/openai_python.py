@@ -1,7 +1,11 @@
 """openai-python against a gateway: what its users do, with what it parses and raises."""
 
+import json
+from typing import Literal, Optional
+
 import openai
 from openai import OpenAI
+from pydantic import BaseModel, Field
 from setting import MODEL, QUESTION, base_url, check
 
 client = OpenAI(base_url=base_url(), api_key="any", max_retries=0)
@@ -131,3 +135,57 @@ def raises_what_the_user_can_act_on():
             assert raised.code and raised.message
         else:
             raise AssertionError(f"no {error.__name__}")
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"town": {"enum": ["Bern", "Basel"]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+            "required": ["town", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@check
+def calls_a_tool_and_is_told_its_result():
+    answer = ask(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False).choices[0]
+    assert answer.finish_reason == "tool_calls" and answer.message.content is None
+    [call] = answer.message.tool_calls
+    arguments = json.loads(call.function.arguments)
+    assert call.function.name == "weather" and arguments["town"] in ("Bern", "Basel") and 1 <= arguments["days"] <= 7
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    after = client.chat.completions.create(
+        model=MODEL, messages=[*QUESTIONS, answer.message, result], tools=[WEATHER], tool_choice="none", max_tokens=4
+    )
+    assert after.choices[0].message.content
+
+
+@check
+def streams_the_same_call():
+    options = {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    whole = ask(parallel_tool_calls=False, **options).choices[0].message.tool_calls[0].function
+    with client.chat.completions.stream(
+        model=MODEL, messages=QUESTIONS, temperature=0, parallel_tool_calls=False, **options
+    ) as stream:
+        final = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    assert (final.name, final.arguments) == (whole.name, whole.arguments)
+
+
+class Verdict(BaseModel):
+    fits: bool
+    reason: Literal["memory", "bandwidth"]
+    chips: list[Literal["M1", "M4"]] = Field(min_length=1, max_length=2)
+    note: Optional[Literal["none"]]
+
+
+@check
+def answers_in_a_given_shape():
+    answer = client.chat.completions.parse(model=MODEL, messages=QUESTIONS, temperature=0, response_format=Verdict)
+    verdict = answer.choices[0].message.parsed
+    assert isinstance(verdict, Verdict) and 1 <= len(verdict.chips) <= 2
+    assert answer.choices[0].finish_reason == "stop"

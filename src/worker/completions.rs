@@ -21,6 +21,7 @@ use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::request::{ChatRequest, Options, TextRequest};
 use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
+use crate::openai::tools::{ToolChoice, Tools};
 
 /// Said when the engine's thread ends while a request is under way.
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
@@ -44,6 +45,7 @@ pub(crate) async fn chat(
     app.check_model(&model)?;
     app.check_ready()?;
     let kept = options.clone();
+    let long = is_long(&body, &options, tools.as_ref());
     let validate = move |app: &App| {
         let chat = Chat {
             messages: &messages,
@@ -52,7 +54,7 @@ pub(crate) async fn chat(
         };
         app.prompter.chat(chat, &kept, &now(app))
     };
-    let ValidChat { request, answer } = off_thread_if(is_long(&body, &options), &app, validate).await?;
+    let ValidChat { request, answer } = off_thread_if(long, &app, validate).await?;
     let submitted = submit(&app, vec![request], n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
@@ -100,7 +102,7 @@ pub(crate) async fn text(
             .map(|prompt| app.prompter.text(prompt, echo, &kept))
             .collect()
     };
-    let requests = off_thread_if(is_long(&body, &options), &app, validate).await?;
+    let requests = off_thread_if(is_long(&body, &options, None), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
@@ -140,8 +142,9 @@ pub(crate) fn now(app: &App) -> jiff::Zoned {
 }
 
 /// Whether a request takes long to be understood: its prompt is long, or a grammar has to be built.
-fn is_long(body: &Bytes, options: &Options) -> bool {
-    body.len() > MAX_INLINE_BYTES || options.format.is_some()
+fn is_long(body: &Bytes, options: &Options, tools: Option<&Tools>) -> bool {
+    let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
+    body.len() > MAX_INLINE_BYTES || options.format.is_some() || must_call
 }
 
 pub(crate) async fn off_thread_if<T: Send + 'static>(

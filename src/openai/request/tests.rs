@@ -258,9 +258,18 @@ fn the_document_has_the_parameters_that_are_read() {
             .collect::<std::collections::BTreeSet<String>>()
     };
     let own = ["messages", "tools", "chat_template_kwargs"];
-    let chat = read(&[ChatRequest::NAMES, template::NAMES, tools::NAMES, &own]);
+    let chat = read(&[
+        ChatRequest::NAMES,
+        template::NAMES,
+        tools::NAMES,
+        response_format::NAMES,
+        &own,
+    ]);
     assert_eq!(properties_of("ChatCompletionRequest"), chat);
-    assert_eq!(properties_of("CompletionRequest"), read(&[TextRequest::NAMES]));
+    assert_eq!(
+        properties_of("CompletionRequest"),
+        read(&[TextRequest::NAMES, response_format::NAMES])
+    );
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::text::tokenizer::Tokenizer;
 /// States whose masks are kept for one answer; each is as large as the vocabulary.
 const MAX_MASKS: usize = 64;
 
+/// Longer ones, where there are any, are left out of masks: the trie is built by recursion.
+const MAX_TOKEN_BYTES: usize = 1024;
+
 const NO_TOKEN: u32 = u32::MAX;
 
 /// See the module's text.
@@ -62,7 +65,7 @@ impl Vocabulary {
             } else {
                 spelled
             };
-            if !bytes.is_empty() {
+            if (1..=MAX_TOKEN_BYTES).contains(&bytes.len()) {
                 tokens.push((bytes.into(), token));
             }
         }
