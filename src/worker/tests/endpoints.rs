@@ -302,3 +302,26 @@ fn figures_have_vllm_s_names_too() {
         })
     });
 }
+
+#[test]
+fn what_the_document_describes_is_there() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let document = worker.send("GET", "/openapi.json", "").await;
+            assert_eq!(document.headers["content-type"], "application/json");
+            for (path, methods) in document.json()["paths"].as_object().unwrap() {
+                for method in methods.as_object().unwrap().keys() {
+                    let path = path.replace("{model}", "tiny");
+                    let answer = worker.send(&method.to_uppercase(), &path, "{}").await;
+                    let expected = if method == "get" { 200 } else { 400 };
+                    assert_eq!(
+                        answer.status.as_u16(),
+                        expected,
+                        "{method} {path}: {}",
+                        answer.body
+                    );
+                }
+            }
+        })
+    });
+}
