@@ -175,7 +175,7 @@ fn what_is_bound_or_ending_keeps_its_memory() {
     check(
         "a mem=10 model=guide:4",
         "old on=a reserved=6 context=16; x context=16",
-        "x: 0/1 nodes are available: 1 insufficient memory; a: needs 4.5 GiB (weights 4.0 GiB + KV cache 16.0 KiB for 1 \
+        "x: 0/1 nodes are available: 1 insufficient memory; a: needs 4.5 GiB (weights 4.0 GiB + KV cache 256.0 KiB for 1 \
          streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 4.0 GiB free",
     );
 }
