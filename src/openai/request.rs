@@ -173,6 +173,27 @@ impl Body {
     fn parse(body: &[u8]) -> Result<Self, ApiError> {
         serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))
     }
+
+    /// The parameters of a request that has none of the others.
+    fn into_fields(self) -> Result<Fields, ApiError> {
+        let Self {
+            messages,
+            template_variables,
+            tools,
+            formats,
+            fields,
+        } = self;
+        let others = [
+            messages.map(|_| "messages"),
+            template_variables.map(|_| "chat_template_kwargs"),
+            tools.map(|_| "tools"),
+            formats.iter().next().map(|(name, _)| name),
+        ];
+        match others.into_iter().flatten().next() {
+            Some(name) => Err(ApiError::unknown_parameter(name)),
+            None => Ok(fields),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Body {

@@ -25,7 +25,7 @@ impl EmbeddingsRequest {
     const NAMES: &[&str] = &["model", "input", "encoding_format", "user"];
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let Body { fields, .. } = Body::parse(body)?;
+        let fields = Body::parse(body)?.into_fields()?;
         for (name, value) in fields.iter().filter(|(name, _)| !Self::NAMES.contains(name)) {
             if name != "dimensions" {
                 return Err(ApiError::unknown_parameter(name));

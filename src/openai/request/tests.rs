@@ -1,5 +1,7 @@
 use serde_json::json;
 
+use super::embeddings::EmbeddingsRequest;
+use super::tokenize::DetokenizeRequest;
 use super::*;
 use crate::openai::error::ErrorCode;
 use crate::openai::openapi::properties_of;
@@ -258,18 +260,33 @@ fn the_document_has_the_parameters_that_are_read() {
             .collect::<std::collections::BTreeSet<String>>()
     };
     let own = ["messages", "tools", "chat_template_kwargs"];
-    let chat = read(&[
-        ChatRequest::NAMES,
-        template::NAMES,
-        tools::NAMES,
-        response_format::NAMES,
-        &own,
-    ]);
+    let formats = response_format::NAMES;
+    let chat = read(&[ChatRequest::NAMES, template::NAMES, tools::NAMES, formats, &own]);
     assert_eq!(properties_of("ChatCompletionRequest"), chat);
     assert_eq!(
         properties_of("CompletionRequest"),
-        read(&[TextRequest::NAMES, response_format::NAMES])
+        read(&[TextRequest::NAMES, formats])
     );
+}
+
+#[test]
+fn what_belongs_to_chats_is_unknown_elsewhere() {
+    for (name, value) in [
+        ("messages", json!([])),
+        ("tools", json!([])),
+        ("response_format", json!({})),
+    ] {
+        let mut body = json!({"model": "m", "input": "a", "tokens": [1]});
+        body[name] = value;
+        let body = body.to_string();
+        let refusals = [
+            EmbeddingsRequest::parse(body.as_bytes()).unwrap_err(),
+            DetokenizeRequest::parse(body.as_bytes()).unwrap_err(),
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal.code, Some(ErrorCode::UnknownParameter), "{refusal:?}");
+        }
+    }
 }
 
 #[test]

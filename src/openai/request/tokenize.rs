@@ -104,7 +104,7 @@ impl TokenizeRequest {
 
 impl DetokenizeRequest {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let Body { fields, .. } = Body::parse(body)?;
+        let fields = Body::parse(body)?.into_fields()?;
         check(&fields, &[&["model", "tokens"]])?;
         let tokens = fields.read("tokens", "a list of token ids", |value| match value {
             Value::Array(ids) => token_ids(ids),
