@@ -216,6 +216,27 @@ fn caches_stay_within_what_is_reserved() {
     }
 }
 
+/// As after a pass that failed: what it left in some layers must not be seen again.
+#[test]
+fn a_pass_that_is_taken_back_leaves_nothing() {
+    let _mlx = mlx::exclusive();
+    for name in ["gemma3", "gpt-oss", "llama3", "qwen3-next"] {
+        let model = load(&format!("e2e/fixtures/models/{name}"));
+        let mut cache = model.new_cache();
+        let prompt: Vec<u32> = (3..80).collect();
+        model.prefill(&tokens(&prompt), &mut cache).unwrap();
+        let held = cache.offset();
+        let other = model.forward(&tokens(&[200]), &mut cache).unwrap();
+        cache.truncate(held);
+        let again = model.forward(&tokens(&[7]), &mut cache).unwrap();
+        let mut fresh = model.new_cache();
+        model.prefill(&tokens(&prompt), &mut fresh).unwrap();
+        let expected = model.forward(&tokens(&[7]), &mut fresh).unwrap();
+        assert!(bits(&again) == bits(&expected), "{name}");
+        assert!(bits(&other) != bits(&expected), "{name}");
+    }
+}
+
 /// A constant of another type would turn all that follows into 32 bits: twice the cache, and slower.
 #[test]
 fn caches_hold_the_type_that_is_computed_in() {
