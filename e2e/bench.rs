@@ -19,6 +19,8 @@ mod harness;
 mod overhead;
 #[path = "bench/plan.rs"]
 mod plan;
+#[path = "bench/prefix.rs"]
+mod prefix;
 #[path = "bench/resident.rs"]
 mod resident;
 #[path = "bench/rival.rs"]
@@ -39,6 +41,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
     ("plan", plan::run),
+    ("prefix", prefix::run),
     ("rival", rival::run),
 ];
 

@@ -171,7 +171,13 @@ impl WorkerError {
                         err: OpenFilesError::Io { .. },
                     },
             } => ExitStatus::Config,
-            Self::Listen { .. } => ExitStatus::Unavailable,
+            Self::Listen { .. }
+            | Self::Engine {
+                err:
+                    EngineError::PrefixFiles {
+                        err: OpenFilesError::InUse { .. },
+                    },
+            } => ExitStatus::Unavailable,
             Self::Engine { .. } | Self::Serve { .. } | Self::Metrics { .. } => ExitStatus::Failure,
         }
     }

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use camino::Utf8Path;
+
 use super::batching::{value, with_memory_for};
 use super::*;
 
@@ -258,6 +260,16 @@ fn a_directory_that_cannot_be_used_is_told_before_weights_are_read() {
     std::fs::write(&file, "").unwrap();
     let mut config = storing(&dir, ROOMY);
     config.prefix_files.as_mut().unwrap().dir = Utf8PathBuf::from_path_buf(file).unwrap();
+    let _other = prefix_cache::BlockFiles::open(
+        Utf8Path::from_path(dir.path()).unwrap(),
+        String::new(),
+        Clock::System,
+    );
+    let err = end_of_loading(storing(&dir, ROOMY));
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("PrefixCacheInUse", ExitStatus::Unavailable)
+    );
     let err = end_of_loading(config);
     assert_eq!(
         (err.reason(), err.exit_status()),

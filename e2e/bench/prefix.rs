@@ -1,0 +1,192 @@
+//! Time to the first token of a prompt that was computed before: with its prefix in memory (hot), and in files after the
+//! worker was restarted (restart), beside the same prompt computed (cold) and the bare reading of those files.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::json;
+
+use crate::harness::{Http, Process, Scratch, eventually, free_port, repository};
+use crate::stats::{Samples, head, milliseconds, row};
+
+/// 16000 tokens take minutes on a CPU.
+const CONTEXTS: [u32; 2] = [1000, 4000];
+const ROUNDS: u32 = 3;
+/// Tokens by which the time of one is found.
+const STEPS: u64 = 32;
+
+/// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts within seconds.
+const HIDDEN: usize = 128;
+const LAYERS: usize = 4;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const INTERMEDIATE: usize = 352;
+/// The guide's, whose tokenizer it has.
+const VOCABULARY: usize = 1024;
+
+pub(crate) fn run() {
+    println!(
+        "Llama-shaped, random weights, float32: {LAYERS} layers of {HIDDEN}, {HEADS} heads, {KV_HEADS} KV heads, \
+         {} bytes of cache per token. Rounds: {ROUNDS}; median (p10-p90), ms.\n",
+        2 * LAYERS * KV_HEADS * (HIDDEN / HEADS) * 4
+    );
+    let scratch = Scratch::new();
+    let model = write_model(&scratch);
+    head(&[
+        "prompt, tokens",
+        "cold",
+        "hot",
+        "restart",
+        "reading the files",
+        "one decode step",
+        "cold / hot",
+        "cold / restart",
+    ]);
+    for tokens in CONTEXTS {
+        let files = scratch.join(&format!("prefixes-{tokens}"));
+        let prompts: Vec<Vec<u32>> = (0..ROUNDS).map(|round| prompt(round, tokens)).collect();
+        let mut worker = Worker::start(&scratch, &model, &files);
+        let cold: Vec<f64> = prompts.iter().map(|prompt| worker.ask(prompt, 1, 0)).collect();
+        let known = tokens as u64 - 1;
+        let hot: Vec<f64> = prompts
+            .iter()
+            .map(|prompt| worker.ask(prompt, 1, known))
+            .collect();
+        let step = |prompt: &Vec<u32>| {
+            let (one, many) = (worker.ask(prompt, 1, known), worker.ask(prompt, 1 + STEPS, known));
+            (many - one) / STEPS as f64
+        };
+        let step = Samples::new(prompts.iter().map(step));
+        assert!(worker.process.terminate().success());
+        let read = Instant::now();
+        let bytes: usize = files_in(&files)
+            .iter()
+            .map(|path| std::fs::read(path).expect("ours").len())
+            .sum();
+        let read = milliseconds(read.elapsed()) / f64::from(ROUNDS);
+        let worker = Worker::start(&scratch, &model, &files);
+        let restart: Vec<f64> = prompts
+            .iter()
+            .map(|prompt| worker.ask(prompt, 1, known))
+            .collect();
+        let ratio = |other: &[f64]| Samples::new(cold.iter().zip(other).map(|(cold, other)| cold / other));
+        row(&[
+            tokens.to_string(),
+            Samples::new(cold.iter().copied()).to_string(),
+            Samples::new(hot.iter().copied()).to_string(),
+            Samples::new(restart.iter().copied()).to_string(),
+            format!("{read:.2} ({:.1} MB)", bytes as f64 / 1e6 / f64::from(ROUNDS)),
+            step.to_string(),
+            ratio(&hot).to_string(),
+            ratio(&restart).to_string(),
+        ]);
+    }
+}
+
+/// No two rounds begin alike.
+fn prompt(round: u32, tokens: u32) -> Vec<u32> {
+    (0..tokens)
+        .map(|at| 300 + (at * 31 + at * at % 97 + round * 7) % 700)
+        .collect()
+}
+
+struct Worker {
+    process: Process,
+    http: Http,
+}
+
+impl Worker {
+    fn start(scratch: &Scratch, model: &Path, files: &Path) -> Self {
+        let port = free_port();
+        let process = Process::start(
+            [
+                "worker".to_owned(),
+                format!("--model={}", model.display()),
+                format!("--listen=127.0.0.1:{port}"),
+                "--name=m".to_owned(),
+                format!("--prefix-cache-dir={}", files.display()),
+            ],
+            &scratch.join("worker.log"),
+        );
+        let http = Http::new(format!("http://127.0.0.1:{port}"));
+        eventually("the worker being ready", || match http.get("/ready")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        });
+        Self { process, http }
+    }
+
+    /// Milliseconds until so many tokens were there. `cached` of the prompt's must have been known.
+    fn ask(&self, prompt: &[u32], max_tokens: u64, cached: u64) -> f64 {
+        let body = json!({"model": "m", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
+                          "logit_bias": {"0": -100, "1": -100, "2": -100}});
+        let begin = Instant::now();
+        let answer = self.http.post("/v1/completions", &body).expect("an answer");
+        let took = milliseconds(begin.elapsed());
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let usage = &answer.json()["usage"];
+        assert_eq!(usage["completion_tokens"], max_tokens, "{usage}");
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached, "{usage}");
+        took
+    }
+}
+
+fn files_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).expect("the worker made it");
+        entries.map(|entry| entry.expect("readable").path()).collect()
+    };
+    let dirs = entries(dir).into_iter().filter(|path| path.is_dir());
+    dirs.flat_map(|dir| entries(&dir)).collect()
+}
+
+fn write_model(scratch: &Scratch) -> PathBuf {
+    let dir = scratch.join("model");
+    std::fs::create_dir(&dir).expect("a fresh directory");
+    let config = json!({
+        "model_type": "llama", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": INTERMEDIATE,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5, "vocab_size": VOCABULARY,
+        "max_position_embeddings": 32_768, "tie_word_embeddings": true, "eos_token_id": 0
+    });
+    std::fs::write(dir.join("config.json"), config.to_string()).expect("room");
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(repository("examples/models/guide").join(file), dir.join(file))
+            .expect("the guide is there");
+    }
+    let kv = HIDDEN / HEADS * KV_HEADS;
+    let mut shapes = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
+        ("model.norm.weight".to_owned(), vec![HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        for (part, shape) in [
+            ("input_layernorm", vec![HIDDEN]),
+            ("post_attention_layernorm", vec![HIDDEN]),
+            ("self_attn.q_proj", vec![HIDDEN, HIDDEN]),
+            ("self_attn.k_proj", vec![kv, HIDDEN]),
+            ("self_attn.v_proj", vec![kv, HIDDEN]),
+            ("self_attn.o_proj", vec![HIDDEN, HIDDEN]),
+            ("mlp.gate_proj", vec![INTERMEDIATE, HIDDEN]),
+            ("mlp.up_proj", vec![INTERMEDIATE, HIDDEN]),
+            ("mlp.down_proj", vec![HIDDEN, INTERMEDIATE]),
+        ] {
+            shapes.push((format!("model.layers.{layer}.{part}.weight"), shape));
+        }
+    }
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = shapes
+        .into_iter()
+        .map(|(name, shape)| {
+            let count: usize = shape.iter().product();
+            let random = || (rand::random::<f32>() - 0.5) * 0.2;
+            let bytes = (0..count).flat_map(|_| random().to_le_bytes()).collect();
+            (name, shape, bytes)
+        })
+        .collect();
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("the bytes of the shape");
+        (name.clone(), view)
+    });
+    safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).expect("room");
+    dir
+}
