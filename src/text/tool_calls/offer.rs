@@ -18,8 +18,10 @@ pub(crate) fn as_text(messages: &[Json], tools: &[Json]) -> Vec<Json> {
                 Some(_) | None => plain.push(said("user", &result)),
             }
         } else {
-            let mut turn = said(role(message), content(message));
-            if let Some(Json::Array(calls)) = message.get("tool_calls") {
+            let mut turn = message.clone();
+            if let (Json::Object(members), Some(Json::Array(calls))) = (&mut turn, message.get("tool_calls"))
+            {
+                members.retain(|name, _| name != "tool_calls");
                 calls.iter().for_each(|call| append(&mut turn, &written(call)));
             }
             plain.push(turn);
@@ -113,6 +115,14 @@ mod tests {
         );
         let terse = [said("system", "Be terse."), said("user", "Hi")];
         assert!(content(&as_text(&terse, &tools)[0]).starts_with("Be terse.\n\nYou may"));
-        assert_eq!(as_text(&terse, &[]), terse);
+        let named: Vec<Json> = serde_json::from_str(
+            r#"[{"role": "user", "name": "Ada", "content": "Hi", "reasoning_content": "x"}]"#,
+        )
+        .unwrap();
+        assert_eq!(
+            as_text(&named, &[]),
+            named,
+            "what has nothing to do with tools stays"
+        );
     }
 }
