@@ -35,7 +35,7 @@ const QUESTIONS: [&str; 4] = [
 fn right(kind: usize) -> (&'static str, Value) {
     let question = QUESTIONS[kind % QUESTIONS.len()];
     let messages = json!([{"role": "user", "content": question}]);
-    match kind / QUESTIONS.len() % 6 {
+    match kind / QUESTIONS.len() % 7 {
         0 => (
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 20}),
@@ -53,6 +53,11 @@ fn right(kind: usize) -> (&'static str, Value) {
             json!({"model": "guide", "messages": messages, "seed": 3, "n": 3, "max_tokens": 5, "logprobs": true,
                    "presence_penalty": 0.5, "logit_bias": {"7": -100}}),
         ),
+        5 => (
+            "/v1/completions",
+            json!({"model": "guide", "prompt": format!("{}{question}", "rooflet serves models. ".repeat(60 + kind)),
+                   "temperature": 0, "max_tokens": 5}),
+        ),
         4 => (
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0, "repetition_penalty": 1.3, "max_tokens": 15, "stream": true}),
@@ -63,7 +68,7 @@ fn right(kind: usize) -> (&'static str, Value) {
         ),
     }
 }
-const RIGHT: usize = 24;
+const RIGHT: usize = 28;
 
 /// Bodies that no server can answer, and how they must be refused.
 const WRONG: [(&str, u16); 12] = [
@@ -146,6 +151,9 @@ fn mixed_requests_leave_nothing_behind() {
             format!("--model={}", repository("examples/models/guide").display()),
             "--name=guide".to_owned(),
             format!("--listen=127.0.0.1:{port}"),
+            format!("--prefix-cache-dir={}", scratch.join("prefixes").display()),
+            // Prefixes come and go between memory and disk.
+            "--prefix-cache-memory=4Mi".to_owned(),
         ],
         &scratch.join("worker.log"),
     );
