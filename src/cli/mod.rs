@@ -115,6 +115,8 @@ impl Failure {
 
 /// Runs the command line `args` (the program's name first) to its end.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    #[cfg(feature = "mlx")]
+    crate::mlx::set_environment();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(err) => {

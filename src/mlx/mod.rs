@@ -11,6 +11,11 @@ mod sys;
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 
+/// Chooses settings of MLX's that the user has not chosen. To be called before there is a second thread.
+pub(crate) fn set_environment() {
+    sys::set_environment();
+}
+
 /// `buffer`, `[rows, heads, capacity, size]`, with `part` from token `start` on; in place where nobody else holds the
 /// buffer.
 pub(crate) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {

@@ -8,6 +8,24 @@ use mlx_rs::{Array, Stream};
 
 use super::quantized::QuantizedMatrix;
 
+/// CUDA graphs that MLX keeps, in place of its 400: every number of rows and length of caches makes others, and with sixteen
+/// streams MLX gave up computing ("cache thrashing") on an H200. 4096 were enough there.
+const CUDA_GRAPHS: &str = "4096";
+
+/// Settings of MLX's that are read from the environment, where the user has not chosen. To be called before there is a
+/// second thread.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "MLX offers no call for it, and a worker is started by hand, too; there is one thread yet"
+)]
+pub(super) fn set_environment() {
+    const NAME: &str = "MLX_CUDA_GRAPH_CACHE_SIZE";
+    if std::env::var_os(NAME).is_none() {
+        // SAFETY: nobody reads the environment at the same time, as the caller promises.
+        unsafe { std::env::set_var(NAME, CUDA_GRAPHS) };
+    }
+}
+
 /// Version of the MLX library that is loaded, which need not be the one this was built with.
 pub(super) fn version() -> Option<String> {
     // SAFETY: the string is created and freed here; `mlx_version` only assigns to it; its data is a C string that

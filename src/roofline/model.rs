@@ -17,9 +17,11 @@ pub(crate) use layer::{
     Activation, AttentionConfig, DenseConfig, ExpertNames, ExpertsConfig, FeedForwardConfig,
     GatedDeltaConfig, LayerConfig, MixerConfig, QueryKeyNorm, Router, SharedExpertConfig,
 };
-pub(crate) use quantization::{Quantization, QuantizationMode, QuantizationScheme, text_name};
+#[cfg(any(feature = "mlx", test))]
+pub(crate) use quantization::QuantizationMode;
+pub(crate) use quantization::{Quantization, QuantizationScheme, text_name};
 use rope::{Reach, parse_rope};
-#[cfg(feature = "mlx")]
+#[cfg(any(feature = "mlx", test))]
 pub(crate) use rope::{Rope, RopeScaling};
 
 /// A parsed, supported `config.json`.
