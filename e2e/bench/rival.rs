@@ -11,16 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Http, Scratch, eventually, free_port, repository, rooflet};
+use crate::harness::{Http, Scratch, copy_guide, eventually, free_port, rooflet};
 use crate::resident::Usage;
 use crate::stats::{Samples, head, milliseconds, row};
 
 const PYTHON: &str = "ROOFLET_MLX_LM_PYTHON";
-/// Random weights, Llama-shaped, 4 bits: its answers do not end early.
-const MODEL: &str = "20m-4bit";
 const ROUNDS: usize = 7;
 /// Of the answers that others join.
-const LONG_TOKENS: u32 = 200;
+const LONG_TOKENS: u32 = 1000;
 const SHORT_TOKENS: u32 = 4;
 /// Streams of the batch that a seeded request waits behind.
 const BATCH: usize = 4;
@@ -44,8 +42,8 @@ pub(crate) fn run() {
         println!("Not measured: {PYTHON} does not name a Python that has mlx-lm.");
         return;
     };
-    let model = model();
     let scratch = Scratch::new();
+    let model = endless_guide(scratch.path());
     let start: [&dyn Fn() -> Server; 2] = [&|| mlx_lm(&python, &model, scratch.path()), &|| worker(&model)];
     // For each server: what each round gave.
     let mut figures: [Vec<Round>; 2] = Default::default();
@@ -77,27 +75,21 @@ pub(crate) fn run() {
     }
 }
 
-/// Written by the verb that measures with such models.
-fn model() -> PathBuf {
-    let models = repository("target/bench-models");
-    let model = models.join(MODEL);
-    if !model.join("model.safetensors").exists() {
-        let written = Command::new(rooflet())
-            .args([
-                "bench-roofline",
-                "--sizes=20m",
-                "--tokens=4",
-                "--rounds=1",
-                "--models",
-            ])
-            .arg(&models)
-            .output()
-            .expect("the binary starts");
-        assert!(
-            written.status.success(),
-            "{}",
-            String::from_utf8_lossy(&written.stderr)
-        );
+/// The guide, without an end of text, so that long answers are as long as asked. Its weights are in 32 bits: mlx-lm computes as they
+/// are stored, and MLX's CPU back end is dozens of times slower in 16.
+fn endless_guide(directory: &Path) -> PathBuf {
+    let model = directory.join("guide");
+    copy_guide(&model);
+    drop(std::fs::remove_file(model.join("generation_config.json")));
+    for (file, field, value) in [
+        ("config.json", "eos_token_id", json!([])),
+        ("tokenizer_config.json", "eos_token", Value::Null),
+    ] {
+        let path = model.join(file);
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let mut content: Value = serde_json::from_str(&text).expect("JSON");
+        content[field] = value;
+        std::fs::write(&path, content.to_string()).expect("writable");
     }
     model
 }
@@ -213,6 +205,8 @@ fn worker(model: &Path) -> Server {
         .args([
             "worker",
             "--name=model",
+            // As many as the other runs at a time.
+            "--max-concurrency=32",
             &format!("--listen=127.0.0.1:{port}"),
             "--model",
         ])
