@@ -16,8 +16,8 @@ fn a_silent_node_is_replaced_and_comes_back() {
     };
     let kubectl = &cluster.kubectl;
     let agents = [
-        ("node-1", cluster.agent("node-1", &[])),
-        ("node-2", cluster.agent("node-2", &[])),
+        ("node-1", cluster.pausable_agent("node-1")),
+        ("node-2", cluster.pausable_agent("node-2")),
     ];
     for (node, _) in &agents {
         eventually("a node", || kubectl.json(&format!("mac {node}")));

@@ -1,6 +1,6 @@
 //! `rooflet server`, and agents beside it, each in the test's own hand.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
 
@@ -64,16 +64,29 @@ impl Cluster {
 
     /// Starts the agent of a node; it does not measure the machine.
     pub(crate) fn agent(&self, node: &str, more: &[String]) -> Process {
-        let mut args = vec![
+        let mut args = self.agent_args(node);
+        args.extend_from_slice(more);
+        Process::start(args, &self.agent_log(node))
+    }
+
+    /// An agent that may be paused.
+    pub(crate) fn pausable_agent(&self, node: &str) -> Process {
+        Process::start_pausable(self.agent_args(node), &self.agent_log(node))
+    }
+
+    fn agent_log(&self, node: &str) -> PathBuf {
+        self.scratch.join(&format!("{node}.log"))
+    }
+
+    fn agent_args(&self, node: &str) -> Vec<String> {
+        vec![
             "agent".to_owned(),
             format!("--kubeconfig={}", self.scratch.join("kubeconfig").display()),
             format!("--node-name={node}"),
             format!("--state-dir={}", self.scratch.join(node).display()),
             format!("--model-dir={}", repository("examples/models").display()),
             "--no-probe".to_owned(),
-        ];
-        args.extend_from_slice(more);
-        Process::start(args, &self.scratch.join(&format!("{node}.log")))
+        ]
     }
 
     /// Pids of the workers of a node.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -17,6 +18,12 @@ impl Process {
     /// Starts `rooflet ARGS`; its output goes to `log`.
     pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
         Self::run(Command::new(rooflet()).args(args), log)
+    }
+
+    /// Starts `rooflet ARGS` in a process group of its own: a kernel continues what was stopped in a group that loses
+    /// its last tie to a session, as ours does when the shell that started the tests ends before them.
+    pub(crate) fn start_pausable<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
+        Self::run(Command::new(rooflet()).args(args).process_group(0), log)
     }
 
     /// Starts `rooflet ARGS`, whose files cannot grow beyond `blocks` (of 512 or 1024 bytes, as the shell counts): to
@@ -73,7 +80,7 @@ impl Process {
         self.wait()
     }
 
-    /// Stops it as a machine that falls asleep does.
+    /// Stops it as a machine that falls asleep does. It was started by [`Self::start_pausable`].
     pub(crate) fn pause(&self) {
         signal(self.pid(), "STOP");
     }

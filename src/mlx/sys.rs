@@ -98,10 +98,19 @@ fn some(value: i32) -> mlx_sys::mlx_optional_int {
     }
 }
 
+/// What MLX takes for a matrix's offsets; an array without contents stands for none.
+fn biases(matrix: &QuantizedMatrix) -> mlx_sys::mlx_array {
+    match &matrix.biases {
+        Some(biases) => biases.as_ptr(),
+        // SAFETY: makes a value that points to nothing.
+        None => unsafe { mlx_sys::mlx_array_new() },
+    }
+}
+
 /// `x · matrixᵀ`, in a mode of choice, which mlx-rs leaves at affine.
 pub(super) fn quantized_matmul(x: &Array, matrix: &QuantizedMatrix) -> Result<Array> {
     let stream = Stream::thread_local_or_default();
-    // SAFETY: arrays, the mode's name and stream outlive the call; an array without contents stands for none; the result
+    // SAFETY: arrays, the mode's name and stream outlive the call; the result
     // is owned by the returned `Array`, and freed with it also after an error.
     unsafe {
         let mut product = mlx_sys::mlx_array_new();
@@ -110,10 +119,7 @@ pub(super) fn quantized_matmul(x: &Array, matrix: &QuantizedMatrix) -> Result<Ar
             x.as_ptr(),
             matrix.weight.as_ptr(),
             matrix.scales.as_ptr(),
-            matrix
-                .biases
-                .as_ref()
-                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            biases(matrix),
             true,
             some(matrix.group_size),
             some(matrix.bits),
@@ -140,10 +146,7 @@ pub(super) fn gather_quantized_matmul(
             x.as_ptr(),
             stack.weight.as_ptr(),
             stack.scales.as_ptr(),
-            stack
-                .biases
-                .as_ref()
-                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            biases(stack),
             mlx_sys::mlx_array_new(),
             indices.as_ptr(),
             true,
@@ -167,10 +170,7 @@ pub(super) fn dequantize(matrix: &QuantizedMatrix) -> Result<Array> {
             &raw mut floats,
             matrix.weight.as_ptr(),
             matrix.scales.as_ptr(),
-            matrix
-                .biases
-                .as_ref()
-                .map_or_else(|| mlx_sys::mlx_array_new(), Array::as_ptr),
+            biases(matrix),
             some(matrix.group_size),
             some(matrix.bits),
             matrix.mode.as_ptr(),

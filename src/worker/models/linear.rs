@@ -61,6 +61,20 @@ impl Matrix {
     }
 }
 
+/// The matrix of `module`, or its stack of them, and the bias beside it.
+fn load(
+    module: &str,
+    has_bias: bool,
+    shape: &ModelShape,
+    weights: &mut Weights,
+) -> std::result::Result<(Matrix, Option<Array>), LoadError> {
+    let matrix = Matrix::load(module, shape, weights)?;
+    let bias = has_bias
+        .then(|| weights.take(&format!("{module}.bias")))
+        .transpose()?;
+    Ok((matrix, bias))
+}
+
 /// A linear layer.
 #[derive(Debug)]
 pub(crate) struct Linear {
@@ -75,10 +89,7 @@ impl Linear {
         shape: &ModelShape,
         weights: &mut Weights,
     ) -> std::result::Result<Self, LoadError> {
-        let matrix = Matrix::load(module, shape, weights)?;
-        let bias = has_bias
-            .then(|| weights.take(&format!("{module}.bias")))
-            .transpose()?;
+        let (matrix, bias) = load(module, has_bias, shape, weights)?;
         Ok(Self { matrix, bias })
     }
 
@@ -110,10 +121,7 @@ impl ExpertLinear {
         shape: &ModelShape,
         weights: &mut Weights,
     ) -> std::result::Result<Self, LoadError> {
-        let stack = Matrix::load(module, shape, weights)?;
-        let bias = has_bias
-            .then(|| weights.take(&format!("{module}.bias")))
-            .transpose()?;
+        let (stack, bias) = load(module, has_bias, shape, weights)?;
         Ok(Self { stack, bias })
     }
 
