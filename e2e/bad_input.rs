@@ -38,6 +38,14 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "maxUnavailable and maxSurge may not both be 0",
         ),
         (
+            "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: '0%', maxUnavailable: 0}}}",
+            "maxUnavailable and maxSurge may not both be 0",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: 'half'}}}",
+            "spec.strategy.rollingUpdate.maxSurge in body should match",
+        ),
+        (
             "spec: {model: {source: 'local://guide'}, objectives: {timeToFirstToken: {max: soon}}}",
             "spec.objectives.timeToFirstToken.max in body should match",
         ),

@@ -1,6 +1,7 @@
 //! `rooflet.dev/v1alpha1`: one file per kind, and the parts that several kinds share.
 
 mod capacity_plan;
+mod count_or_percent;
 mod fleet_node;
 mod model;
 mod model_deployment;
@@ -9,8 +10,10 @@ mod model_revision;
 mod performance_claim;
 mod plan_verdict;
 mod probe;
+mod strategy;
 
 pub(crate) use capacity_plan::*;
+pub(crate) use count_or_percent::*;
 pub(crate) use fleet_node::*;
 pub(crate) use model::*;
 pub(crate) use model_deployment::*;
@@ -19,3 +22,4 @@ pub(crate) use model_revision::*;
 pub(crate) use performance_claim::*;
 pub(crate) use plan_verdict::*;
 pub(crate) use probe::*;
+pub(crate) use strategy::*;

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
+use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec, StrategySpec};
 
 /// A model that should be served by a number of replicas somewhere in the fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -84,55 +84,6 @@ fn default_history_limit() -> i32 {
     10
 }
 
-/// How replicas of an old revision are replaced.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type == 'RollingUpdate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate"))]
-pub(crate) struct StrategySpec {
-    /// RollingUpdate replaces replicas a few at a time, Recreate stops all of them first.
-    #[serde(default, rename = "type")]
-    pub(crate) kind: StrategyType,
-    /// Bounds of a rolling update. Default: one replica at a time, in place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rolling_update: Option<RollingUpdateSpec>,
-}
-
-/// The kinds of rollout.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) enum StrategyType {
-    #[default]
-    RollingUpdate,
-    Recreate,
-}
-
-/// Bounds of a rolling update.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.maxUnavailable > 0 || self.maxSurge > 0").message("maxUnavailable and maxSurge may not both be 0: nothing could ever be replaced"))]
-pub(crate) struct RollingUpdateSpec {
-    /// Replicas that may be missing at any time.
-    #[serde(default = "default_max_unavailable")]
-    #[schemars(range(min = 0))]
-    pub(crate) max_unavailable: i32,
-    /// Replicas that may be there beyond the wanted number, where a node has room.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub(crate) max_surge: i32,
-}
-
-fn default_max_unavailable() -> i32 {
-    1
-}
-
-impl Default for RollingUpdateSpec {
-    fn default() -> Self {
-        Self {
-            max_unavailable: default_max_unavailable(),
-            max_surge: 0,
-        }
-    }
-}
-
 /// What is served right now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -159,6 +110,11 @@ pub(crate) struct ModelDeploymentStatus {
     /// The newest ModelRevision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) current_revision: Option<String>,
+    /// How requests are to be shared out between revisions while a canary is under way. Absent: equally over all
+    /// ready replicas, whatever their revision.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["revision"]))]
+    pub(crate) traffic: Vec<TrafficShare>,
     /// Decode tokens/s of one stream, `predicted/measured`; `-` where there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tokens_per_second: Option<String>,
@@ -169,4 +125,15 @@ pub(crate) struct ModelDeploymentStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,
+}
+
+/// One revision's share of a deployment's requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TrafficShare {
+    /// The ModelRevision. Its replicas carry the name in the label `rooflet.dev/revision`.
+    pub(crate) revision: String,
+    /// Percent of the requests; all together 100. A revision with 0 is asked only when no other has a ready replica.
+    #[schemars(range(min = 0, max = 100))]
+    pub(crate) weight: i32,
 }

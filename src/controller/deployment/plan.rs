@@ -377,6 +377,7 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
             .current
             .map(|(name, _)| name.to_owned())
             .or(before.current_revision),
+        traffic: Vec::new(),
         tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
         time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
         conditions: Vec::new(),

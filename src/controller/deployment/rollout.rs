@@ -50,10 +50,16 @@ impl Bounds {
             },
             StrategyType::RollingUpdate => {
                 let rolling = spec.strategy.rolling_update.clone().unwrap_or_default();
+                let surge = rolling.max_surge.of_rounded_up(wanted);
+                let mut unavailable = rolling.max_unavailable.of_rounded_down(wanted);
+                if surge == 0 && unavailable == 0 {
+                    // Percentages of few may both come to nothing; then nothing could ever be replaced.
+                    unavailable = 1;
+                }
                 Self {
                     wanted,
-                    min_available: wanted.saturating_sub(count(rolling.max_unavailable)),
-                    max_total: wanted.saturating_add(count(rolling.max_surge)),
+                    min_available: wanted.saturating_sub(unavailable),
+                    max_total: wanted.saturating_add(surge),
                 }
             }
         }

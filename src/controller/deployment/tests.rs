@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::replica::is_ready;
-use super::rollout::DeleteReason;
+use super::rollout::{Bounds, DeleteReason};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::ADMISSION_ANNOTATION;
 use crate::api::v1alpha1::*;
@@ -391,6 +391,20 @@ fn a_rolling_update_with_surge_keeps_all_available() {
     scene.run("r4");
     assert_eq!(scene.step(), "-r1(outdated)");
     assert_eq!(scene.step(), "");
+}
+
+#[test]
+fn bounds_in_percent_never_forbid_every_step() {
+    let bounds = |replicas: i32, unavailable: &str, surge: &str| {
+        let rolling = json!({ "rollingUpdate": { "maxUnavailable": unavailable, "maxSurge": surge } });
+        let scene = Scene::new(json!({ "replicas": replicas, "strategy": rolling }));
+        let bounds = Bounds::of(&scene.deployment.spec);
+        (bounds.min_available, bounds.max_total)
+    };
+    assert_eq!(bounds(10, "25%", "25%"), (8, 13));
+    assert_eq!(bounds(3, "25%", "25%"), (3, 4));
+    assert_eq!(bounds(3, "25%", "0%"), (2, 3), "both would be nothing");
+    assert_eq!(bounds(0, "25%", "25%"), (0, 0));
 }
 
 #[test]

@@ -40,7 +40,12 @@ fn any_spec() -> impl Strategy<Value = Value> {
             } else {
                 unavailable
             };
-            let bounds = json!({ "maxUnavailable": unavailable, "maxSurge": surge });
+            // Thirds, so that counts and what they round to both occur.
+            let amount = |count: i32| match count {
+                0 | 1 => json!(count),
+                _ => json!(format!("{}%", 33 * count)),
+            };
+            let bounds = json!({ "maxUnavailable": amount(unavailable), "maxSurge": amount(surge) });
             json!({ "replicas": wanted, "strategy": { "rollingUpdate": bounds } })
         },
     )
@@ -89,7 +94,7 @@ proptest! {
                 continue;
             }
             let spec = &scene.deployment.spec;
-            let bounds = crate::controller::deployment::rollout::Bounds::of(spec);
+            let bounds = Bounds::of(spec);
             let most = total.max(bounds.max_total);
             prop_assert!(scene.alive().count() <= most, "{} > {most}", scene.alive().count());
             prop_assert!(
