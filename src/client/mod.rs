@@ -18,4 +18,4 @@ pub(crate) use connect::{ConnectError, KubeconfigSource, connect};
 pub(crate) use election::{Elector, Leadership};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};
-pub(crate) use status::{FIELD_MANAGER, patch_status};
+pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};

@@ -49,7 +49,7 @@ where
 /// The JSON merge patch (RFC 7386) that turns `before` into `after`; `None` if they are equal.
 ///
 /// `after` must hold no nulls: a merge patch cannot write them.
-fn merge_diff(before: &Value, after: &Value) -> Option<Value> {
+pub(crate) fn merge_diff(before: &Value, after: &Value) -> Option<Value> {
     if before == after {
         return None;
     }

@@ -230,8 +230,7 @@ pub(super) fn filter(request: &ReplicaRequest, node: &NodeState) -> Result<Neede
         let taint = written(taint);
         return Err(Rejection::Taint { taint });
     }
-    let selected = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
-    if !request.placement.node_selector.iter().all(selected) {
+    if !node.is_selected(&request.placement) {
         return Err(Rejection::NodeSelector);
     }
     if let Some(message) = request.refused.get(&node.name) {

@@ -175,6 +175,12 @@ impl NodeState {
         self.allocatable - self.reserved
     }
 
+    /// Whether it carries all labels that the placement asks for.
+    pub(crate) fn is_selected(&self, placement: &PlacementSpec) -> bool {
+        let selected = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
+        placement.node_selector.iter().all(selected)
+    }
+
     pub(super) fn model(&self, name: &str) -> Option<&NodeModel> {
         self.models.iter().find(|model| model.name == name)
     }
@@ -284,6 +290,10 @@ impl Fleet {
         Self {
             nodes: by_name.into_values().collect(),
         }
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeState> {
+        self.nodes.iter().find(|node| node.name == name)
     }
 
     pub(super) fn node_mut(&mut self, name: &str) -> Option<&mut NodeState> {

@@ -100,6 +100,7 @@ fn replica(line: &str) -> ModelReplica {
             },
             objectives: ObjectivesSpec::default(),
             placement,
+            priority: 0,
             node_name: field(line, "on").map(str::to_owned),
         },
     );

@@ -152,12 +152,82 @@ pub(crate) struct PlacementSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub(crate) tolerations: Vec<Toleration>,
+    /// What makes one node better than another of those that can serve it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) strategy: PlacementStrategy,
+    /// How evenly the deployment's replicas are spread over zones, racks or whatever a label of the nodes names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) spread: Option<TopologySpread>,
+    /// Whether replicas of the deployment keep off one another's nodes. Default: Preferred; with strategy BinPack:
+    /// Ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) anti_affinity: Option<AntiAffinity>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl PlacementSpec {
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// What makes one node better than another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum PlacementStrategy {
+    /// What leaves most room between objectives and predicted speed, for all replicas on the node; then a node that
+    /// holds the model in memory; then the smallest room that fits.
+    #[default]
+    SloSlack,
+    /// As few nodes as possible.
+    BinPack,
+    /// The node that is used least.
+    Spread,
+    /// The node that is predicted to answer fastest, with what runs there.
+    Fastest,
+}
+
+/// A bound on how unevenly replicas may be spread; Kubernetes' own rules for topology spread constraints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TopologySpread {
+    /// The label of nodes whose values are the domains. `kubernetes.io/hostname` is every node for itself.
+    #[schemars(length(min = 1, max = 317))]
+    pub(crate) topology_key: String,
+    /// How many replicas a domain may have more than the one with the fewest.
+    #[serde(default = "default_max_skew")]
+    #[schemars(range(min = 1))]
+    pub(crate) max_skew: i32,
+    /// What happens where that cannot be kept.
+    #[serde(default)]
+    pub(crate) when_unsatisfiable: WhenUnsatisfiable,
+}
+
+fn default_max_skew() -> i32 {
+    1
+}
+
+/// How much a bound binds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum WhenUnsatisfiable {
+    /// The replica waits.
+    #[default]
+    DoNotSchedule,
+    /// The replica is placed where the bound is exceeded least.
+    ScheduleAnyway,
+}
+
+/// Whether replicas of one deployment keep off one another's nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum AntiAffinity {
+    /// They share a node only where no other one has room.
+    Preferred,
+    /// They never share a node; what finds none waits.
+    Required,
+    /// They share nodes freely.
+    Ignored,
 }
 
 /// A taint that does not matter to this model; Kubernetes' own rules.

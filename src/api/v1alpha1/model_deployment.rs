@@ -56,7 +56,12 @@ pub(crate) struct ModelDeploymentSpec {
     /// Which nodes may serve it.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     pub(crate) placement: PlacementSpec,
-    /// How a change of model, serving or placement reaches the replicas. A change of replicas or objectives restarts nothing.
+    /// Replicas of a higher priority are placed first, and where there is no room, replicas of a lower one leave for them.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
+    pub(crate) priority: i32,
+    /// How a change of model or serving reaches the replicas. A change of replicas, objectives or priority restarts
+    /// nothing, and one of placement only replicas on nodes that no longer match.
     #[serde(default)]
     pub(crate) strategy: StrategySpec,
     /// Seconds a rollout may go without progress before the condition Progressing turns False.

@@ -95,9 +95,12 @@ pub(crate) struct ModelReplicaSpec {
     /// Speed that its node promises it. Follows the ModelDeployment without a restart.
     #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
     pub(crate) objectives: ObjectivesSpec,
-    /// Which nodes may serve it.
+    /// Which nodes may serve it. Follows the ModelDeployment.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     pub(crate) placement: PlacementSpec,
+    /// Replicas of a higher priority are placed first and may take its place. Follows the ModelDeployment.
+    #[serde(default)]
+    pub(crate) priority: i32,
     /// The FleetNode that runs it. Only the scheduler writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
@@ -150,6 +153,9 @@ pub(crate) struct ModelReplicaStatus {
     pub(crate) observed_generation: Option<i64>,
     /// Where the replica is in its life.
     pub(crate) phase: ReplicaPhase,
+    /// The node where replicas of a lower priority are leaving for it. It may still be placed on another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nominated_node_name: Option<String>,
     /// Memory kept for it on its node, as a quantity: weights, KV cache at full context and concurrency, runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reserved_memory: Option<String>,

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, PlacementSpec, ServingSpec};
+use super::{ModelSpec, ServingSpec};
 
 /// One template of a ModelDeployment with every default resolved, kept for history and undo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -53,7 +53,7 @@ use super::{ModelSpec, PlacementSpec, ServingSpec};
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)").message("a ModelRevision is immutable; change the ModelDeployment instead"))]
+#[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a ModelRevision is immutable; change the ModelDeployment instead"))]
 pub(crate) struct ModelRevisionSpec {
     /// Counts up with every changed template of the deployment; an undo gives an old template a new number.
     #[schemars(range(min = 1))]
@@ -62,7 +62,4 @@ pub(crate) struct ModelRevisionSpec {
     pub(crate) model: ModelSpec,
     /// How it is offered to clients.
     pub(crate) serving: ServingSpec,
-    /// Which nodes may serve it.
-    #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
-    pub(crate) placement: PlacementSpec,
 }

@@ -6,9 +6,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::api::v1alpha1::{
-    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelSource, ModelSpec, PlacementSpec, ServingSpec,
-};
+use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelSource, ModelSpec, ServingSpec};
 use crate::scheduler::Fleet;
 
 /// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
@@ -17,13 +15,12 @@ const HASH_CHARS: usize = 9;
 /// Names in one message.
 const MAX_NAMED: usize = 8;
 
-/// What a change of which starts a rollout: the deployment's model, serving and placement.
+/// What a change of which starts a rollout: the deployment's model and serving.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Template {
     pub(super) model: ModelSpec,
     pub(super) serving: ServingSpec,
-    pub(super) placement: PlacementSpec,
 }
 
 impl Template {
@@ -34,7 +31,6 @@ impl Template {
         Self {
             model: deployment.spec.model.clone(),
             serving,
-            placement: deployment.spec.placement.clone(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::admission::{Admission, Template, admit};
 use super::conditions::{View, events};
@@ -18,9 +18,8 @@ use crate::api::meta::{
 };
 use crate::api::v1alpha1::{
     ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, ModelRevisionSpec,
-    ObjectivesSpec,
 };
-use crate::client::EventType;
+use crate::client::{EventType, merge_diff};
 use crate::clock::since;
 use crate::scheduler::Fleet;
 
@@ -88,13 +87,20 @@ impl<'a> DeploymentPlan<'a> {
             .copied()
             .partition(|replica| refusal(replica).is_some());
         let current_name = current.as_ref().map(|current| current.name.as_str());
-        let is_updated = |replica: &ModelReplica| current_name.is_some_and(|name| is_of(replica, name));
+        let is_updated = |replica: &ModelReplica| {
+            current_name.is_some_and(|name| is_of(replica, name)) && !observed.is_misplaced(replica)
+        };
         let ending_old = observed
             .replicas
             .iter()
             .filter(|replica| is_ending(replica) && !is_updated(replica))
             .count();
-        let scaling = scale(&deployment.spec, current_name, &active, ending_old);
+        let scaling = scale(
+            &deployment.spec,
+            current_name.map(|_| is_updated),
+            &active,
+            ending_old,
+        );
         let mut delete = scaling.delete;
         delete.extend(
             observed
@@ -113,7 +119,7 @@ impl<'a> DeploymentPlan<'a> {
             .filter(stays)
             .copied()
             .partition(|replica| is_updated(replica));
-        let amend = amendments(deployment, updated.iter().chain(&old).copied());
+        let amend = observed.amendments(updated.iter().chain(&old).copied());
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
         let view = View {
             deployment,
@@ -197,7 +203,6 @@ impl<'a> Observed<'a> {
                         context_tokens: *context_tokens,
                         ..template.serving.clone()
                     },
-                    placement: template.placement.clone(),
                 };
                 let current = Current {
                     name: format!("{}-{hash}", self.deployment.name_any()),
@@ -213,6 +218,48 @@ impl<'a> Observed<'a> {
                 (RevisionStep::Keep, latest.map(existing), false)
             }
         }
+    }
+
+    /// Whether the placement was changed so that the replica may not stay where it is. A node whose labels were
+    /// changed keeps its replicas, as in Kubernetes.
+    fn is_misplaced(&self, replica: &ModelReplica) -> bool {
+        let placement = &self.deployment.spec.placement;
+        let node = replica.spec.node_name.as_deref();
+        replica.spec.placement != *placement
+            && node
+                .and_then(|name| self.fleet.node(name))
+                .is_some_and(|node| !node.is_selected(placement))
+    }
+
+    /// Objectives, placement, priority and the override of admission are no part of the template: replicas that run
+    /// follow them. One that may not stay where it is keeps its placement, by which it is known.
+    fn amendments(&self, replicas: impl Iterator<Item = &'a ModelReplica>) -> Vec<(&'a ModelReplica, Value)> {
+        let deployment = self.deployment;
+        let value =
+            |spec: &ModelReplicaSpec| serde_json::to_value(spec).expect("a spec has only string keys");
+        replicas
+            .filter_map(|replica| {
+                let mut wanted = ModelReplicaSpec {
+                    objectives: deployment.spec.objectives.clone(),
+                    priority: deployment.spec.priority,
+                    ..replica.spec.clone()
+                };
+                if !self.is_misplaced(replica) {
+                    wanted.placement = deployment.spec.placement.clone();
+                }
+                let mut patch = Map::new();
+                if let Some(change) = merge_diff(&value(&replica.spec), &value(&wanted)) {
+                    patch.insert("spec".to_owned(), change);
+                }
+                let annotation = admission_annotation(deployment);
+                if admission_annotation(replica) != annotation {
+                    // In a merge patch null removes.
+                    let annotations = json!({ "annotations": { ADMISSION_ANNOTATION: annotation } });
+                    patch.insert("metadata".to_owned(), annotations);
+                }
+                (!patch.is_empty()).then_some((replica, Value::Object(patch)))
+            })
+            .collect()
     }
 
     /// Refused replicas that have served their purpose, to keep the scheduler off their node for a while.
@@ -288,7 +335,8 @@ impl Current<'_> {
             model: self.spec.model.clone(),
             serving: self.spec.serving.clone(),
             objectives: deployment.spec.objectives.clone(),
-            placement: self.spec.placement.clone(),
+            placement: deployment.spec.placement.clone(),
+            priority: deployment.spec.priority,
             node_name: None,
         };
         let mut replica = ModelReplica::new("", spec);
@@ -309,36 +357,6 @@ impl Current<'_> {
 
 fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
     object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
-}
-
-/// Objectives and the override of admission are no part of the template: replicas that run follow them.
-fn amendments<'a>(
-    deployment: &ModelDeployment,
-    replicas: impl Iterator<Item = &'a ModelReplica>,
-) -> Vec<(&'a ModelReplica, Value)> {
-    let differs = |replica: &&ModelReplica| {
-        replica.spec.objectives != deployment.spec.objectives
-            || admission_annotation(*replica) != admission_annotation(deployment)
-    };
-    let ObjectivesSpec {
-        decode_tokens_per_second,
-        time_to_first_token,
-    } = &deployment.spec.objectives;
-    let first_token = time_to_first_token
-        .as_ref()
-        .map(|objective| json!({ "max": objective.max, "atPromptTokens": objective.at_prompt_tokens }));
-    // In a merge patch null removes.
-    let patch = json!({
-        "metadata": { "annotations": { ADMISSION_ANNOTATION: admission_annotation(deployment) } },
-        "spec": { "objectives": {
-            "decodeTokensPerSecond": decode_tokens_per_second,
-            "timeToFirstToken": first_token,
-        } },
-    });
-    replicas
-        .filter(differs)
-        .map(|replica| (replica, patch.clone()))
-        .collect()
 }
 
 /// Short, as a column of `kubectl get` should be.

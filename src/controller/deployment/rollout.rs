@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use kube::ResourceExt;
 
-use super::replica::{is_of, is_ready};
+use super::replica::is_ready;
 use crate::api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
 /// Replicas created in one pass; the next pass goes on.
@@ -66,10 +66,11 @@ impl Bounds {
     }
 }
 
+/// `is_new` tells what is of the current revision and may stay where it is; `None` where there is nothing to roll out to.
 /// `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
 pub(super) fn scale<'a>(
     spec: &ModelDeploymentSpec,
-    current: Option<&str>,
+    is_new: Option<impl Fn(&ModelReplica) -> bool>,
     active: &[&'a ModelReplica],
     ending_old: usize,
 ) -> Scaling<'a> {
@@ -77,8 +78,8 @@ pub(super) fn scale<'a>(
     let (new, old): (Vec<_>, Vec<_>) = active
         .iter()
         .copied()
-        .partition(|replica| current.is_some_and(|revision| is_of(replica, revision)));
-    let mut scaling = match current {
+        .partition(|replica| is_new.as_ref().is_some_and(|is_new| is_new(replica)));
+    let mut scaling = match &is_new {
         // There is nothing to roll out to, so what runs stays.
         None => just_scale(bounds, old),
         Some(_) if spec.paused => pause(bounds, new, old),
@@ -87,7 +88,7 @@ pub(super) fn scale<'a>(
             StrategyType::Recreate => recreate(bounds, new, old, ending_old),
         },
     };
-    if current.is_none() {
+    if is_new.is_none() {
         scaling.create = 0;
     }
     scaling.create = scaling.create.min(MAX_CREATED_AT_ONCE);

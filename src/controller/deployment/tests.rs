@@ -290,6 +290,40 @@ fn a_promise_changes_without_a_restart() {
 }
 
 #[test]
+fn a_placement_that_the_node_satisfies_restarts_nothing() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.run("r1");
+    scene.step();
+    for change in [
+        json!({ "placement": { "tolerations": [{ "key": "lid", "operator": "Exists" }] } }),
+        json!({ "placement": { "strategy": "BinPack", "spread": { "topologyKey": "zone" } } }),
+        json!({ "priority": 7 }),
+        json!({ "placement": null }),
+    ] {
+        scene.change(change);
+        assert_eq!(scene.step(), "~r1");
+        let replica = &scene.replicas[0].spec;
+        let deployment = &scene.deployment.spec;
+        assert_eq!(
+            (&replica.placement, replica.priority),
+            (&deployment.placement, deployment.priority)
+        );
+        assert_eq!(scene.step(), "");
+    }
+    // The node `mini` has no labels.
+    scene.change(json!({ "placement": { "nodeSelector": { "zone": "x" } } }));
+    assert_eq!(scene.step(), "-r1(outdated) +1");
+    scene.finish();
+    assert_eq!(scene.replicas[0].spec.placement, scene.deployment.spec.placement);
+    assert_eq!(scene.step(), "");
+    // One without a node just follows.
+    scene.change(json!({ "placement": { "nodeSelector": { "zone": "y" } } }));
+    assert_eq!(scene.step(), "~r2");
+    assert_eq!(scene.step(), "");
+}
+
+#[test]
 fn a_deployment_gets_a_revision_with_its_defaults_and_its_replicas() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     assert_eq!(scene.step(), "revision 1 +2");
