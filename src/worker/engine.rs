@@ -20,7 +20,9 @@ use super::kv_budget::{KvBudget, NoRoom};
 use super::kv_memory::KvMemory;
 use super::metrics::{Outcome, StepPart, WorkerMetrics};
 use super::models::Decoder;
-use super::prefix_cache::{BlockFiles, Disk, Keep, OpenFilesError, PrefixCache, PrefixFiles, fingerprint};
+use super::prefix_cache::{
+    BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, PrefixFiles, fingerprint,
+};
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
 use super::sequence::{Job, Prefilled, Queued, Sequence, StepError, token_row};
@@ -314,7 +316,8 @@ impl EngineThread {
         }
         prompter.limit_context(longest);
         let most = budget.request_bytes(prompter.context_tokens()) * self.config.max_concurrency as u64;
-        let mut prefixes = PrefixCache::new(self.config.prefix_cache_memory.unwrap_or(Bytes(most)));
+        let capacity = self.config.prefix_cache_memory.unwrap_or(Bytes(most));
+        let mut prefixes = PrefixCache::new(capacity, Cuts::of(&model.shape.config));
         if let Some(files) = &self.config.prefix_files {
             let (model, disk) = self
                 .open_files(&files.dir, backend)
@@ -541,17 +544,23 @@ impl EngineThread {
             if let Some(prefix) = kv.prefix(&sequence) {
                 sequence.begin_with(prefix);
             }
+            let stops = kv.stops(&sequence);
+            sequence.stop_at(stops);
             self.config
                 .metrics
                 .prefix(sequence.prompt_tokens(), sequence.cached_tokens());
         }
         let before = sequence.prefilled();
-        let outcome = sequence.prefill(model, tokens);
+        let outcome = sequence.prefill(model, sequence.until_stop(tokens));
         let took = self.config.clock.instant() - begin;
         let kept = match outcome {
             Ok(Prefilled::Partly) => {
                 self.pace.saw_chunk(sequence.prefilled() - before, took);
-                Keep::WholeBlocks
+                if sequence.is_at_stop() {
+                    Keep::Stop
+                } else {
+                    Keep::WholeBlocks
+                }
             }
             Ok(Prefilled::Chose(first)) => {
                 self.batch.join(id, first);

@@ -41,6 +41,7 @@ impl KvMemory {
             reserved: active.iter().map(|sequence| sequence.as_running().bytes).sum(),
             prefixes: self.prefixes.bytes().0,
             prefix_files: self.prefixes.file_bytes().0,
+            prefix_files_failed: self.prefixes.files_failed(),
             limit: self.budget.bytes().0,
         }
     }
@@ -112,8 +113,15 @@ impl KvMemory {
 
     /// The beginning of a prompt, where it is kept.
     pub(crate) fn prefix(&mut self, sequence: &Sequence) -> Option<Prefix> {
-        let found = self.prefixes.find(sequence.cache_salt(), sequence.prompt());
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let found = self.prefixes.find(salt, prompt, sequence.cache());
         self.sound(found).flatten()
+    }
+
+    /// Where reading the prompt has to pause, after so many tokens, for a snapshot to be kept.
+    pub(crate) fn stops(&self, sequence: &Sequence) -> Vec<usize> {
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        self.prefixes.stops(salt, prompt, sequence.prefilled())
     }
 
     /// Keeps what has been computed of a sequence, which is not one of the `others`.

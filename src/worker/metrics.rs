@@ -81,6 +81,8 @@ pub(crate) struct KvUse {
     pub(crate) prefixes: u64,
     /// Kept on disk, which is no memory.
     pub(crate) prefix_files: u64,
+    /// They cannot be read and written any more.
+    pub(crate) prefix_files_failed: bool,
     /// The most there may be.
     pub(crate) limit: u64,
 }
@@ -97,6 +99,7 @@ pub(crate) struct WorkerMetrics {
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
     prefix_files: IntGauge,
+    prefix_files_failed: IntGauge,
     running: IntGauge,
     queued: IntGauge,
     time_to_first_token: Histogram,
@@ -186,6 +189,10 @@ impl WorkerMetrics {
                 "rooflet_worker_prefix_cache_disk_bytes",
                 "Files of the prefix cache.",
             )?,
+            prefix_files_failed: gauge(
+                "rooflet_worker_prefix_cache_disk_failed",
+                "1 when the thread for the files of the prefix cache has failed, and prefixes are kept in memory only.",
+            )?,
             running: gauge("rooflet_worker_running_requests", "Completions being computed.")?,
             queued: gauge(
                 "rooflet_worker_queued_requests",
@@ -252,6 +259,7 @@ impl WorkerMetrics {
         self.running.set(count(running));
         self.queued.set(count(queued));
         self.prefix_files.set(count(kv.prefix_files));
+        self.prefix_files_failed.set(i64::from(kv.prefix_files_failed));
         self.vllm.show(count(running), count(queued), kv);
         for (kind, bytes) in [
             ("held", kv.held),

@@ -82,6 +82,8 @@ pub(crate) struct Sequence {
     prefilled: usize,
     /// Those of them that were there already.
     cached: usize,
+    /// Tokens of the prompt after which what was computed is kept, in ascending order.
+    stops: Vec<usize>,
     /// What is gathered of the prompt beside.
     reading: Option<Reading>,
     loading: Loading,
@@ -140,6 +142,7 @@ impl Sequence {
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
+            stops: Vec::new(),
             reading: Reading::new(&queued.job.request),
             loading: Loading::NotYet,
             adjustment: None,
@@ -285,6 +288,21 @@ impl Sequence {
         self.cache = cache;
         self.prefilled = tokens;
         self.cached = tokens;
+    }
+
+    pub(crate) fn stop_at(&mut self, stops: Vec<usize>) {
+        self.stops = stops;
+    }
+
+    /// Of the next `tokens` of the prompt, those up to its next stop.
+    pub(crate) fn until_stop(&self, tokens: usize) -> usize {
+        let ahead = self.stops.iter().find(|stop| **stop > self.prefilled);
+        ahead.map_or(tokens, |stop| tokens.min(stop - self.prefilled))
+    }
+
+    /// What has been computed is to be kept now.
+    pub(crate) fn is_at_stop(&self) -> bool {
+        self.stops.contains(&self.prefilled)
     }
 
     pub(crate) fn cache(&self) -> &KvCache {

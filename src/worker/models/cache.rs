@@ -9,7 +9,7 @@ use std::ops::Range;
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
-use mlx_rs::ops::{concatenate, zeros_dtype};
+use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 
 use crate::mlx::put_tokens;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
@@ -33,26 +33,25 @@ pub(crate) enum LayerRows<'a> {
     },
 }
 
-/// A copy of some tokens' keys and values in all layers.
-#[derive(Debug)]
+/// A copy of what a cache holds of some tokens.
+#[derive(Debug, Clone)]
 pub(crate) struct KvBlock {
-    layers: Vec<(Array, Array)>,
+    /// Keys and values of these tokens in each layer that keeps all tokens.
+    pub(crate) layers: Vec<(Array, Array)>,
+    /// What each other layer holds after the last of these tokens: keys and values of its window, or its state. A
+    /// sequence can begin at that token where this is there, or where there are no such layers.
+    pub(crate) snapshot: Option<Vec<(Array, Array)>>,
 }
 
 impl KvBlock {
-    /// Keys and values of each layer.
-    pub(crate) fn new(layers: Vec<(Array, Array)>) -> Self {
-        Self { layers }
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = |(keys, values): &(Array, Array)| (keys.nbytes() + values.nbytes()) as u64;
-        self.layers.iter().map(bytes).sum()
+        self.arrays().map(|array| array.nbytes() as u64).sum()
     }
 
-    /// Keys and values of each layer in turn.
+    /// Those of the layers that keep all tokens, then those of the snapshot.
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(|(keys, values)| [keys, values])
+        let pairs = self.layers.iter().chain(self.snapshot.iter().flatten());
+        pairs.flat_map(|(keys, values)| [keys, values])
     }
 }
 
@@ -72,42 +71,46 @@ impl KvCache {
         }
     }
 
-    /// Whether blocks can be made of it: every layer keeps all tokens.
-    pub(crate) fn keeps_all(&self) -> bool {
-        self.layers
-            .iter()
-            .all(|layer| layer.window.is_none() && layer.recurrent.is_none())
+    /// What this, being empty, holds after the first tokens of each block, in order, with room for `capacity` tokens. Of
+    /// the last block, all tokens count where not all layers keep everything. Lazy.
+    pub(crate) fn begun(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
+        let offset = length(blocks.iter().map(|(_, tokens)| tokens).sum());
+        let (mut full, mut others) = (0, 0);
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            layers.push(if layer.keeps_all() {
+                full += 1;
+                LayerCache::full_with(blocks, full - 1, capacity)?
+            } else {
+                others += 1;
+                let snapshot = blocks.last().and_then(|(block, _)| block.snapshot.as_ref());
+                let held = snapshot.and_then(|layers| layers.get(others - 1));
+                let held = held.ok_or_else(|| Exception::custom("a block without a snapshot"))?;
+                layer.resumed(offset, held)?
+            });
+        }
+        Ok(Self { layers, offset })
     }
 
-    /// What the first tokens of each block, in order, have left, with room for `capacity` tokens. Lazy.
-    pub(crate) fn from_blocks(blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
-        let layers = blocks.first().map_or(0, |(block, _)| block.layers.len());
-        let layer = |layer: usize| {
-            let parts = blocks
-                .iter()
-                .map(|(block, tokens)| (&block.layers[layer], *tokens));
-            let (keys, values): (Vec<_>, Vec<_>) = parts
-                .map(|((keys, values), tokens)| ((keys, tokens), (values, tokens)))
-                .unzip();
-            Ok(LayerCache {
-                buffers: Some((joined(&keys, capacity)?, joined(&values, capacity)?)),
-                ..LayerCache::full()
-            })
-        };
-        Ok(Self {
-            layers: (0..layers).map(layer).collect::<Result<_>>()?,
-            offset: blocks.iter().map(|(_, tokens)| length(*tokens)).sum(),
-        })
-    }
-
-    /// A copy of these tokens' keys and values, which stays what it is when this goes on. Lazy.
-    pub(crate) fn block(&self, tokens: &Range<usize>) -> Result<KvBlock> {
+    /// A copy of these tokens' keys and values, which stays what it is when this goes on, and of what the layers that do
+    /// not keep all tokens hold now, if `snapshot`. Lazy.
+    pub(crate) fn block(&self, tokens: &Range<usize>, snapshot: bool) -> Result<KvBlock> {
         let (start, end) = (length(tokens.start), length(tokens.end));
-        let buffers = self.layers.iter().filter_map(|layer| layer.buffers.as_ref());
+        let full = self.layers.iter().filter(|layer| layer.keeps_all());
         let layer =
             |(keys, values): &(Array, Array)| Ok((copied(keys, start, end)?, copied(values, start, end)?));
+        let others = self.layers.iter().filter(|layer| !layer.keeps_all());
+        let others = others.map(|layer| layer.snapshot(self.offset));
         Ok(KvBlock {
-            layers: buffers.map(layer).collect::<Result<_>>()?,
+            layers: full
+                .filter_map(|layer| layer.buffers.as_ref())
+                .map(layer)
+                .collect::<Result<_>>()?,
+            snapshot: if snapshot {
+                Some(others.collect::<Result<_>>()?)
+            } else {
+                None
+            },
         })
     }
 
@@ -184,6 +187,67 @@ impl LayerCache {
         }
     }
 
+    fn keeps_all(&self) -> bool {
+        self.window.is_none() && self.recurrent.is_none()
+    }
+
+    /// Of the `layer`th of those that keep all tokens.
+    fn full_with(blocks: &[(&KvBlock, usize)], layer: usize, capacity: usize) -> Result<Self> {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (block, tokens) in blocks {
+            let pair = block.layers.get(layer);
+            let (key, value) = pair.ok_or_else(|| Exception::custom("a block of too few layers"))?;
+            keys.push((key, *tokens));
+            values.push((value, *tokens));
+        }
+        Ok(Self {
+            buffers: Some((joined(&keys, capacity)?, joined(&values, capacity)?)),
+            ..Self::full()
+        })
+    }
+
+    /// What a layer that does not keep all tokens holds after `offset` of them.
+    fn snapshot(&self, offset: i32) -> Result<(Array, Array)> {
+        if let Some(recurrent) = &self.recurrent {
+            let State { convolution, memory } = recurrent.at(offset)?;
+            return Ok((duplicate(&convolution)?, duplicate(&memory)?));
+        }
+        match self.last(offset, self.reached(offset))? {
+            (Some(keys), Some(values)) => Ok((duplicate(&keys)?, duplicate(&values)?)),
+            (None, _) | (_, None) => Err(Exception::custom("a window of one token")),
+        }
+    }
+
+    /// The same layer with what [`snapshot`](Self::snapshot) gave after `offset` tokens.
+    fn resumed(&self, offset: i32, (one, other): &(Array, Array)) -> Result<Self> {
+        if self.recurrent.is_some() {
+            let state = State {
+                convolution: one.clone(),
+                memory: other.clone(),
+            };
+            return Ok(Self {
+                recurrent: Some(RecurrentCache::resumed(offset, state)),
+                ..Self::full()
+            });
+        }
+        let held = self.reached(offset);
+        if one.dim(2) != held || other.dim(2) != held {
+            return Err(Exception::custom("a snapshot of another window"));
+        }
+        let store = |held: &Array| put_tokens(empty(held, held.dim(2) + 1)?, held, 0);
+        Ok(Self {
+            window: self.window,
+            first: offset - held,
+            buffers: Some((store(one)?, store(other)?)),
+            recurrent: None,
+        })
+    }
+
+    /// Before a token at `offset`, so many are in its window.
+    fn reached(&self, offset: i32) -> i32 {
+        self.window.map_or(offset, |window| (window - 1).min(offset))
+    }
+
     /// The state of a layer that keeps one.
     pub(crate) fn recurrent(&mut self) -> Result<&mut RecurrentCache> {
         self.recurrent
@@ -210,8 +274,7 @@ impl LayerCache {
             return self.append(offset, keys, values);
         };
         let new = keys.dim(2);
-        // Before the first new token, so many are in its window.
-        let reached = (window - 1).min(offset);
+        let reached = self.reached(offset);
         if new == 1 {
             self.make_room(offset, reached, keys)?;
             let (keys, values) = self.append(offset, keys, values)?;
@@ -348,6 +411,15 @@ fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
         return part.contiguous();
     }
     // A part of one head is contiguous as it is: the same memory, which it would keep from being freed.
-    let zeros = zeros_dtype(part.shape(), part.dtype())?;
-    put_tokens(zeros, &part, 0)
+    duplicate(&part)
+}
+
+/// The same in memory of its own: a part of something larger would hold on to all of it.
+fn duplicate(array: &Array) -> Result<Array> {
+    let Some(axis) = array.shape().iter().position(|size| *size > 1) else {
+        return Ok(array.clone());
+    };
+    let axis = i32::try_from(axis).expect("arrays have few dimensions");
+    // Two parts joined are a copy; of the whole, MLX would make none.
+    concatenate(&split_at_indices(array, &[1], axis)?, axis)
 }

@@ -11,10 +11,9 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 
 use super::key::BlockKey;
-use crate::roofline::model::FloatType;
 
 /// Of the files' layout, the order of tensors and the meaning of keys.
-const FORMAT: &str = "rooflet-prefix-block/1";
+const FORMAT: &str = "rooflet-prefix-block/2";
 
 /// A block's header is a few kilobytes per layer; no real one comes near.
 pub(super) const MAX_HEADER_BYTES: usize = 16 << 20;
@@ -36,13 +35,36 @@ impl BlockName {
     }
 }
 
-/// Keys and values of a block's tokens outside of MLX.
+/// A block outside of MLX: pairs of tensors, as in [`KvBlock`](crate::worker::models::KvBlock).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RawBlock {
-    pub(crate) element: FloatType,
     pub(crate) data: Vec<u8>,
-    /// Shape and place in `data`: keys and values of each layer in turn.
-    pub(crate) tensors: Vec<(Vec<usize>, Range<usize>)>,
+    pub(crate) layers: Vec<[RawTensor; 2]>,
+    pub(crate) snapshot: Option<Vec<[RawTensor; 2]>>,
+}
+
+/// A tensor, and where it is in the data.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RawTensor {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) place: Range<usize>,
+}
+
+impl RawBlock {
+    fn tensors(&self) -> impl Iterator<Item = (String, &RawTensor)> {
+        let layers = named("layers", &self.layers);
+        layers.chain(named("snapshot", self.snapshot.as_deref().unwrap_or_default()))
+    }
+}
+
+/// What there is to know of a file without its tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) name: BlockName,
+    /// It has a snapshot.
+    pub(super) snapshot: bool,
+    crc32: u32,
 }
 
 /// Why a file is not a block that can be used.
@@ -71,21 +93,22 @@ pub(super) fn encode(name: &BlockName, block: &RawBlock) -> Result<Vec<u8>, Bloc
         ("parent".to_owned(), name.parent.to_string()),
         ("depth".to_owned(), name.depth.to_string()),
         ("tokens".to_owned(), tokens.join(" ")),
+        ("snapshot".to_owned(), block.snapshot.is_some().to_string()),
         ("crc32".to_owned(), crc32(block).to_string()),
     ]);
     let broken = |err: safetensors::SafeTensorError| BlockFileError::NotSafetensors(err.to_string());
-    let view = |(index, (shape, place)): (usize, &(Vec<usize>, Range<usize>))| {
-        let data = block.data.get(place.clone()).ok_or(BlockFileError::Tensors)?;
-        let view = TensorView::new(dtype(block.element), shape.clone(), data).map_err(broken)?;
-        Ok((tensor_name(index), view))
+    let view = |(name, tensor): (String, &RawTensor)| {
+        let data = block.data.get(tensor.place.clone());
+        let data = data.ok_or(BlockFileError::Tensors)?;
+        let view = TensorView::new(tensor.dtype, tensor.shape.clone(), data).map_err(broken)?;
+        Ok((name, view))
     };
-    let views = block.tensors.iter().enumerate().map(view);
-    let views: Vec<_> = views.collect::<Result<_, BlockFileError>>()?;
+    let views: Vec<_> = block.tensors().map(view).collect::<Result<_, BlockFileError>>()?;
     safetensors::serialize(views, Some(metadata)).map_err(broken)
 }
 
-/// Which block a file holds, from its JSON header.
-pub(super) fn decode_name(header: &[u8]) -> Result<BlockName, BlockFileError> {
+/// What a file holds, from its JSON header.
+pub(super) fn decode_label(header: &[u8]) -> Result<Label, BlockFileError> {
     #[derive(Deserialize)]
     struct Header {
         #[serde(rename = "__metadata__")]
@@ -93,7 +116,7 @@ pub(super) fn decode_name(header: &[u8]) -> Result<BlockName, BlockFileError> {
     }
     let header: Header =
         serde_json::from_slice(header).map_err(|err| BlockFileError::NotSafetensors(err.to_string()))?;
-    Ok(parse(&header.metadata)?.0)
+    parse(&header.metadata)
 }
 
 /// What a file holds that must be the block `key` of `model`.
@@ -102,60 +125,71 @@ pub(super) fn decode(file: Vec<u8>, model: &str, key: BlockKey) -> Result<RawBlo
     // Checks the bounds of every tensor, too.
     let (header, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
     let none = HashMap::new();
-    let (name, checksum) = parse(metadata.metadata().as_ref().unwrap_or(&none))?;
-    if name.model != model || name.key() != key {
+    let label = parse(metadata.metadata().as_ref().unwrap_or(&none))?;
+    if label.name.model != model || label.name.key() != key {
         return Err(BlockFileError::OtherBlock);
     }
     let data_start = size_of::<u64>() + header;
-    let mut element = None;
-    let mut tensors = Vec::new();
-    while let Some(info) = metadata.info(&tensor_name(tensors.len())) {
-        let float = [FloatType::F32, FloatType::F16, FloatType::BF16]
-            .into_iter()
-            .find(|float| dtype(*float) == info.dtype)
-            .ok_or(BlockFileError::Tensors)?;
-        let &[1, _, tokens, _] = &info.shape[..] else {
-            return Err(BlockFileError::Tensors);
+    let tensor = |name: &str| {
+        metadata.info(name).map(|info| {
+            let (start, end) = info.data_offsets;
+            RawTensor {
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                place: data_start + start..data_start + end,
+            }
+        })
+    };
+    let pairs = |part: &str| {
+        let pair = |index: usize| {
+            Some([
+                tensor(&tensor_name(part, index, 0))?,
+                tensor(&tensor_name(part, index, 1))?,
+            ])
         };
-        if *element.get_or_insert(float) != float || tokens != name.tokens.len() {
-            return Err(BlockFileError::Tensors);
-        }
-        let (start, end) = info.data_offsets;
-        tensors.push((info.shape.clone(), data_start + start..data_start + end));
+        (0..).map_while(pair).collect::<Vec<_>>()
+    };
+    let (layers, snapshot) = (pairs("layers"), pairs("snapshot"));
+    let of_these_tokens = |tensor: &RawTensor| matches!(tensor.shape[..], [1, _, tokens, _] if tokens == label.name.tokens.len());
+    let count = 2 * (layers.len() + snapshot.len());
+    if !layers.iter().flatten().all(of_these_tokens)
+        || count != metadata.tensors().len()
+        || snapshot.is_empty() == label.snapshot
+    {
+        return Err(BlockFileError::Tensors);
     }
     let block = RawBlock {
-        element: element.ok_or(BlockFileError::Tensors)?,
         data: file,
-        tensors,
+        layers,
+        snapshot: label.snapshot.then_some(snapshot),
     };
-    if crc32(&block) != checksum {
+    if crc32(&block) != label.crc32 {
         return Err(BlockFileError::Checksum);
     }
     Ok(block)
 }
 
-fn dtype(element: FloatType) -> Dtype {
-    match element {
-        FloatType::F32 => Dtype::F32,
-        FloatType::F16 => Dtype::F16,
-        FloatType::BF16 => Dtype::BF16,
-    }
+fn named<'a>(part: &'a str, pairs: &'a [[RawTensor; 2]]) -> impl Iterator<Item = (String, &'a RawTensor)> {
+    let pairs = pairs.iter().enumerate();
+    pairs.flat_map(move |(index, pair)| {
+        let tensors = pair.iter().enumerate();
+        tensors.map(move |(half, tensor)| (tensor_name(part, index, half), tensor))
+    })
 }
 
-fn tensor_name(index: usize) -> String {
-    let part = if index.is_multiple_of(2) { "keys" } else { "values" };
-    format!("layers.{}.{part}", index / 2)
+fn tensor_name(part: &str, pair: usize, half: usize) -> String {
+    format!("{part}.{pair}.{half}")
 }
 
 fn crc32(block: &RawBlock) -> u32 {
     let mut hash = crc32fast::Hasher::new();
-    for (_, place) in &block.tensors {
-        hash.update(&block.data[place.clone()]);
+    for (_, tensor) in block.tensors() {
+        hash.update(&block.data[tensor.place.clone()]);
     }
     hash.finalize()
 }
 
-fn parse(metadata: &HashMap<String, String>) -> Result<(BlockName, u32), BlockFileError> {
+fn parse(metadata: &HashMap<String, String>) -> Result<Label, BlockFileError> {
     let text = |name: &'static str| {
         let value = metadata.get(name);
         value.map(String::as_str).ok_or(BlockFileError::Metadata(name))
@@ -176,7 +210,13 @@ fn parse(metadata: &HashMap<String, String>) -> Result<(BlockName, u32), BlockFi
         depth: number("depth")? as usize,
         tokens: tokens.map_err(|_| BlockFileError::Metadata("tokens"))?,
     };
-    Ok((name, number("crc32")?))
+    Ok(Label {
+        name,
+        snapshot: text("snapshot")?
+            .parse()
+            .map_err(|_| BlockFileError::Metadata("snapshot"))?,
+        crc32: number("crc32")?,
+    })
 }
 
 #[cfg(test)]
@@ -194,40 +234,64 @@ mod tests {
         }
     }
 
-    /// Two layers of two heads, three tokens, four elements.
-    fn block(element: FloatType) -> RawBlock {
-        let bytes = 2 * 3 * 4 * element.bytes() as usize;
+    /// Two layers of two heads, three tokens, four elements; and a state of float32 beside.
+    fn block(dtype: Dtype) -> RawBlock {
+        let mut data = Vec::new();
+        let mut tensor = |dtype: Dtype, shape: &[usize]| {
+            let start = data.len();
+            let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+            data.extend((start..start + bytes).map(|index| (index * 37 % 251) as u8));
+            RawTensor {
+                dtype,
+                shape: shape.to_vec(),
+                place: start..start + bytes,
+            }
+        };
+        let mut pair = |dtype, shape: &[usize]| [tensor(dtype, shape), tensor(dtype, shape)];
+        let layers = (0..2).map(|_| pair(dtype, &[1, 2, 3, 4])).collect();
+        let snapshot = Some(vec![pair(Dtype::F32, &[1, 7])]);
         RawBlock {
-            element,
-            data: (0..4 * bytes).map(|index| (index * 37 % 251) as u8).collect(),
-            tensors: (0..4)
-                .map(|index| (vec![1, 2, 3, 4], index * bytes..(index + 1) * bytes))
-                .collect(),
+            data,
+            layers,
+            snapshot,
         }
     }
 
-    fn tensors(block: &RawBlock) -> Vec<(&[usize], &[u8])> {
-        let tensors = block.tensors.iter();
+    fn tensors(block: &RawBlock) -> Vec<(Dtype, &[usize], &[u8])> {
+        let tensors = block.tensors();
         tensors
-            .map(|(shape, place)| (&shape[..], &block.data[place.clone()]))
+            .map(|(_, tensor)| (tensor.dtype, &tensor.shape[..], &block.data[tensor.place.clone()]))
             .collect()
     }
 
     #[test]
     fn a_block_comes_back_as_it_went() {
-        for element in [FloatType::F32, FloatType::F16, FloatType::BF16] {
-            let file = encode(&name(), &block(element)).unwrap();
+        let whole = block(Dtype::BF16);
+        let without = RawBlock {
+            snapshot: None,
+            ..whole.clone()
+        };
+        let bare = RawBlock {
+            layers: Vec::new(),
+            ..without.clone()
+        };
+        for block in [whole, block(Dtype::F32), block(Dtype::U32), without, bare] {
+            let file = encode(&name(), &block).unwrap();
             let header = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
-            assert_eq!(decode_name(&file[8..8 + header]).unwrap(), name());
+            let label = decode_label(&file[8..8 + header]).unwrap();
+            assert_eq!((&label.name, label.snapshot), (&name(), block.snapshot.is_some()));
             let back = decode(file, "m", name().key()).unwrap();
-            assert_eq!(back.element, element);
-            assert_eq!(tensors(&back), tensors(&block(element)));
+            assert_eq!(tensors(&back), tensors(&block));
+            assert_eq!(
+                (back.layers.len(), back.snapshot.is_some()),
+                (block.layers.len(), label.snapshot)
+            );
         }
     }
 
     #[test]
     fn another_block_is_refused() {
-        let file = encode(&name(), &block(FloatType::F16)).unwrap();
+        let file = encode(&name(), &block(Dtype::F16)).unwrap();
         let refused = |model, key| decode(file.clone(), model, key).unwrap_err();
         assert_eq!(refused("other", name().key()), BlockFileError::OtherBlock);
         assert_eq!(refused("m", BlockKey::root("m", "x")), BlockFileError::OtherBlock);
@@ -249,7 +313,7 @@ mod tests {
         /// Whatever is flipped or cut off, the block is refused or whole.
         #[test]
         fn damage_is_seen(at in 0..100_000_usize, bit in 0..8_u32, cut in 0..2000_usize) {
-            let whole = block(FloatType::F32);
+            let whole = block(Dtype::F32);
             let mut file = encode(&name(), &whole).unwrap();
             let at = at % file.len();
             file[at] ^= 1 << bit;

@@ -93,6 +93,7 @@ pub(super) enum WriteBlockError {
 pub(super) struct FoundFile {
     pub(super) name: BlockName,
     pub(super) bytes: u64,
+    pub(super) snapshot: bool,
     pub(super) used: SystemTime,
 }
 
@@ -258,12 +259,14 @@ fn describe(path: &Utf8Path) -> Result<FoundFile, String> {
     }
     let mut header = vec![0; length];
     file.read_exact(&mut header).map_err(|err| err.to_string())?;
-    let name = block_file::decode_name(&header).map_err(|err| err.to_string())?;
+    let label = block_file::decode_label(&header).map_err(|err| err.to_string())?;
+    let (name, snapshot) = (label.name, label.snapshot);
     if path.file_name() != Some(&*format!("{}.{EXTENSION}", name.key())) {
         return Err("it has another block's name".to_owned());
     }
     Ok(FoundFile {
         name,
+        snapshot,
         bytes: metadata.len(),
         used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
     })

@@ -2,17 +2,24 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::time::SystemTime;
+use std::os::unix::fs::MetadataExt;
 
 use camino::Utf8Path;
 use sha2::{Digest, Sha256};
 
 use crate::model_dir::ModelDir;
 
-/// Weights are sampled, not read: hashing tens of gigabytes would delay every start. Together with sizes, headers and
-/// the times of their last change, which a copy of other weights does not share by accident.
+/// Weights are not read as a whole: hashing tens of gigabytes would delay every start. What stands for them are name, size
+/// and header of each file, the times of the last change of its bytes and of its inode, and this many samples.
+///
+/// What that proves: files that were written to, replaced or copied since are taken for others, whatever they hold, since
+/// no program can set the inode's time; at worst, prefixes are computed once more. It does not prove the bytes
+/// themselves: a disk that changes some by itself is not noticed.
 const SAMPLES: u64 = 16;
-const SAMPLE_BYTES: usize = 64 << 10;
+const SAMPLE_BYTES: u64 = 64 << 10;
+
+/// The longest header of a weight file that is hashed as a whole; real ones have a few megabytes at most.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// `engine` names everything else that decides about bits.
 pub(crate) fn fingerprint(model: &ModelDir, engine: &str) -> io::Result<String> {
@@ -34,30 +41,44 @@ pub(crate) fn fingerprint(model: &ModelDir, engine: &str) -> io::Result<String> 
     Ok(hex::encode(hash.finalize()))
 }
 
-/// Size, time of the last change, and parts at equal distances, the first of which is the file's beginning.
 fn samples(path: &Utf8Path) -> io::Result<Vec<Vec<u8>>> {
     let mut file = File::open(path)?;
     let metadata = file.metadata()?;
-    let changed = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH);
-    let changed = changed.map_or(0, |since| since.as_nanos());
-    let mut parts = vec![
-        metadata.len().to_le_bytes().to_vec(),
-        changed.to_le_bytes().to_vec(),
+    let times = [
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        metadata.ctime(),
+        metadata.ctime_nsec(),
     ];
-    for sample in 0..SAMPLES {
-        file.seek(SeekFrom::Start(metadata.len() / SAMPLES * sample))?;
-        let mut part = Vec::with_capacity(SAMPLE_BYTES);
-        (&file).take(SAMPLE_BYTES as u64).read_to_end(&mut part)?;
+    let mut parts = vec![metadata.len().to_le_bytes().to_vec()];
+    parts.extend(times.map(|time| time.to_le_bytes().to_vec()));
+    let mut length = [0; size_of::<u64>()];
+    file.read_exact(&mut length)?;
+    let mut part = |from: u64, length: u64| {
+        file.seek(SeekFrom::Start(from))?;
+        let mut part = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+        (&file).take(length).read_to_end(&mut part)?;
         parts.push(part);
+        Ok::<_, io::Error>(())
+    };
+    part(
+        0,
+        u64::from_le_bytes(length).min(MAX_HEADER_BYTES) + size_of::<u64>() as u64,
+    )?;
+    for sample in 0..SAMPLES {
+        part(metadata.len() / SAMPLES * sample, SAMPLE_BYTES)?;
     }
     Ok(parts)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use camino::Utf8PathBuf;
 
     use super::*;
+    use crate::clock::Clock;
 
     #[test]
     fn it_changes_with_every_file_and_with_the_engine() {
@@ -80,9 +101,20 @@ mod tests {
         fs::write(&weights, &bytes).unwrap();
         File::open(&weights).unwrap().set_modified(time).unwrap();
         seen.push(now());
+        // Nothing but the inode's time becomes another one, as soon as its clock has moved on.
+        let inode_time = || {
+            let metadata = weights.metadata().unwrap();
+            (metadata.ctime(), metadata.ctime_nsec())
+        };
+        let before = inode_time();
+        let deadline = Clock::System.instant() + Duration::from_secs(10);
+        while inode_time() == before && Clock::System.instant() < deadline {
+            File::open(&weights).unwrap().set_modified(time).unwrap();
+        }
+        seen.push(now());
         File::open(&weights)
             .unwrap()
-            .set_modified(time + std::time::Duration::from_nanos(1))
+            .set_modified(time + Duration::from_nanos(1))
             .unwrap();
         seen.push(now());
         for file in ["config.json", "tokenizer.json"] {
@@ -94,6 +126,6 @@ mod tests {
         let count = seen.len();
         seen.sort();
         seen.dedup();
-        assert_eq!((seen.len(), count), (6, 6));
+        assert_eq!((seen.len(), count), (7, 7));
     }
 }

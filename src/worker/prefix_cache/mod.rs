@@ -2,6 +2,9 @@
 //! same tokens. Such a request begins with copies, and is computed from there on; at least its last token is, for its
 //! logits. The result is the same as without.
 //!
+//! Layers that do not keep all tokens are where it is not enough to copy: what they hold is only known where it was
+//! kept, as a snapshot. Such models' prompts are read with stops ([`PrefixCache::stops`]), and found up to one.
+//!
 //! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks ([`tree`]), by the
 //! tokens that lead to them. They use memory that running requests do not hold yet, and give way when those grow. Where
 //! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
@@ -22,18 +25,27 @@ use mlx_rs::transforms;
 
 use self::block_file::{BlockName, RawBlock};
 pub(crate) use self::disk::Disk;
-use self::disk::Report;
+use self::disk::{News, Report};
 use self::files::FoundFile;
 pub(crate) use self::files::{BlockFiles, OpenFilesError};
 pub(crate) use self::fingerprint::fingerprint;
 pub(crate) use self::key::BlockKey;
-use self::tree::{BLOCK_TOKENS, Filed, Missing, Tree};
+pub(crate) use self::tree::Cuts;
+use self::tree::{BLOCK_TOKENS, Filed, Missing, Stored, Tiers, Tree};
 use super::models::{KvBlock, KvCache};
 use crate::units::Bytes;
 
 /// Reusing fewer tokens than this is not worth the copies: the step that computes the rest reads all weights anyway.
 /// vLLM's granularity, too.
 const MIN_TOKENS: usize = 16;
+
+/// Snapshots are at least so far from one another, and from the beginning. Reading fewer tokens again costs little more
+/// than one pass, which reads all weights.
+const SNAPSHOT_SPACING: usize = BLOCK_TOKENS;
+
+/// The longest stretch of a prompt without a snapshot, so that one who parts from it has no more to read again; Ollama's
+/// distance, too. They are large: the state of Qwen3-Next is as large as keys and values of 3000 of its tokens.
+const SNAPSHOT_INTERVAL: usize = 8192;
 
 /// Blocks on their way to the disk. Others stay in memory until there is room, or are not written.
 const MAX_WRITING: usize = 4;
@@ -50,6 +62,7 @@ pub(crate) struct PrefixCache {
     /// Names the model, and what computes with it.
     model: String,
     files: Option<Files>,
+    files_failed: bool,
 }
 
 /// Where blocks are written to.
@@ -78,6 +91,7 @@ struct Writing {
     parent: BlockKey,
     tokens: Vec<u32>,
     bytes: u64,
+    snapshot: bool,
 }
 
 /// What of a sequence is to be kept.
@@ -85,6 +99,8 @@ struct Writing {
 pub(crate) enum Keep {
     /// More of its prompt is to come.
     WholeBlocks,
+    /// It is at one of its stops.
+    Stop,
     /// Its prompt has been read: another request may have the same.
     Prompt,
     /// It is over.
@@ -99,12 +115,13 @@ pub(crate) struct Prefix {
 }
 
 impl PrefixCache {
-    pub(crate) fn new(capacity: Bytes) -> Self {
+    pub(crate) fn new(capacity: Bytes, cuts: Cuts) -> Self {
         Self {
-            tree: Tree::default(),
+            tree: Tree::new(cuts),
             capacity,
             model: String::new(),
             files: None,
+            files_failed: false,
         }
     }
 
@@ -125,6 +142,11 @@ impl PrefixCache {
         self.files.is_some()
     }
 
+    /// There were files until whoever wrote them failed.
+    pub(crate) fn files_failed(&self) -> bool {
+        self.files_failed
+    }
+
     /// In memory.
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes(self.tree.bytes())
@@ -135,16 +157,29 @@ impl PrefixCache {
         Bytes(self.tree.file_bytes())
     }
 
-    /// The longest beginning of `prompt` that is in memory, without its last token. `None` where there is none worth it.
-    pub(crate) fn find(&mut self, salt: &str, prompt: &[u32]) -> Result<Option<Prefix>> {
+    /// The longest beginning of `prompt` that is in memory, without its last token, put into a cache such as `empty`.
+    /// `None` where there is none worth it.
+    pub(crate) fn find(&mut self, salt: &str, prompt: &[u32], empty: &KvCache) -> Result<Option<Prefix>> {
         let root = BlockKey::root(&self.model, salt);
-        let blocks = self.tree.find(root, but_the_last(prompt)).held;
+        let blocks = self.tree.find(root, but_the_last(prompt), Tiers::Memory).held;
         let tokens = blocks.iter().map(|(_, length)| length).sum();
         if tokens < MIN_TOKENS {
             return Ok(None);
         }
-        let cache = KvCache::from_blocks(&blocks, prompt.len())?;
+        let cache = empty.begun(&blocks, prompt.len())?;
         Ok(Some(Prefix { cache, tokens }))
+    }
+
+    /// How many tokens of `prompt`, of which the first `from` are known, are to be in a cache when it is kept, in
+    /// ascending order. Before the last token, so that the same prompt is found whole; where it parts from an earlier
+    /// one, since others may do so, too; and from time to time. None where a cache can be cut anywhere.
+    pub(crate) fn stops(&self, salt: &str, prompt: &[u32], from: usize) -> Vec<usize> {
+        if self.tree.cuts() == Cuts::Anywhere || self.capacity == Bytes::ZERO {
+            return Vec::new();
+        }
+        let root = BlockKey::root(&self.model, salt);
+        let known = self.tree.known(root, prompt) / BLOCK_TOKENS * BLOCK_TOKENS;
+        stops(from, known, prompt.len().saturating_sub(1))
     }
 
     /// Begins to read what is known of `prompt` from files into memory, as far as there is `room` for it beside all that
@@ -154,7 +189,8 @@ impl PrefixCache {
             return BTreeSet::new();
         };
         let root = BlockKey::root(&self.model, salt);
-        let found = self.tree.find(root, but_the_last(prompt));
+        let cuts = self.tree.cuts();
+        let found = self.tree.find(root, but_the_last(prompt), Tiers::Both);
         let mut bytes: u64 = found.held.iter().map(|(block, _)| block.bytes()).sum();
         let limit = room.min(self.capacity).0;
         let fits = |filed: &&Filed| {
@@ -162,7 +198,9 @@ impl PrefixCache {
             bytes <= limit
         };
         let wanted: Vec<&Filed> = found.filed.iter().take_while(fits).collect();
-        if wanted.iter().map(|filed| filed.tokens).sum::<usize>() < MIN_TOKENS {
+        // Without the last one there is no snapshot.
+        let useless = cuts == Cuts::AtSnapshots && wanted.len() < found.filed.len();
+        if useless || wanted.iter().map(|filed| filed.tokens).sum::<usize>() < MIN_TOKENS {
             return BTreeSet::new();
         }
         for filed in &wanted {
@@ -188,20 +226,17 @@ impl PrefixCache {
         keep: Keep,
         room: Bytes,
     ) -> Result<()> {
-        if !cache.keeps_all() {
-            return Ok(());
-        }
-        let computed = usize::try_from(cache.offset()).unwrap_or(0).min(tokens.len());
-        let end = match keep {
-            Keep::WholeBlocks => computed / BLOCK_TOKENS * BLOCK_TOKENS,
-            Keep::Prompt | Keep::Everything if computed < MIN_TOKENS => return Ok(()),
-            Keep::Prompt | Keep::Everything => computed,
-        };
-        let limit = room.min(self.capacity).0;
         let root = BlockKey::root(&self.model, salt);
+        let computed = usize::try_from(cache.offset()).unwrap_or(0).min(tokens.len());
+        let Some(end) = self.end_to_keep(root, &tokens[..computed], keep) else {
+            return Ok(());
+        };
+        let snapshots = self.tree.cuts() == Cuts::AtSnapshots;
+        let limit = room.min(self.capacity).0;
         let mut kept = Vec::new();
         for Missing { parent, range } in self.tree.missing(root, &tokens[..end]) {
-            let block = cache.block(&range)?;
+            let snapshot = snapshots && range.end == end;
+            let block = cache.block(&range, snapshot)?;
             let bytes = block.bytes();
             let Some(others) = limit.checked_sub(bytes) else {
                 break;
@@ -211,7 +246,8 @@ impl PrefixCache {
                 break;
             }
             kept.extend(block.arrays().cloned());
-            let obsolete = self.tree.insert(parent, &tokens[range], bytes, block);
+            let size = Stored { bytes, snapshot };
+            let obsolete = self.tree.insert(parent, &tokens[range], size, block);
             if let Some(files) = &self.files {
                 obsolete.into_iter().for_each(|key| files.disk.remove(key));
             }
@@ -221,16 +257,30 @@ impl PrefixCache {
         transforms::async_eval(&kept)
     }
 
+    /// How many of these tokens, which have been computed, are to be kept.
+    fn end_to_keep(&self, root: BlockKey, tokens: &[u32], keep: Keep) -> Option<usize> {
+        let computed = tokens.len();
+        match (self.tree.cuts(), keep) {
+            (Cuts::Anywhere, Keep::WholeBlocks | Keep::Stop) => Some(computed / BLOCK_TOKENS * BLOCK_TOKENS),
+            (Cuts::Anywhere, Keep::Prompt | Keep::Everything) => (computed >= MIN_TOKENS).then_some(computed),
+            (Cuts::AtSnapshots, Keep::WholeBlocks | Keep::Prompt) => None,
+            (Cuts::AtSnapshots, Keep::Stop | Keep::Everything) => {
+                let last = self.tree.last_snapshot(root, tokens);
+                (computed >= last + SNAPSHOT_SPACING).then_some(computed)
+            }
+        }
+    }
+
     /// Notes what of a text is to be written: whole blocks, and in the end what follows them. A text that is shorter
     /// than a block is not worth a file.
     fn save_later(&mut self, root: BlockKey, tokens: &[u32], keep: Keep) {
         let Some(files) = &mut self.files else { return };
-        let whole = match keep {
-            Keep::WholeBlocks | Keep::Prompt => tokens.len() / BLOCK_TOKENS,
-            Keep::Everything if tokens.len() < BLOCK_TOKENS => 0,
-            Keep::Everything => usize::MAX,
+        let count = match (self.tree.cuts(), keep) {
+            (Cuts::Anywhere, Keep::WholeBlocks | Keep::Stop | Keep::Prompt) => tokens.len() / BLOCK_TOKENS,
+            (Cuts::Anywhere | Cuts::AtSnapshots, _) if tokens.len() < BLOCK_TOKENS => 0,
+            (Cuts::Anywhere, Keep::Everything) | (Cuts::AtSnapshots, _) => usize::MAX,
         };
-        for (key, _) in self.tree.path(root, tokens).into_iter().take(whole) {
+        for key in self.tree.holders(root, tokens).into_iter().take(count) {
             let known = self.tree.has_file(key) || files.writing.contains_key(&key);
             if !known && files.unsaved.len() < MAX_UNSAVED && !files.unsaved.contains(&key) {
                 files.unsaved.push_back(key);
@@ -252,16 +302,18 @@ impl PrefixCache {
     /// Takes note of what the disk has done, and hands it one more block. While others wait, at most one block that was
     /// read is taken over. `room` is what all requests leave.
     pub(crate) fn tend(&mut self, room: Bytes, others_wait: bool) -> Result<()> {
-        while let Some(report) = self.files.as_ref().and_then(|files| files.disk.report()) {
-            match report {
-                Report::Found(files) => self.know(files),
-                Report::Read(key, block) => {
+        while let Some(files) = &self.files {
+            match files.disk.news() {
+                News::None => break,
+                News::Failed => self.do_without_files(),
+                News::Report(Report::Found(files)) => self.know(files),
+                News::Report(Report::Read(key, block)) => {
                     self.take_over(key, block, room)?;
                     if others_wait {
                         break;
                     }
                 }
-                Report::Written(key, bytes) => self.note_written(key, bytes),
+                News::Report(Report::Written(key, bytes)) => self.note_written(key, bytes),
             }
         }
         self.save_one()
@@ -283,11 +335,26 @@ impl PrefixCache {
         Ok(())
     }
 
+    /// Who reads and writes them is gone: nobody may wait for it, and nothing is known of files any more.
+    fn do_without_files(&mut self) {
+        tracing::error!("the thread for prefix files failed: prefixes are kept in memory only from now on");
+        self.files = None;
+        self.files_failed = true;
+        self.tree.shrink_files(0);
+    }
+
     fn know(&mut self, mut found: Vec<FoundFile>) {
         let used = found.iter().map(|file| file.name.key()).collect::<Vec<_>>();
         found.sort_by_key(|file| file.name.depth);
-        for FoundFile { name, bytes, .. } in found {
-            self.tree.add_file(name.parent, &name.tokens, bytes);
+        for FoundFile {
+            name,
+            bytes,
+            snapshot,
+            ..
+        } in found
+        {
+            let size = Stored { bytes, snapshot };
+            self.tree.add_file(name.parent, &name.tokens, size);
         }
         for key in used {
             self.tree.touch_path(key);
@@ -311,7 +378,8 @@ impl PrefixCache {
             self.tree.shrink(others, false);
             if self.tree.bytes() <= others {
                 transforms::async_eval(block.arrays())?;
-                self.tree.hold(key, bytes, block);
+                let snapshot = block.snapshot.is_some();
+                self.tree.hold(key, Stored { bytes, snapshot }, block);
             }
         }
         Ok(())
@@ -320,7 +388,9 @@ impl PrefixCache {
     fn note_written(&mut self, key: BlockKey, bytes: Option<u64>) {
         let Some(files) = &mut self.files else { return };
         if let (Some(written), Some(bytes)) = (files.writing.remove(&key), bytes) {
-            self.tree.add_file(written.parent, &written.tokens, bytes);
+            let snapshot = written.snapshot;
+            self.tree
+                .add_file(written.parent, &written.tokens, Stored { bytes, snapshot });
             self.limit_files();
         }
     }
@@ -349,11 +419,13 @@ impl PrefixCache {
                 depth: block.depth,
                 tokens: block.tokens.to_vec(),
             };
+            let snapshot = block.snapshot;
             let bytes = raw::to_bytes(block.held)?;
             let writing = Writing {
                 parent: name.parent,
                 tokens: name.tokens.clone(),
                 bytes: bytes.data.len() as u64,
+                snapshot,
             };
             files.writing.insert(key, writing);
             files.disk.write(name, bytes);
@@ -362,6 +434,20 @@ impl PrefixCache {
         }
         Ok(())
     }
+}
+
+/// See [`PrefixCache::stops`]; `last` is the last that may be one.
+fn stops(from: usize, known: usize, last: usize) -> Vec<usize> {
+    let regular = (from / SNAPSHOT_INTERVAL + 1..).map(|at| at * SNAPSHOT_INTERVAL);
+    let mut wanted: Vec<usize> = regular.take_while(|at| *at < last).chain([known, last]).collect();
+    wanted.sort_unstable();
+    let mut stops: Vec<usize> = Vec::new();
+    for at in wanted.into_iter().filter(|at| *at <= last) {
+        if at >= stops.last().copied().unwrap_or(from) + SNAPSHOT_SPACING {
+            stops.push(at);
+        }
+    }
+    stops
 }
 
 /// The last token is computed in any case.

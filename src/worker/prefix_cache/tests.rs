@@ -1,8 +1,11 @@
-use camino::Utf8PathBuf;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::argmax_axis;
 
 use super::*;
+use crate::clock::Clock;
 use crate::mlx;
 use crate::mlx::device::Backend;
 use crate::mlx::load::Weights;
@@ -13,8 +16,8 @@ use crate::worker::sequence::token_row;
 
 const ROOMY: Bytes = Bytes::gib(1);
 
-/// Every model there is a fixture of, but for those that do not keep all tokens.
-fn models() -> Vec<(String, Decoder)> {
+/// Every model there is a fixture of, and where its texts can be cut.
+fn models() -> Vec<(String, Decoder, Cuts)> {
     let fixtures = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models");
     let mut paths: Vec<Utf8PathBuf> = fixtures
         .read_dir_utf8()
@@ -26,10 +29,16 @@ fn models() -> Vec<(String, Decoder)> {
     let load = |path: &Utf8PathBuf| {
         let dir = ModelDir::inspect(path).unwrap();
         let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
-        Decoder::load(&dir.shape, &mut weights).unwrap()
+        let model = Decoder::load(&dir.shape, &mut weights).unwrap();
+        (path.to_string(), model, Cuts::of(&dir.shape.config))
     };
-    let all = paths.iter().map(|path| (path.to_string(), load(path)));
-    all.filter(|(_, model)| model.new_cache().keeps_all()).collect()
+    paths.iter().map(load).collect()
+}
+
+/// One that keeps all tokens.
+fn model() -> Decoder {
+    let mut all = models().into_iter();
+    all.find(|(_, _, cuts)| *cuts == Cuts::Anywhere).unwrap().1
 }
 
 fn text(tokens: u32) -> Vec<u32> {
@@ -71,8 +80,11 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
     if Backend::current().unwrap() != Backend::Cpu {
         return;
     }
-    for (name, model) in models() {
-        let mut prefixes = PrefixCache::new(ROOMY);
+    for (name, model, cuts) in models() {
+        if cuts != Cuts::Anywhere {
+            continue;
+        }
+        let mut prefixes = PrefixCache::new(ROOMY, cuts);
         let mut row = model.new_cache();
         let mut tokens = text(530);
         let (said, _) = compute(&model, &mut row, &tokens, 100, 9);
@@ -93,7 +105,10 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
             let mut asked = tokens[..same].to_vec();
             asked.extend((0..more).map(|at| 90 - at % 50));
             let fresh = compute(&model, &mut model.new_cache(), &asked, 2048, 3);
-            let found = prefixes.find("", &asked).unwrap().expect("it is kept");
+            let found = prefixes
+                .find("", &asked, &model.new_cache())
+                .unwrap()
+                .expect("it is kept");
             assert!(
                 found.tokens == same || found.tokens == asked.len() - 1,
                 "{}",
@@ -106,18 +121,110 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
     }
 }
 
+/// As the engine does it: begins with what is known, reads on in chunks with stops, answers, and keeps it. Returns how
+/// much was known, what it said, and the bits of all logits.
+fn serve(
+    model: &Decoder,
+    prefixes: &mut PrefixCache,
+    prompt: &[u32],
+    answer: usize,
+) -> (usize, Vec<u32>, Vec<Vec<u32>>) {
+    let found = prefixes.find("", prompt, &model.new_cache()).unwrap();
+    let (known, mut cache) = found.map_or((0, model.new_cache()), |found| (found.tokens, found.cache));
+    let stops = prefixes.stops("", prompt, known);
+    let mut read = known;
+    while read + 1 < prompt.len() {
+        let stop = stops.iter().copied().find(|stop| *stop > read);
+        let end = stop.unwrap_or(prompt.len() - 1).min(read + 100);
+        model.prefill(&token_row(&prompt[read..end]), &mut cache).unwrap();
+        read = end;
+        let keep = if stops.contains(&read) {
+            Keep::Stop
+        } else {
+            Keep::WholeBlocks
+        };
+        prefixes.keep("", prompt, &cache, keep, ROOMY).unwrap();
+    }
+    let (said, seen) = compute(model, &mut cache, &prompt[read..], 100, answer);
+    let all = [prompt, &said].concat();
+    prefixes.keep("", &all, &cache, Keep::Everything, ROOMY).unwrap();
+    (known, said, seen)
+}
+
+/// Windows and recurrent states: texts are gone on from at their snapshots, and nothing of it shows in a bit.
+#[test]
+fn what_follows_a_snapshot_has_the_bits_of_a_fresh_start() {
+    let _mlx = mlx::exclusive();
+    if Backend::current().unwrap() != Backend::Cpu {
+        return;
+    }
+    let mut tested = 0;
+    for (name, model, cuts) in models() {
+        if cuts == Cuts::Anywhere {
+            continue;
+        }
+        tested += 1;
+        let mut prefixes = PrefixCache::new(ROOMY, cuts);
+        let mut ask = |prompt: &[u32], answer: usize, expected: usize| {
+            let (known, said, seen) = serve(&model, &mut prefixes, prompt, answer);
+            assert_eq!(known, expected, "{name}: {} tokens", prompt.len());
+            let fresh = compute(&model, &mut model.new_cache(), prompt, 2048, answer);
+            assert!(
+                fresh == (said.clone(), seen),
+                "{name}: {} tokens after {known}",
+                prompt.len()
+            );
+            said
+        };
+        let first = text(600);
+        let said = ask(&first, 300, 0);
+        ask(&first, 3, 599);
+        // The answer's last token has been computed, too.
+        let turn = [&first[..], &said, &[5, 6, 7]].concat();
+        ask(&turn, 3, 900);
+        // Others that begin alike: the second leaves a snapshot where it parts from the first.
+        let parting = |token: u32| [&first[..400], &vec![token; 200]].concat();
+        ask(&parting(9), 3, 0);
+        ask(&parting(9), 3, 599);
+        ask(&parting(10), 3, 256);
+        // What is less than a block from a snapshot is read again.
+        ask(&first[..200], 3, 0);
+        ask(&first[..200], 3, 0);
+    }
+    assert!(
+        tested >= 4,
+        "gemma3, gpt_oss, qwen3_next and qwen3_5 at least: {tested}"
+    );
+}
+
+#[test]
+fn stops_are_where_others_may_go_on() {
+    assert_eq!(stops(0, 0, 255), [0; 0]);
+    assert_eq!(stops(0, 0, 256), [256]);
+    assert_eq!(stops(0, 0, 20_000), [8192, 16_384, 20_000]);
+    assert_eq!(stops(9000, 9000, 20_000), [16_384, 20_000]);
+    assert_eq!(stops(0, 1024, 5000), [1024, 5000]);
+    assert_eq!(stops(599, 512, 700), [0; 0], "too near what is known");
+    assert_eq!(stops(0, 512, 600), [512]);
+    assert_eq!(stops(0, 0, 0), [0; 0]);
+}
+
 #[test]
 fn too_little_is_not_reused_and_salts_are_kept_apart() {
     let _mlx = mlx::exclusive();
-    let (_, model) = models().swap_remove(0);
-    let mut prefixes = PrefixCache::new(ROOMY);
+    let model = model();
+    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(60), 60, 0);
     prefixes
         .keep("a", &text(60), &row, Keep::Everything, ROOMY)
         .unwrap();
-    let mut found =
-        |salt: &str, tokens: &[u32]| prefixes.find(salt, tokens).unwrap().map(|prefix| prefix.tokens);
+    let mut found = |salt: &str, tokens: &[u32]| {
+        prefixes
+            .find(salt, tokens, &model.new_cache())
+            .unwrap()
+            .map(|prefix| prefix.tokens)
+    };
     assert_eq!(found("a", &text(17)), Some(16));
     assert_eq!(found("a", &text(16)), None);
     assert_eq!(found("a", &[]), None);
@@ -128,13 +235,13 @@ fn too_little_is_not_reused_and_salts_are_kept_apart() {
 #[test]
 fn no_more_is_kept_than_there_is_room_for() {
     let _mlx = mlx::exclusive();
-    let (_, model) = models().swap_remove(0);
+    let model = model();
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(700), 700, 0);
-    let token = row.block(&(0..1)).unwrap().bytes();
+    let token = row.block(&(0..1), false).unwrap().bytes();
     let room = Bytes(token * 600);
     for (capacity, room) in [(room, ROOMY), (ROOMY, room)] {
-        let mut prefixes = PrefixCache::new(capacity);
+        let mut prefixes = PrefixCache::new(capacity, Cuts::Anywhere);
         prefixes
             .keep("old", &text(300), &row, Keep::Everything, room)
             .unwrap();
@@ -149,9 +256,16 @@ fn no_more_is_kept_than_there_is_room_for() {
         );
         prefixes.give_way(Bytes(token * 300));
         assert_eq!(prefixes.bytes(), Bytes(token * 256));
-        assert_eq!(prefixes.find("new", &text(700)).unwrap().unwrap().tokens, 256);
+        assert_eq!(
+            prefixes
+                .find("new", &text(700), &model.new_cache())
+                .unwrap()
+                .unwrap()
+                .tokens,
+            256
+        );
     }
-    let mut off = PrefixCache::new(Bytes::ZERO);
+    let mut off = PrefixCache::new(Bytes::ZERO, Cuts::Anywhere);
     off.keep("", &text(700), &row, Keep::Everything, ROOMY).unwrap();
     assert_eq!(off.bytes(), Bytes::ZERO);
 }
@@ -159,11 +273,11 @@ fn no_more_is_kept_than_there_is_room_for() {
 #[test]
 fn blocks_become_bytes_and_come_back() {
     let _mlx = mlx::exclusive();
-    let (_, model) = models().swap_remove(0);
+    let model = model();
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(300), 300, 0);
     for tokens in [0..256, 256..300] {
-        let block = row.block(&tokens).unwrap();
+        let block = row.block(&tokens, false).unwrap();
         assert_eq!(raw::to_bytes(&block).unwrap().data.len() as u64, block.bytes());
     }
     for dtype in [
@@ -176,7 +290,10 @@ fn blocks_become_bytes_and_come_back() {
             let array = Array::from_slice(&numbers, &[1, 2, 3, 4]);
             array.as_dtype(dtype).unwrap()
         };
-        let block = KvBlock::new(vec![(array(0), array(24)), (array(48), array(72))]);
+        let block = KvBlock {
+            layers: vec![(array(0), array(24))],
+            snapshot: Some(vec![(array(48), array(72))]),
+        };
         let raw = raw::to_bytes(&block).unwrap();
         assert_eq!(raw.data.len() as u64, block.bytes());
         let back = raw::from_bytes(&raw).unwrap();
@@ -187,4 +304,54 @@ fn blocks_become_bytes_and_come_back() {
             assert!(equal.item_exact::<bool>());
         }
     }
+}
+
+/// It fails while a request waits for what it reads.
+#[test]
+fn when_the_thread_for_files_fails_nobody_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = BlockFiles::open(
+        Utf8Path::from_path(dir.path()).unwrap(),
+        "m".to_owned(),
+        Clock::System,
+    )
+    .unwrap();
+    let name = BlockName {
+        model: "m".to_owned(),
+        parent: BlockKey::root("m", ""),
+        depth: 0,
+        tokens: text(256),
+    };
+    let empty = RawBlock {
+        data: Vec::new(),
+        layers: Vec::new(),
+        snapshot: None,
+    };
+    files.write(name, &empty).unwrap();
+    let (woken_tx, woken) = std::sync::mpsc::channel();
+    let (fail, failing) = std::sync::mpsc::channel::<()>();
+    let failing = std::sync::Mutex::new(Some(failing));
+    let wake = move || {
+        woken_tx.send(()).unwrap();
+        if let Some(failing) = failing.lock().unwrap().take() {
+            failing.recv().unwrap();
+            panic!("on purpose");
+        }
+    };
+    let disk = Disk::spawn(files, wake).unwrap();
+    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere).with_files("m".to_owned(), disk, ROOMY);
+    let wait = || woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    wait();
+    prefixes.tend(ROOMY, false).unwrap();
+    let awaited = prefixes.load("", &text(300), ROOMY);
+    assert!(prefixes.is_loading(&awaited) && prefixes.file_bytes() > Bytes::ZERO);
+    fail.send(()).unwrap();
+    wait();
+    prefixes.tend(ROOMY, false).unwrap();
+    assert!(!prefixes.is_loading(&awaited) && prefixes.files_failed());
+    assert_eq!(
+        (prefixes.has_files(), prefixes.file_bytes()),
+        (false, Bytes::ZERO)
+    );
+    assert!(prefixes.load("", &text(300), ROOMY).is_empty());
 }

@@ -5,6 +5,11 @@
 //! The least recently used block goes first, the deepest first among equals. Whoever uses a block uses all before it:
 //! a block in memory has all its ancestors in memory, too. A file whose ancestors are lost is not found, and goes in
 //! its turn.
+//!
+//! Of a model that keeps all tokens, any beginning of a block can be used ([`Cuts::Anywhere`]). Others can only begin
+//! where what their layers hold besides was kept: at the end of a block with a snapshot ([`snapshots`]).
+
+mod snapshots;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -12,13 +17,44 @@ use std::ops::Range;
 
 use super::key::BlockKey;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
+use crate::roofline::model::{LayerConfig, MixerConfig, ModelConfig};
 
 /// Tokens of a whole block: the step by which caches grow.
 pub(super) const BLOCK_TOKENS: usize = CACHE_STEP_TOKENS as usize;
 
+/// Where a text that is known can be cut for another to go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cuts {
+    Anywhere,
+    /// At the ends of blocks that hold a snapshot.
+    AtSnapshots,
+}
+
+impl Cuts {
+    pub(crate) fn of(config: &ModelConfig) -> Self {
+        let keeps_all = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(attention) => attention.window.is_none(),
+            MixerConfig::GatedDelta(_) => false,
+        };
+        if config.layers.iter().all(keeps_all) {
+            Self::Anywhere
+        } else {
+            Self::AtSnapshots
+        }
+    }
+}
+
+/// Places of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tiers {
+    Memory,
+    Both,
+}
+
 /// Blocks by what leads to them; `B` is what a block holds in memory.
 #[derive(Debug)]
 pub(super) struct Tree<B> {
+    cuts: Cuts,
     nodes: HashMap<BlockKey, Node<B>>,
     /// Of each block, and of the roots, which are no blocks themselves.
     children: HashMap<BlockKey, Vec<BlockKey>>,
@@ -44,14 +80,21 @@ struct Node<B> {
     tokens: Box<[u32]>,
     used: u64,
     memory: Option<Held<B>>,
-    /// Bytes of its file.
-    file: Option<u64>,
+    file: Option<Stored>,
 }
 
 #[derive(Debug)]
 struct Held<B> {
     held: B,
-    bytes: u64,
+    size: Stored,
+}
+
+/// What of a block is somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) bytes: u64,
+    /// A snapshot is with it.
+    pub(super) snapshot: bool,
 }
 
 /// The longest beginning of a text that is there.
@@ -80,6 +123,7 @@ pub(super) struct Block<'a, B> {
     /// Tokens before its own.
     pub(super) depth: usize,
     pub(super) tokens: &'a [u32],
+    pub(super) snapshot: bool,
 }
 
 /// A part of a text that is not in memory.
@@ -90,9 +134,10 @@ pub(super) struct Missing {
     pub(super) range: Range<usize>,
 }
 
-impl<B> Default for Tree<B> {
-    fn default() -> Self {
+impl<B> Tree<B> {
+    pub(super) fn new(cuts: Cuts) -> Self {
         Self {
+            cuts,
             nodes: HashMap::new(),
             children: HashMap::new(),
             memory: Tier::default(),
@@ -100,9 +145,7 @@ impl<B> Default for Tree<B> {
             now: 0,
         }
     }
-}
 
-impl<B> Tree<B> {
     /// Of everything in memory.
     pub(super) fn bytes(&self) -> u64 {
         self.memory.bytes
@@ -113,34 +156,44 @@ impl<B> Tree<B> {
         self.files.bytes
     }
 
-    /// The longest beginning of `tokens` that is there. Its blocks are used by this.
-    pub(super) fn find(&mut self, root: BlockKey, tokens: &[u32]) -> Found<'_, B> {
+    pub(super) fn cuts(&self) -> Cuts {
+        self.cuts
+    }
+
+    /// The longest beginning of `tokens` that is there and can be gone on from; of what is in memory, or in either
+    /// place. Its blocks are used by this.
+    pub(super) fn find(&mut self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Found<'_, B> {
         self.now += 1;
-        let path = self.path(root, tokens);
+        let path = match self.cuts {
+            Cuts::Anywhere => self.path(root, tokens),
+            Cuts::AtSnapshots => self.resumable(root, tokens, tiers),
+        };
         for (key, _) in &path {
             self.touch(*key);
         }
+        let last = path.last().map(|(key, _)| *key);
         let (mut held, mut filed) = (Vec::new(), Vec::new());
         for (key, length) in path {
-            match self.nodes.get(&key) {
-                Some(Node {
-                    memory: Some(block), ..
-                }) if filed.is_empty() => held.push((&block.held, length)),
-                Some(Node {
-                    file: Some(bytes), ..
-                }) => filed.push(Filed {
+            let Some(node) = self.nodes.get(&key) else { break };
+            let needs_snapshot = self.cuts == Cuts::AtSnapshots && last == Some(key);
+            let enough = |size: Stored| size.snapshot || !needs_snapshot;
+            match (&node.memory, node.file) {
+                (Some(block), _) if filed.is_empty() && enough(block.size) => {
+                    held.push((&block.held, length));
+                }
+                (_, Some(size)) if tiers == Tiers::Both && enough(size) => filed.push(Filed {
                     key,
-                    bytes: *bytes,
+                    bytes: size.bytes,
                     tokens: length,
                 }),
-                Some(_) | None => break,
+                _ => break,
             }
         }
         Found { held, filed }
     }
 
     /// The blocks of the longest beginning of `tokens` that is known, each with how many of its tokens count.
-    pub(super) fn path(&self, root: BlockKey, tokens: &[u32]) -> Vec<(BlockKey, usize)> {
+    fn path(&self, root: BlockKey, tokens: &[u32]) -> Vec<(BlockKey, usize)> {
         let mut path = Vec::new();
         let (mut parent, mut rest) = (root, tokens);
         while let Some((key, length)) = self.longest_child(parent, rest, |_| true) {
@@ -153,9 +206,25 @@ impl<B> Tree<B> {
         path
     }
 
+    /// The blocks that hold `tokens`, as far as they are known.
+    pub(super) fn holders(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+        match self.cuts {
+            Cuts::Anywhere => self.path(root, tokens).into_iter().map(|(key, _)| key).collect(),
+            Cuts::AtSnapshots => self.whole_path(root, tokens),
+        }
+    }
+
+    /// How much of `tokens` is known, wherever it is, and whether or not it can be gone on from.
+    pub(super) fn known(&self, root: BlockKey, tokens: &[u32]) -> usize {
+        self.path(root, tokens).iter().map(|(_, length)| length).sum()
+    }
+
     /// The parts of `tokens` that are not in memory, in order. The others are used by this.
     pub(super) fn missing(&mut self, root: BlockKey, tokens: &[u32]) -> Vec<Missing> {
         self.now += 1;
+        if self.cuts == Cuts::AtSnapshots {
+            return self.missing_to_snapshot(root, tokens);
+        }
         let mut missing = Vec::new();
         let (mut parent, mut start) = (root, 0);
         for block in tokens.chunks(BLOCK_TOKENS) {
@@ -175,9 +244,20 @@ impl<B> Tree<B> {
 
     /// Puts a block into memory that was [`missing`](Self::missing), used as recently as its parent. Returns the files
     /// that are of no use any more: of a shorter beginning of it.
-    pub(super) fn insert(&mut self, parent: BlockKey, tokens: &[u32], bytes: u64, held: B) -> Vec<BlockKey> {
+    pub(super) fn insert(
+        &mut self,
+        parent: BlockKey,
+        tokens: &[u32],
+        size: Stored,
+        held: B,
+    ) -> Vec<BlockKey> {
         let key = self.add(parent, tokens);
+        self.hold(key, size, held);
         let mut obsolete = Vec::new();
+        if self.cuts == Cuts::AtSnapshots {
+            // The shorter ones have snapshots of their own.
+            return obsolete;
+        }
         for sibling in self.children.get(&parent).cloned().unwrap_or_default() {
             let shorter =
                 |node: &Node<B>| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
@@ -186,32 +266,42 @@ impl<B> Tree<B> {
                 obsolete.extend(self.lose_file(sibling).then_some(sibling));
             }
         }
-        self.hold(key, bytes, held);
         obsolete
     }
 
-    /// Puts a block into memory that is in a file. Nothing happens if it is not any more.
-    pub(super) fn hold(&mut self, key: BlockKey, bytes: u64, held: B) {
+    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it is there already
+    /// with more to it.
+    pub(super) fn hold(&mut self, key: BlockKey, size: Stored, held: B) {
+        let there = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
+        if there.is_some_and(|there| there.size.snapshot && !size.snapshot) {
+            return;
+        }
         self.forget_only(key);
         if let Some(node) = self.nodes.get_mut(&key) {
-            node.memory = Some(Held { held, bytes });
-            self.memory.add(node.used, node.depth, key, bytes);
+            node.memory = Some(Held { held, size });
+            self.memory.add(node.used, node.depth, key, size.bytes);
         }
     }
 
     /// A block in memory.
     pub(super) fn get(&self, key: BlockKey) -> Option<Block<'_, B>> {
         let node = self.nodes.get(&key)?;
+        let memory = node.memory.as_ref()?;
         Some(Block {
-            held: &node.memory.as_ref()?.held,
+            held: &memory.held,
+            snapshot: memory.size.snapshot,
             parent: node.parent,
             depth: node.depth,
             tokens: &node.tokens,
         })
     }
 
+    /// Whether a file has all that memory has of a block.
     pub(super) fn has_file(&self, key: BlockKey) -> bool {
-        self.nodes.get(&key).is_some_and(|node| node.file.is_some())
+        self.nodes.get(&key).is_some_and(|node| {
+            let snapshot = node.memory.as_ref().is_some_and(|held| held.size.snapshot);
+            node.file.is_some_and(|file| file.snapshot || !snapshot)
+        })
     }
 
     /// Whether a block may come into memory: one that is known, all of whose ancestors are there.
@@ -223,14 +313,14 @@ impl<B> Tree<B> {
         })
     }
 
-    /// A block has a file.
-    pub(super) fn add_file(&mut self, parent: BlockKey, tokens: &[u32], bytes: u64) {
+    /// A block has a file, in place of another it may have had.
+    pub(super) fn add_file(&mut self, parent: BlockKey, tokens: &[u32], size: Stored) {
         let key = self.add(parent, tokens);
-        if let Some(node) = self.nodes.get_mut(&key)
-            && node.file.is_none()
-        {
-            node.file = Some(bytes);
-            self.files.add(node.used, node.depth, key, bytes);
+        if let Some(node) = self.nodes.get_mut(&key) {
+            if let Some(before) = node.file.replace(size) {
+                self.files.remove(node.used, node.depth, key, before.bytes);
+            }
+            self.files.add(node.used, node.depth, key, size.bytes);
         }
     }
 
@@ -249,12 +339,12 @@ impl<B> Tree<B> {
         let Some(node) = self.nodes.get_mut(&key) else {
             return false;
         };
-        let bytes = node.file.take();
-        if let Some(bytes) = bytes {
-            self.files.remove(node.used, node.depth, key, bytes);
+        let file = node.file.take();
+        if let Some(file) = file {
+            self.files.remove(node.used, node.depth, key, file.bytes);
         }
         self.prune(key);
-        bytes.is_some()
+        file.is_some()
     }
 
     /// Lets go of what is in memory and was used longest ago until that is no more than `limit` bytes; not of what the
@@ -325,13 +415,13 @@ impl<B> Tree<B> {
     fn touch(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key) {
             let before = std::mem::replace(&mut node.used, self.now);
-            if let Some(Held { bytes, .. }) = &node.memory {
-                self.memory.remove(before, node.depth, key, *bytes);
-                self.memory.add(node.used, node.depth, key, *bytes);
+            if let Some(Held { size, .. }) = &node.memory {
+                self.memory.remove(before, node.depth, key, size.bytes);
+                self.memory.add(node.used, node.depth, key, size.bytes);
             }
-            if let Some(bytes) = node.file {
-                self.files.remove(before, node.depth, key, bytes);
-                self.files.add(node.used, node.depth, key, bytes);
+            if let Some(file) = node.file {
+                self.files.remove(before, node.depth, key, file.bytes);
+                self.files.add(node.used, node.depth, key, file.bytes);
             }
         }
     }
@@ -344,9 +434,9 @@ impl<B> Tree<B> {
 
     fn forget_only(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key)
-            && let Some(Held { bytes, .. }) = node.memory.take()
+            && let Some(Held { size, .. }) = node.memory.take()
         {
-            self.memory.remove(node.used, node.depth, key, bytes);
+            self.memory.remove(node.used, node.depth, key, size.bytes);
         }
     }
 

@@ -215,6 +215,24 @@ fn prefixes_survive_a_restart() {
     assert_eq!(files_in(&dir).len(), 4);
 }
 
+/// Windows and recurrent states.
+#[test]
+fn snapshots_survive_a_restart() {
+    for model in ["gemma3", "gpt-oss", "qwen3-next"] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = WorkerConfig {
+            model: root().join("e2e/fixtures/models").join(model),
+            ..storing(&dir, ROOMY)
+        };
+        let first = ask_once(&config, &[prompt(400), prompt(400)]);
+        assert_eq!((cached(&first[0]), cached(&first[1])), (0, 399), "{model}");
+        assert_eq!(first[1]["choices"], first[0]["choices"], "{model}");
+        let again = ask_once(&config, &[[prompt(400), vec![5]].concat(), prompt(400)]);
+        assert_eq!((cached(&again[0]), cached(&again[1])), (399, 399), "{model}");
+        assert_eq!(again[1]["choices"], first[0]["choices"], "{model}");
+    }
+}
+
 #[test]
 fn damaged_files_are_computed_anew() {
     let dir = tempfile::tempdir().unwrap();

@@ -37,6 +37,28 @@ impl RecurrentCache {
         Ok(self.state.clone())
     }
 
+    /// As it is after `tokens` tokens.
+    pub(super) fn resumed(tokens: i32, state: State) -> Self {
+        Self {
+            tokens,
+            state: Some(state),
+            before: None,
+        }
+    }
+
+    /// The state after `offset` tokens, which must be the last or those before the last pass.
+    pub(super) fn at(&self, offset: i32) -> Result<State> {
+        let before = self.before.as_ref().filter(|(tokens, _)| *tokens == offset);
+        let state = if offset == self.tokens {
+            self.state.as_ref()
+        } else {
+            before.and_then(|(_, state)| state.as_ref())
+        };
+        state
+            .cloned()
+            .ok_or_else(|| Exception::custom("the state of this sequence is gone"))
+    }
+
     /// What it is `tokens` later.
     pub(crate) fn set(&mut self, tokens: i32, state: State) {
         self.before = Some((self.tokens, self.state.take()));

@@ -1,8 +1,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use safetensors::Dtype;
+
 use super::*;
-use crate::roofline::model::FloatType;
+use crate::worker::prefix_cache::block_file::RawTensor;
 
 fn open(dir: &tempfile::TempDir, model: &str) -> Result<BlockFiles, OpenFilesError> {
     let dir = Utf8Path::from_path(dir.path()).unwrap().join("a/kv");
@@ -20,13 +22,15 @@ fn name(tokens: &[u32]) -> BlockName {
 
 fn block(tokens: usize) -> RawBlock {
     let bytes = tokens * 2 * 4;
+    let tensor = |place| RawTensor {
+        dtype: Dtype::F32,
+        shape: vec![1, 2, tokens, 1],
+        place,
+    };
     RawBlock {
-        element: FloatType::F32,
         data: vec![3; 2 * bytes],
-        tensors: vec![
-            (vec![1, 2, tokens, 1], 0..bytes),
-            (vec![1, 2, tokens, 1], bytes..2 * bytes),
-        ],
+        layers: vec![[tensor(0..bytes), tensor(bytes..2 * bytes)]],
+        snapshot: None,
     }
 }
 
@@ -47,7 +51,7 @@ fn blocks_survive_and_are_listed_by_their_last_use() {
     age(&[1, 2], 30);
     age(&[3], 20);
     age(&[4, 5], 10);
-    assert_eq!(files.read(name(&[1, 2]).key()).unwrap().tensors.len(), 2);
+    assert_eq!(files.read(name(&[1, 2]).key()).unwrap().layers.len(), 1);
     drop(files);
     let files = open(&dir, "m").unwrap();
     let found: Vec<Vec<u32>> = files.scan().into_iter().map(|file| file.name.tokens).collect();
