@@ -3,16 +3,17 @@
 
 use mlx_rs::error::Result;
 use mlx_rs::fast::rms_norm;
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{
-    add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, split_equal, stack,
-    subtract, sum_axis, zeros_dtype,
+    add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, split_equal, zeros_dtype,
 };
 use mlx_rs::{Array, Dtype};
 
 use super::cache::{LayerCache, LayerRows, State};
+use super::delta_rule;
 use super::linear::Linear;
 use super::norm::RmsNorm;
+use crate::mlx::device::Backend;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::model::GatedDeltaConfig;
@@ -62,6 +63,8 @@ pub(crate) struct GatedDelta {
     query_scale: Array,
     key_scale: Array,
     zero: Array,
+    /// Several tokens go through the rule at once: not on a CPU, where their number would show in the last bits.
+    in_chunks: bool,
 }
 
 impl GatedDelta {
@@ -87,6 +90,7 @@ impl GatedDelta {
             }
         };
         let output = linear("out_proj")?;
+        let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
         let inverse_root = f64::from(config.key_dim).powf(-0.5);
         let constant = |value: f64| {
             weights
@@ -107,6 +111,7 @@ impl GatedDelta {
             decay_bias: weights.take(&at("dt_bias"))?,
             log_rate: weights.take_float32(&at("A_log"))?,
             norm: RmsNorm::load(&at("norm.weight"), &shape.config, weights)?,
+            in_chunks: backend != Backend::Cpu,
         })
     }
 
@@ -217,26 +222,21 @@ impl GatedDelta {
         );
         let values = by_head(&parts[2], self.value_heads, self.value_dim)?;
 
-        let strength = sigmoid(&projected.strength)?;
         let rate = exp(&self.log_rate)?.negative()?;
         let step = logaddexp(add(&projected.decay, &self.decay_bias)?, &self.zero)?;
-        let decay = exp(multiply(rate, step)?)?;
-
-        let mut memory = before.memory;
-        let mut said = Vec::with_capacity(usize::try_from(tokens).unwrap_or(0));
-        for token in 0..tokens {
-            let of = |array: &Array| array.try_index((.., token, Ellipsis));
-            let row = |array: &Array| array.expand_dims(-2);
-            let (query, key, value) = (of(&queries)?, of(&keys)?, of(&values)?);
-            let (decay, strength) = (of(&decay)?, of(&strength)?);
-            let faded = multiply(memory, decay.expand_dims(-1)?.expand_dims(-1)?)?;
-            let recalled = sum_axis(multiply(&faded, row(&key)?)?, -1, false)?;
-            let change = multiply(subtract(value, recalled)?, strength.expand_dims(-1)?)?;
-            memory = add(faded, multiply(row(&key)?, change.expand_dims(-1)?)?)?;
-            let read = sum_axis(multiply(&memory, row(&query)?)?, -1, false)?;
-            said.push(read.as_dtype(queries.dtype())?);
-        }
-        Ok((stack(&said, 1)?, State { convolution, memory }))
+        let brought = delta_rule::Tokens {
+            queries,
+            keys,
+            values,
+            log_decay: multiply(rate, step)?,
+            strength: sigmoid(&projected.strength)?,
+        };
+        let (said, memory) = if tokens > 1 && self.in_chunks {
+            delta_rule::in_chunks(&brought, before.memory)?
+        } else {
+            delta_rule::one_by_one(&brought, before.memory)?
+        };
+        Ok((said, State { convolution, memory }))
     }
 
     /// Normalised by head, times the gate through SiLU in float32.

@@ -6,6 +6,7 @@ mod attention;
 mod block;
 pub(crate) mod cache;
 pub(crate) mod decoder;
+mod delta_rule;
 mod experts;
 mod feed_forward;
 mod gated_delta;
