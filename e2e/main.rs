@@ -7,6 +7,7 @@ mod apiserver;
 mod bad_input;
 mod chaos;
 mod clients;
+mod drain;
 mod examples;
 mod faults;
 mod harness;

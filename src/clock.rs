@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use jiff::civil::Time;
+use jiff::tz::TimeZone;
 
 /// A source of wall-clock and monotonic time.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +28,11 @@ impl Clock {
             #[cfg(test)]
             Self::Manual(manual) => manual.now(),
         }
+    }
+
+    /// The time of day where the machine is.
+    pub(crate) fn time_of_day(&self) -> Time {
+        self.now().to_zoned(TimeZone::system()).time()
     }
 
     /// Monotonic time, for measuring how long something took.

@@ -1,8 +1,9 @@
 //! `rooflet server`, and agents beside it, each in the test's own hand.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
+use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository, rooflet};
 
 /// A running control plane.
 pub(crate) struct Cluster {
@@ -87,6 +88,16 @@ impl Cluster {
             format!("--model-dir={}", repository("examples/models").display()),
             "--no-probe".to_owned(),
         ]
+    }
+
+    /// Runs `rooflet ARGS` to its end, as somebody who administers the cluster.
+    pub(crate) fn rooflet(&self, args: &str) -> Output {
+        let kubeconfig = self.scratch.join("kubeconfig");
+        Command::new(rooflet())
+            .args(args.split_whitespace())
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .output()
+            .expect("the binary starts")
     }
 
     /// Pids of the workers of a node.

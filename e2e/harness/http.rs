@@ -70,6 +70,11 @@ impl Http {
         }
     }
 
+    /// A second client of the same, for another thread.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.base.clone())
+    }
+
     pub(crate) fn get(&self, path: &str) -> Result<Answer, String> {
         self.send(self.client.get(format!("{}{path}", self.base)))
     }

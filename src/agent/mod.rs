@@ -5,6 +5,7 @@
 //! of the manifest directory, the HTTP server, one monitor per worker. Nothing of it waits for the API server: with the
 //! control plane down the agent keeps running what it was last told, its own restarts included.
 
+mod awake;
 mod backoff;
 mod calibrator;
 mod manifests;
@@ -14,6 +15,7 @@ mod monitor;
 mod node;
 mod node_status;
 pub(crate) mod probe;
+mod quiet_hours;
 mod replica;
 mod report;
 mod server;
@@ -40,6 +42,7 @@ use self::metrics::AgentMetrics;
 use self::models::{ComputeType, Models};
 use self::node::NodeReporter;
 use self::probe::{ProbeState, Prober};
+pub(crate) use self::quiet_hours::QuietHours;
 use self::report::Reporter;
 use self::server::App;
 use self::state::{OpenStateError, StateDir};
@@ -70,6 +73,8 @@ pub(crate) struct AgentConfig {
     pub(crate) manifest_dir: Option<Utf8PathBuf>,
     /// Base URL at which others reach the agent's HTTP server.
     pub(crate) endpoint: String,
+    /// When the machine is not to serve.
+    pub(crate) quiet_hours: QuietHours,
     /// The binary that workers and the probe are started from: this one.
     pub(crate) program: Utf8PathBuf,
     /// How long a worker may finish what it is answering.
@@ -212,6 +217,7 @@ impl Agent {
             };
             tasks.spawn_detached(prober.run(tasks.stop_token()));
         }
+        tasks.spawn_detached(awake::while_serving(reports_rx.clone(), tasks.stop_token()));
         serve(&tasks, listener, app);
 
         let sync = SyncLoop {
@@ -259,6 +265,7 @@ impl Agent {
                 machine_id,
                 state_path: config.state_dir.clone(),
                 endpoint: config.endpoint.clone(),
+                quiet_hours: config.quiet_hours.clone(),
                 clock,
                 cache: api.nodes.clone(),
                 changes: changes.clone(),

@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::node_status::{NodeFacts, node_status};
 use super::probe::ProbeState;
+use super::quiet_hours::QuietHours;
 use super::sync::Reports;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{LEASE_NAMESPACE, lease_name};
@@ -47,6 +48,7 @@ pub(crate) struct NodeReporter {
     /// On the disk that is watched for space.
     pub(crate) state_path: Utf8PathBuf,
     pub(crate) endpoint: String,
+    pub(crate) quiet_hours: QuietHours,
     pub(crate) clock: Clock,
     pub(crate) cache: Cache<FleetNode>,
     pub(crate) changes: Changes,
@@ -152,6 +154,9 @@ impl NodeReporter {
                 machine_id: &self.machine_id,
                 memory: self.host.memory(),
                 disk: self.host.disk(&self.state_path).ok(),
+                power: self.host.power(),
+                presence: self.host.presence(),
+                quiet: self.quiet_hours.contain(self.clock.time_of_day()),
                 endpoint: &self.endpoint,
                 probe: &probe,
                 reports: &reports,
@@ -172,6 +177,10 @@ impl NodeReporter {
             condition_type::READY,
             condition_type::MEMORY_PRESSURE,
             condition_type::DISK_PRESSURE,
+            condition_type::THERMAL_PRESSURE,
+            condition_type::ON_BATTERY,
+            condition_type::LID_CLOSED,
+            condition_type::QUIET_HOURS,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

@@ -1,5 +1,7 @@
 //! The status of this node's FleetNode, from facts. Pure.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 
 use super::probe::ProbeState;
@@ -7,10 +9,11 @@ use super::replica::rfc3339;
 use super::sync::Reports;
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{
-    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, Probe, Resources,
+    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
+    Resources, ThermalState,
 };
 use crate::clock::since;
-use crate::host::{Disk, Identity, Memory};
+use crate::host::{Disk, Identity, Memory, Power, Presence};
 use crate::quantity::format_bytes;
 use crate::roofline::chip;
 use crate::roofline::memory::allocatable;
@@ -23,6 +26,9 @@ use crate::wire::EngineInfo;
 /// Less free memory or disk than this share of all is pressure, in percent.
 const LOW_PERCENT: u64 = 5;
 
+/// Who touched the machine within this time is there.
+const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
+
 /// What a node's status is made from.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeFacts<'a> {
@@ -30,6 +36,10 @@ pub(crate) struct NodeFacts<'a> {
     pub(crate) machine_id: &'a str,
     pub(crate) memory: Memory,
     pub(crate) disk: Option<Disk>,
+    pub(crate) power: Power,
+    pub(crate) presence: Presence,
+    /// It is a time of day at which the machine is not to serve.
+    pub(crate) quiet: bool,
     pub(crate) endpoint: &'a str,
     pub(crate) probe: &'a ProbeState,
     pub(crate) reports: &'a Reports,
@@ -187,9 +197,80 @@ pub(crate) fn node_status(
             String::new(),
         ),
     }
+    for Circumstance {
+        kind,
+        truth,
+        reason,
+        message,
+    } in circumstances(facts)
+    {
+        set(kind, truth, reason, message.to_owned());
+    }
     let (truth, reason, message) = probe_fresh(facts.probe, now);
     set(condition_type::PROBE_FRESH, truth, reason, message);
     next
+}
+
+/// A condition that speaks against serving while it is true.
+struct Circumstance {
+    kind: &'static str,
+    truth: Truth,
+    reason: &'static str,
+    message: &'static str,
+}
+
+/// What of the machine's surroundings is known; a machine without a lid has no condition for it.
+fn circumstances(facts: &NodeFacts<'_>) -> Vec<Circumstance> {
+    let known = |kind, is: bool, (reason, message), otherwise| Circumstance {
+        kind,
+        truth: is.into(),
+        reason: if is { reason } else { otherwise },
+        message: if is { message } else { "" },
+    };
+    let hot = match facts.power.thermal_state {
+        ThermalState::Unknown => None,
+        ThermalState::Nominal | ThermalState::Fair => Some(false),
+        ThermalState::Serious | ThermalState::Critical => Some(true),
+    };
+    let on_battery = match facts.power.source {
+        PowerSource::Unknown => None,
+        PowerSource::Ac | PowerSource::Ups => Some(false),
+        PowerSource::Battery => Some(true),
+    };
+    let present = facts.presence.idle.map(|idle| idle < PRESENT_WITHIN);
+    [
+        hot.map(|hot| {
+            let words = (
+                "ThermalStateSerious",
+                "the machine is hot enough to be slowed down",
+            );
+            known(
+                condition_type::THERMAL_PRESSURE,
+                hot,
+                words,
+                "ThermalStateNominal",
+            )
+        }),
+        on_battery.map(|on_battery| {
+            let words = ("BatteryPower", "the machine runs on its battery");
+            known(condition_type::ON_BATTERY, on_battery, words, "ExternalPower")
+        }),
+        facts.presence.lid_closed.map(|closed| {
+            let words = ("LidClosed", "the machine's lid is closed");
+            known(condition_type::LID_CLOSED, closed, words, "LidOpen")
+        }),
+        present.map(|present| {
+            let words = ("UserActive", "somebody used the machine in the last five minutes");
+            known(condition_type::USER_PRESENT, present, words, "UserIdle")
+        }),
+        Some({
+            let words = ("QuietHours", "it is a time that --quiet-hours names");
+            known(condition_type::QUIET_HOURS, facts.quiet, words, "ServingHours")
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
@@ -310,6 +391,9 @@ mod tests {
             machine_id: "id",
             memory: host.memory(),
             disk: host.disk("/".into()).ok(),
+            power: Power::default(),
+            presence: Presence::default(),
+            quiet: false,
             endpoint: "http://127.0.0.1:1",
             probe: &probe,
             reports: &reports,
@@ -337,7 +421,7 @@ mod tests {
     fn a_node_says_what_it_has() {
         let status = check(
             |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
         );
         assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
         assert_eq!(status.summary.free_memory, "11.2Gi");
@@ -355,7 +439,7 @@ mod tests {
         let fresh = done("2026-01-02T00:00:00Z");
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(fresh)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=True/Measured",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=True/Measured",
         );
         assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
@@ -363,7 +447,7 @@ mod tests {
         let old = done("2026-01-01T00:00:00Z");
         check(
             |facts| facts.probe = Box::leak(Box::new(old)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/Expired",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/Expired",
         );
     }
 
@@ -377,6 +461,37 @@ mod tests {
         assert_eq!(shown(94.23, 120.0), "94.2/120GB/s");
         assert_eq!(shown(0.0, 546.2), "-/546GB/s");
         assert_eq!(shown(0.0, 0.0), "-");
+    }
+
+    #[test]
+    fn what_speaks_against_serving_is_told_where_the_machine_knows_it() {
+        check(
+            |facts| {
+                facts.power = Power {
+                    thermal_state: ThermalState::Serious,
+                    source: PowerSource::Battery,
+                    low_power_mode: None,
+                };
+                facts.presence = Presence {
+                    lid_closed: Some(false),
+                    idle: Some(PRESENT_WITHIN),
+                };
+                facts.quiet = true;
+            },
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             ThermalPressure=True/ThermalStateSerious OnBattery=True/BatteryPower LidClosed=False/LidOpen \
+             UserPresent=False/UserIdle QuietHours=True/QuietHours ProbeFresh=False/NotMeasured",
+        );
+        check(
+            |facts| {
+                facts.power.thermal_state = ThermalState::Fair;
+                facts.power.source = PowerSource::Ac;
+                facts.presence.idle = Some(PRESENT_WITHIN - Duration::from_secs(1));
+            },
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             ThermalPressure=False/ThermalStateNominal OnBattery=False/ExternalPower UserPresent=True/UserActive \
+             QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+        );
     }
 
     #[test]
@@ -394,7 +509,7 @@ mod tests {
                 }));
                 facts.stopping = true;
             },
-            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow ProbeFresh=False/ProbeFailed",
+            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow QuietHours=False/ServingHours ProbeFresh=False/ProbeFailed",
         );
     }
 }

@@ -31,6 +31,18 @@ pub(crate) mod condition_type {
     pub(crate) const MEMORY_PRESSURE: &str = "MemoryPressure";
     /// The disk with the models is nearly full.
     pub(crate) const DISK_PRESSURE: &str = "DiskPressure";
+    /// The machine is hot enough to be slowed down.
+    pub(crate) const THERMAL_PRESSURE: &str = "ThermalPressure";
+    /// The machine runs on its battery.
+    pub(crate) const ON_BATTERY: &str = "OnBattery";
+    /// The machine's lid is closed.
+    pub(crate) const LID_CLOSED: &str = "LidClosed";
+    /// Somebody uses the machine.
+    pub(crate) const USER_PRESENT: &str = "UserPresent";
+    /// It is a time of day at which the machine is not to serve.
+    pub(crate) const QUIET_HOURS: &str = "QuietHours";
+    /// No replica is left on a node that is being drained.
+    pub(crate) const DRAINED: &str = "Drained";
     /// The node's bandwidth figure is measured and not too old.
     pub(crate) const PROBE_FRESH: &str = "ProbeFresh";
     /// The machines of a CapacityPlan carry its demand.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
-use crate::agent::{Agent, AgentConfig, StartAgentError};
+use crate::agent::{Agent, AgentConfig, QuietHours, StartAgentError};
 use crate::client::{KubeconfigSource, connect};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Leave workers running when the agent stops; its next start takes them over. After a crash it always does.
     #[arg(long)]
     keep_workers: bool,
+    /// Times of day at which this machine is not to serve: its replicas move away where other nodes have room.
+    #[arg(long, value_name = "HH:MM-HH:MM[,…]")]
+    quiet_hours: Option<QuietHours>,
     /// Do not measure the memory bandwidth.
     #[arg(long)]
     no_probe: bool,
@@ -93,6 +96,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         model_dir: args.model_dir,
         manifest_dir: args.manifest_dir,
         endpoint: format!("http://{host}"),
+        quiet_hours: args.quiet_hours.unwrap_or_default(),
         program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
             anyhow::anyhow!("this program's path `{}` is not UTF-8: move it", path.display())
         })?,

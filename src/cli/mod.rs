@@ -5,7 +5,9 @@ mod bench;
 #[cfg(feature = "mlx")]
 mod bench_roofline;
 mod claim;
+mod cordon;
 mod crd;
+mod drain;
 mod fit;
 mod fit_roofline;
 mod html;
@@ -62,6 +64,12 @@ enum Command {
     Agent(agent::Args),
     /// Print the log of a replica, wherever it runs.
     Logs(logs::Args),
+    /// Keep new replicas away from nodes.
+    Cordon(cordon::Args),
+    /// Let new replicas come to nodes again.
+    Uncordon(cordon::Args),
+    /// Move a node's replicas to others, as fast as their deployments can spare them.
+    Drain(drain::Args),
     /// Tell whether a model fits a machine, and how fast it would be there.
     Fit(fit::Args),
     /// Tell whether Macs carry a demand, how far, and what to buy.
@@ -151,6 +159,9 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Server(args) => block_on(server::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
+        Command::Cordon(args) => block_on(cordon::cordon(args)),
+        Command::Uncordon(args) => block_on(cordon::uncordon(args)),
+        Command::Drain(args) => block_on(drain::run(args)),
         Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),

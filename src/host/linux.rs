@@ -1,10 +1,11 @@
 //! Linux (and whatever else is not macOS): a development node. Nothing here claims to be a Mac.
 
 use std::fs;
+use std::process::Command;
 
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
-use super::Power;
+use super::{Power, Presence};
 use crate::api::v1alpha1::Chip;
 use crate::units::Bytes;
 
@@ -64,6 +65,16 @@ pub(super) fn os_build() -> String {
 /// What it would say is no Mac's, and no reader of ours acts on it.
 pub(super) fn power() -> Power {
     Power::default()
+}
+
+/// As for [`power`].
+pub(super) fn presence() -> Presence {
+    Presence::default()
+}
+
+/// A development machine sleeps when it likes.
+pub(super) fn keep_awake() -> Option<Command> {
+    None
 }
 
 /// MLX's CPU back end has no limit of its own.

@@ -8,14 +8,17 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::Duration;
 
 use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
+use core_foundation::boolean::CFBoolean;
 use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
 use sysctl::{Ctl, Sysctl};
 
-use super::Power;
+use super::{Power, Presence};
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::roofline::chip::Nature;
 use crate::units::Bytes;
@@ -62,6 +65,28 @@ pub(super) fn power() -> Power {
         source: power_source(),
         low_power_mode,
     }
+}
+
+/// The I/O registry: the lid's switch, and nanoseconds since the last event of an input device.
+pub(super) fn presence() -> Presence {
+    let lid_closed = registry_property(c"IOPMrootDomain", "AppleClamshellState");
+    let idle = registry_property(c"IOHIDSystem", "HIDIdleTime");
+    Presence {
+        lid_closed: lid_closed
+            .and_then(|closed| closed.downcast::<CFBoolean>())
+            .map(bool::from),
+        idle: idle
+            .and_then(|idle| idle.downcast::<CFNumber>())
+            .and_then(|nanoseconds| u64::try_from(nanoseconds.to_i64()?).ok())
+            .map(Duration::from_nanos),
+    }
+}
+
+/// `-i` keeps the system from idle sleep and leaves the display alone; `-w` ends with this process, however that ends.
+pub(super) fn keep_awake() -> Option<Command> {
+    let mut command = Command::new("/usr/bin/caffeinate");
+    command.args(["-i", "-w", &std::process::id().to_string()]);
+    Some(command)
 }
 
 /// Reads of `file` from now on neither use nor fill the page cache; what is in it already may still answer.

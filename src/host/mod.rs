@@ -15,6 +15,8 @@ mod linux;
 mod macos;
 
 use std::io;
+use std::process::Command;
+use std::time::Duration;
 
 use camino::Utf8Path;
 use nix::sys::statvfs::statvfs;
@@ -75,16 +77,20 @@ pub(crate) struct Disk {
 }
 
 /// How the machine is cooled and fed at one moment.
-#[cfg_attr(
-    not(feature = "mlx"),
-    allow(dead_code, reason = "only the probe asks, and it needs the engine")
-)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Power {
     pub(crate) thermal_state: ThermalState,
     pub(crate) source: PowerSource,
     /// `None` where the system does not tell.
     pub(crate) low_power_mode: Option<bool>,
+}
+
+/// What the machine's owner does with it at one moment; `None` where the system does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Presence {
+    pub(crate) lid_closed: Option<bool>,
+    /// Since the last touch of keyboard, mouse or trackpad.
+    pub(crate) idle: Option<Duration>,
 }
 
 impl Host {
@@ -116,15 +122,19 @@ impl Host {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "mlx"),
-        allow(dead_code, reason = "only the probe asks, and it needs the engine")
-    )]
     pub(crate) fn power(&self) -> Power {
         match self {
             Self::Native => native::power(),
             #[cfg(test)]
             Self::Fake(_) => Power::default(),
+        }
+    }
+
+    pub(crate) fn presence(&self) -> Presence {
+        match self {
+            Self::Native => native::presence(),
+            #[cfg(test)]
+            Self::Fake(_) => Presence::default(),
         }
     }
 
@@ -149,6 +159,12 @@ impl Host {
             Self::Fake(fake) => Ok(fake.disk()),
         }
     }
+}
+
+/// What keeps the machine from falling asleep by itself as long as it runs, where there is such a thing. It ends with this
+/// process.
+pub(crate) fn keep_awake() -> Option<Command> {
+    native::keep_awake()
 }
 
 fn native_memory() -> Memory {

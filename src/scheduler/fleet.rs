@@ -5,6 +5,8 @@ use std::fmt;
 
 use kube::{Resource, ResourceExt};
 
+use super::taints;
+
 use crate::api::conditions::condition_type::READY;
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
 use crate::api::v1alpha1::{
@@ -105,7 +107,8 @@ pub(crate) fn is_overridden(object: &impl ResourceExt) -> bool {
     annotation.map(String::as_str) == Some(ADMISSION_WARN)
 }
 
-fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
+/// The deployment that made it.
+pub(crate) fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
     let name = replica.labels().get(DEPLOYMENT_LABEL)?;
     Some(ReplicaKey {
         namespace: replica.namespace().unwrap_or_default(),
@@ -153,8 +156,8 @@ impl NodeState {
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
-            taints: node.spec.taints.clone(),
-            cordoned: node.spec.unschedulable || node.meta().deletion_timestamp.is_some(),
+            taints: taints::of(node),
+            cordoned: taints::is_cordoned(node),
             not_ready,
             // A figure that cannot be read is no memory at all: never more than the node has.
             allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),

@@ -7,9 +7,11 @@ mod bind;
 mod filter;
 mod fleet;
 mod score;
+mod taints;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use bind::{Decision, bind_all};
 pub(crate) use filter::tolerated;
-pub(crate) use fleet::{Fleet, ReplicaRequest, is_overridden};
+pub(crate) use fleet::{Fleet, ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
+pub(crate) use taints::of_conditions as taints_of_conditions;

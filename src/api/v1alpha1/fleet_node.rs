@@ -113,6 +113,10 @@ pub(crate) struct FleetNodeSpec {
     /// While true, no new replica is placed on the node (cordoned).
     #[serde(default)]
     pub(crate) unschedulable: bool,
+    /// While true, the node is cordoned and its replicas are moved to other nodes that have room, one after the other where
+    /// their deployments' `maxUnavailable` asks for it. The condition Drained tells how far that is.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) drain: bool,
     /// Keep away models that do not tolerate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) taints: Vec<Taint>,
@@ -165,7 +169,8 @@ pub(crate) struct FleetNodeStatus {
     pub(crate) models: Vec<NodeModel>,
     /// Replicas on the node.
     pub(crate) replicas: i32,
-    /// Ready, MemoryPressure, DiskPressure, ProbeFresh.
+    /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent, QuietHours, ProbeFresh, Drained.
+    /// Those that speak against the node act as taints of their own: see docs/nodes.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,

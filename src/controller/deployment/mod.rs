@@ -15,3 +15,4 @@ mod tests;
 
 pub(super) use apply::DeploymentReconciler;
 pub(super) use replica::{NODE_NOT_READY, refused_recently};
+pub(super) use rollout::Bounds;

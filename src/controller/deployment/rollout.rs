@@ -32,14 +32,14 @@ pub(super) enum DeleteReason {
 
 /// What `spec.strategy` and `spec.replicas` come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(in crate::controller) struct Bounds {
     pub(super) wanted: usize,
-    pub(super) min_available: usize,
+    pub(in crate::controller) min_available: usize,
     pub(super) max_total: usize,
 }
 
 impl Bounds {
-    pub(super) fn of(spec: &ModelDeploymentSpec) -> Self {
+    pub(in crate::controller) fn of(spec: &ModelDeploymentSpec) -> Self {
         let count = |number: i32| usize::try_from(number).unwrap_or(0);
         let wanted = count(spec.replicas);
         match spec.strategy.kind {

@@ -110,6 +110,17 @@ impl NodeLifecycle {
                         .publish(replica, EventType::Warning, "NodeNotReady", message);
                 }
             }
+            Step::NodeDrained {
+                node,
+                status,
+                drained,
+            } => {
+                if world.node_status(node, &status).await? && drained {
+                    world
+                        .recorder
+                        .publish(node, EventType::Normal, "Drained", "no replica is left");
+                }
+            }
             Step::Evict { replica, message } => {
                 world.delete(&world.replicas, replica).await?;
                 let message = format!("Evicted: {message}");
@@ -166,6 +177,7 @@ impl Reconciler for NodeLifecycle {
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
         let (nodes, replicas) = (self.world.nodes.list(), self.world.replicas.list());
+        let deployments = self.world.deployments.list();
         let nodes: Vec<_> = nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
         let (leases, instant) = (&self.world.leases, self.world.clock.instant());
@@ -179,6 +191,7 @@ impl Reconciler for NodeLifecycle {
         let plan = NodePlan::new(&Observed {
             nodes,
             replicas,
+            deployments: deployments.iter().map(AsRef::as_ref).collect(),
             silence,
             missing,
             now: self.world.clock.now(),

@@ -1,6 +1,7 @@
 //! Notices nodes that fall silent, and decides what becomes of their replicas.
 
 mod apply;
+mod budgets;
 mod plan;
 #[cfg(test)]
 mod tests;

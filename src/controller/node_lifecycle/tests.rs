@@ -21,7 +21,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// `a mem=8 silent=SECONDS taint`: silent nodes have been found so that long ago.
+/// `a mem=8 silent=SECONDS taint drain battery`: silent nodes have been found so that long ago.
 fn node(line: &str) -> FleetNode {
     let words: Vec<_> = line.split_whitespace().collect();
     let field = |key: &str| {
@@ -37,6 +37,7 @@ fn node(line: &str) -> FleetNode {
             effect: TaintEffect::NoExecute,
         });
     }
+    node.spec.drain = words.contains(&"drain");
     let mut status = FleetNodeStatus {
         models: vec![ServedModel::of_size(Bytes::gib(1), 4).publish(
             "guide".to_owned(),
@@ -63,6 +64,18 @@ fn node(line: &str) -> FleetNode {
         None,
         at(since),
     );
+    if words.contains(&"battery") {
+        let on_battery = condition_type::ON_BATTERY;
+        set_condition(
+            &mut status.conditions,
+            on_battery,
+            Truth::True,
+            "OnBattery",
+            "",
+            None,
+            at(NOW),
+        );
+    }
     node.status = Some(status);
     node
 }
@@ -127,6 +140,18 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|line| !line.is_empty())
 }
 
+/// As many replicas wanted as there are, of which one may be missing.
+fn deployment(replicas: &[ModelReplica]) -> ModelDeployment {
+    let of_it = |replica: &&ModelReplica| replica.labels().contains_key(DEPLOYMENT_LABEL);
+    let spec = serde_json::from_value(serde_json::json!({
+        "model": { "source": "local://guide" },
+        "replicas": replicas.iter().filter(of_it).count(),
+    }));
+    let mut deployment = ModelDeployment::new("guide", spec.expect("valid"));
+    deployment.metadata.namespace = Some("default".to_owned());
+    deployment
+}
+
 /// `silent` names the nodes whose Lease has expired, `missing` those that have not been there for long enough.
 fn check(nodes: &str, replicas: &str, silent: &str, missing: &str, expect: &str) {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
@@ -135,9 +160,11 @@ fn check(nodes: &str, replicas: &str, silent: &str, missing: &str, expect: &str)
         let names = names.split_whitespace();
         names.map(|name| (name.to_owned(), after)).collect()
     };
+    let deployment = deployment(&replicas);
     let plan = NodePlan::new(&Observed {
         nodes: nodes.iter().collect(),
         replicas: replicas.iter().collect(),
+        deployments: vec![&deployment],
         silence: expired(silent, LEASE_EXPIRES),
         missing: expired(missing, MISSING_GRACE),
         now: at(NOW),
@@ -148,6 +175,14 @@ fn check(nodes: &str, replicas: &str, silent: &str, missing: &str, expect: &str)
         .map(|step| match step {
             Step::NodeSilent { node, .. } => format!("silent({})", node.name_any()),
             Step::ReplicaNotReady { replica, .. } => format!("notready({})", replica.name_any()),
+            Step::NodeDrained { node, status, .. } => {
+                let condition = status
+                    .conditions
+                    .iter()
+                    .find(|one| one.type_ == condition_type::DRAINED);
+                let message = condition.map_or("", |condition| &condition.message);
+                format!("drained({}: {message})", node.name_any())
+            }
             Step::Evict { replica, .. } => format!("evict({})", replica.name_any()),
             Step::Release { replica, .. } => format!("release({})", replica.name_any()),
         })
@@ -212,6 +247,54 @@ fn a_taint_of_effect_no_execute_expels_what_does_not_tolerate_it() {
 }
 
 #[test]
+fn a_drained_node_is_left_as_fast_as_its_deployments_can_spare_their_replicas() {
+    check(
+        "a drain; b",
+        "x on=a; y on=a; z on=b",
+        "",
+        "",
+        "evict(x) drained(a: 2 replicas left; default/x: its worker is stopping)",
+    );
+    // One is missing already; what does not serve anyway may go.
+    check(
+        "a drain; b",
+        "x on=a; y on=a notready; z on=a notready",
+        "",
+        "",
+        "evict(y) evict(z) drained(a: 3 replicas left; default/x: its deployment has no replica to spare, see \
+         spec.strategy.rollingUpdate.maxUnavailable)",
+    );
+    check(
+        "a drain; b mem=1",
+        "x on=a",
+        "",
+        "",
+        "drained(a: 1 replica left; default/x: no other node takes it: 0/2 nodes are available: 1 cordoned, 1 \
+         insufficient memory; b: needs 1.5 GiB (weights 1.0 GiB + KV cache 1.0 KiB for 1 streams of 16 tokens + \
+         activations 0 B + runtime 476.8 MiB), 1.0 GiB free)",
+    );
+    check(
+        "a drain; b",
+        "x on=b; y on=a mirror; z on=a alone",
+        "",
+        "",
+        "drained(a: no replica is left)",
+    );
+}
+
+#[test]
+fn a_node_whose_conditions_speak_against_it_is_left_gently() {
+    check(
+        "a battery; b",
+        "x on=a; y on=a; z on=a tolerates",
+        "",
+        "",
+        "evict(x)",
+    );
+    check("a battery; b battery", "x on=a", "", "", "");
+}
+
+#[test]
 fn replicas_of_a_node_that_was_deleted_are_let_go() {
     let replicas = "x on=gone held; y on=gone ending held; z on=a held; w on=gone ending";
     check("a", replicas, "", "", "");
@@ -224,6 +307,7 @@ fn it_looks_again_when_a_lease_may_have_expired() {
     let plan = NodePlan::new(&Observed {
         nodes: nodes.iter().collect(),
         replicas: Vec::new(),
+        deployments: Vec::new(),
         silence: BTreeMap::from([("a".to_owned(), Duration::from_secs(30))]),
         missing: BTreeMap::new(),
         now: at(NOW),

@@ -1,0 +1,123 @@
+//! Nodes that are to serve no more: by command, and by the time of day.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, eventually};
+
+const GUIDE: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  replicas: 2
+  model: {source: local://guide}
+  serving: {contextTokens: 1024, maxConcurrency: 2}
+";
+
+fn lines(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// How many replicas are on a node and not being deleted, and how many of those are ready.
+fn on(cluster: &Cluster, node: &str) -> Result<(usize, usize), String> {
+    let listed = cluster.kubectl.json("mrep")?["items"].clone();
+    let staying: Vec<&Value> = listed
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|replica| {
+            replica["spec"]["nodeName"] == node && replica["metadata"]["deletionTimestamp"].is_null()
+        })
+        .collect();
+    let is_ready = |replica: &&&Value| replica["status"]["phase"] == "Ready";
+    Ok((staying.len(), staying.iter().filter(is_ready).count()))
+}
+
+#[test]
+fn a_node_is_drained_and_no_request_fails() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    let _agents = ["node-1", "node-2"].map(|node| cluster.agent(node, &[]));
+    // It is known, and never serves: all day is quiet.
+    let _quiet = cluster.agent("node-3", &["--quiet-hours=00:00-24:00".to_owned()]);
+    for node in ["node-1", "node-2", "node-3"] {
+        eventually("a node", || kubectl.json(&format!("mac {node}")));
+        kubectl
+            .run(&format!("wait --for=condition=Ready mac/{node} --timeout=120s"))
+            .ok();
+    }
+    kubectl
+        .run("wait --for=condition=QuietHours mac/node-3 --timeout=60s")
+        .ok();
+    kubectl.apply(GUIDE).ok();
+    kubectl
+        .run("wait --for=condition=Ready mdep/guide --timeout=180s")
+        .ok();
+    assert_eq!(on(&cluster, "node-1"), Ok((1, 1)));
+    assert_eq!(on(&cluster, "node-2"), Ok((1, 1)));
+
+    let stop = AtomicBool::new(false);
+    let gateway = cluster.gateway.another();
+    let (answered, drained) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut answered = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = gateway.try_chat("guide", "What is rooflet?").expect("an answer");
+                assert_eq!(answer.status, 200, "{}", answer.text);
+                answered += 1;
+            }
+            answered
+        });
+        let drained = cluster.rooflet("drain node-1 --timeout=120");
+        let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("both replicas on the other node", || {
+                match on(&cluster, "node-2")? {
+                    (2, 2) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            });
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let answered = load.join().expect("every request was answered");
+        moved.expect("the replicas moved");
+        (answered, drained)
+    });
+    assert!(answered > 0);
+    assert!(drained.status.success(), "{}", lines(&drained.stderr));
+    assert_eq!(
+        lines(&drained.stdout),
+        "fleetnode.rooflet.dev/node-1 cordoned\nfleetnode.rooflet.dev/node-1 drained\n"
+    );
+    assert_eq!(cluster.workers("node-1").len(), 0);
+    assert_eq!(on(&cluster, "node-3"), Ok((0, 0)));
+
+    // Nobody else takes them: they stay, and that is told.
+    let stuck = cluster.rooflet("drain node-2 --timeout=5");
+    assert_eq!(stuck.status.code(), Some(1));
+    let told = lines(&stuck.stderr);
+    assert!(
+        told.contains("2 replicas left")
+            && told.contains("no other node takes it: 0/3 nodes are available")
+            && told.contains("{rooflet.dev/quiet-hours:NoExecute}")
+            && told.contains("node-2 is not drained after 5 s"),
+        "{told}"
+    );
+    assert_eq!(on(&cluster, "node-2"), Ok((2, 2)));
+
+    let back = cluster.rooflet("uncordon node-1 node-2");
+    assert_eq!(
+        lines(&back.stdout),
+        "fleetnode.rooflet.dev/node-1 uncordoned\nfleetnode.rooflet.dev/node-2 uncordoned\n"
+    );
+    let unknown = cluster.rooflet("cordon nobody");
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(
+        lines(&unknown.stderr).contains("no FleetNode nobody"),
+        "{}",
+        lines(&unknown.stderr)
+    );
+}
