@@ -7,6 +7,7 @@ mod logprobs;
 mod options;
 mod prompt;
 mod sampling;
+pub(crate) mod stopping;
 mod template;
 pub(crate) mod tokenize;
 
@@ -20,6 +21,7 @@ use self::fields::Fields;
 pub(crate) use self::options::Options;
 pub(crate) use self::prompt::Prompt;
 pub(crate) use self::sampling::SamplingOptions;
+pub(crate) use self::stopping::Stopping;
 use super::error::ApiError;
 use super::json::{Json, Members};
 use super::message;
@@ -70,7 +72,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "prompt_cache_retention",
 ];
 
-/// Known and not served.
+/// Known and not served: OpenAI's, then vLLM's.
 const UNSERVED: &[&str] = &[
     "audio",
     "function_call",
@@ -80,6 +82,17 @@ const UNSERVED: &[&str] = &[
     "suffix",
     "verbosity",
     "web_search_options",
+    "add_generation_prompt",
+    "bad_words",
+    "continue_final_message",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "length_penalty",
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "use_beam_search",
 ];
 
 impl ChatRequest {
@@ -97,6 +110,7 @@ impl ChatRequest {
         check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
         let mut options = Options::parse(&fields, 1)?;
         if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
+            options.stopping.check_length(Some(max_tokens))?;
             options.max_tokens = Some(max_tokens);
         }
         options.logprobs = logprobs::of_chat(&fields)?;
@@ -230,7 +244,13 @@ impl<'de> Visitor<'de> for BodyVisitor {
 
 /// `own` are the lists of parameters that only this endpoint serves.
 fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
-    let served = [SERVED, Options::NAMES, SamplingOptions::NAMES, WITHOUT_EFFECT];
+    let served = [
+        SERVED,
+        Options::NAMES,
+        Stopping::NAMES,
+        SamplingOptions::NAMES,
+        WITHOUT_EFFECT,
+    ];
     for (name, value) in fields.iter() {
         if served.iter().chain(own).any(|names| names.contains(&name)) {
             continue;
@@ -256,6 +276,18 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
+        ("bad_words", Value::Array(list)) => list.is_empty(),
+        ("length_penalty", Value::Number(one)) => one.as_f64() == Some(1.0),
+        (
+            "add_generation_prompt"
+            | "include_reasoning"
+            | "skip_special_tokens"
+            | "spaces_between_special_tokens",
+            Value::Bool(usual),
+        ) => *usual,
+        ("continue_final_message" | "include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => {
+            !asked
+        }
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
             false
         }

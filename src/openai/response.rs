@@ -19,6 +19,14 @@ pub(crate) enum FinishReason {
     ToolCalls,
 }
 
+/// Which of a request's own stops ended an answer; vLLM's extension.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum StopReason {
+    Text(String),
+    Token(u32),
+}
+
 /// Tokens that a request cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Usage {
@@ -88,6 +96,8 @@ pub(crate) struct ChatChoice {
     pub(crate) message: AssistantMessage,
     pub(crate) logprobs: Option<ChatLogprobs>,
     pub(crate) finish_reason: FinishReason,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,40 +162,38 @@ pub(crate) struct CalledFunction {
 }
 
 impl CalledTool {
-    /// A whole call.
-    pub(crate) fn new(id: String, name: String, arguments: String) -> Self {
+    /// A call without its arguments yet.
+    pub(crate) fn begin(id: String, name: String) -> Self {
         Self {
             index: None,
             id: Some(id),
             kind: Some("function"),
             function: CalledFunction {
                 name: Some(name),
+                arguments: String::new(),
+            },
+        }
+    }
+
+    /// More of a call's arguments.
+    pub(crate) fn more(arguments: String) -> Self {
+        Self {
+            index: None,
+            id: None,
+            kind: None,
+            function: CalledFunction {
+                name: None,
                 arguments,
             },
         }
     }
 
-    /// The same as the parts of a stream.
-    pub(crate) fn into_parts(self, index: usize) -> [Self; 2] {
-        let arguments = Self {
+    /// As a part of a stream, at a call's place in the answer.
+    pub(crate) fn at(self, index: usize) -> Self {
+        Self {
             index: Some(index),
-            id: None,
-            kind: None,
-            function: CalledFunction {
-                name: None,
-                arguments: self.function.arguments,
-            },
-        };
-        let head = Self {
-            index: Some(index),
-            function: CalledFunction {
-                name: self.function.name,
-                arguments: String::new(),
-            },
-            id: self.id,
-            kind: self.kind,
-        };
-        [head, arguments]
+            ..self
+        }
     }
 }
 
@@ -195,12 +203,14 @@ impl ChatChoice {
         message: AssistantMessage,
         logprobs: Option<ChatLogprobs>,
         finish_reason: FinishReason,
+        stop_reason: Option<StopReason>,
     ) -> Self {
         Self {
             index,
             message,
             logprobs,
             finish_reason,
+            stop_reason,
         }
     }
 }
@@ -222,6 +232,8 @@ pub(crate) struct ChatChunkChoice {
     pub(crate) delta: Delta,
     pub(crate) logprobs: Option<ChatLogprobs>,
     pub(crate) finish_reason: Option<FinishReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -251,6 +263,8 @@ pub(crate) struct TextChoice {
     pub(crate) text: String,
     pub(crate) logprobs: Option<TextLogprobs>,
     pub(crate) finish_reason: Option<FinishReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
 /// One event of a streamed completion.
@@ -289,6 +303,7 @@ mod tests {
                 AssistantMessage::new("hi".to_owned(), String::new(), Vec::new()),
                 None,
                 FinishReason::Stop,
+                None,
             )],
             usage: Usage::new(3, 2).with_cached_tokens(1),
         };
@@ -307,15 +322,17 @@ mod tests {
 
     #[test]
     fn reasoning_and_calls_stand_beside_the_content() {
-        let call = || CalledTool::new("call_1".to_owned(), "f".to_owned(), "{}".to_owned());
-        let message = AssistantMessage::new(String::new(), "why".to_owned(), vec![call()]);
+        let begin = || CalledTool::begin("call_1".to_owned(), "f".to_owned());
+        let mut call = begin();
+        call.function.arguments.push_str("{}");
+        let message = AssistantMessage::new(String::new(), "why".to_owned(), vec![call]);
         assert_eq!(
             serde_json::to_value(message).unwrap(),
             json!({"role": "assistant", "content": null, "refusal": null, "reasoning_content": "why", "reasoning": "why",
                    "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
         );
         assert_eq!(
-            serde_json::to_value(call().into_parts(2)).unwrap(),
+            serde_json::to_value([begin().at(2), CalledTool::more("{}".to_owned()).at(2)]).unwrap(),
             json!([
                 {"index": 2, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}},
                 {"index": 2, "function": {"arguments": "{}"}}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::harmony::HarmonyParser;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
-use super::tool_calls::{self, Format, ToolCall, ToolCallScanner, ToolFormat};
+use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
 use crate::openai::tools::Function;
 
 /// A piece of an answer; texts are not empty.
@@ -13,7 +13,7 @@ use crate::openai::tools::Function;
 pub(crate) enum Part {
     Reasoning(String),
     Content(String),
-    ToolCall(ToolCall),
+    Call(CallPart),
 }
 
 /// What may be in an answer beside content.
@@ -69,6 +69,8 @@ impl AnswerParser {
             ToolFormat::Tagged => marked(scanner(Format::Tagged)),
             ToolFormat::Llama => marked(scanner(Format::Llama)),
             ToolFormat::Mistral => marked(scanner(Format::Mistral)),
+            ToolFormat::DeepSeek { .. } => marked(scanner(Format::DeepSeek)),
+            ToolFormat::Kimi => marked(scanner(Format::Kimi)),
             ToolFormat::Harmony => Kind::Harmony(HarmonyParser::new(shape.tools.is_some())),
         };
         Self {
@@ -120,14 +122,15 @@ impl AnswerParser {
         self.counted(parts)
     }
 
-    /// A name for a call, made from letters and digits of which there are at least 24. Templates of Mistral's refuse
-    /// all names but those of nine.
-    pub(crate) fn call_id(&self, random: &str) -> String {
+    /// A name for the call at this place of the answer, made from letters and digits of which there are at least 24.
+    /// Templates of Mistral's refuse all names but those of nine; Kimi's say which function was called.
+    pub(crate) fn call_id(&self, prefix: &str, random: &str, function: &str, place: usize) -> String {
         match self.tool_format {
             ToolFormat::Mistral => random.chars().take(9).collect(),
-            ToolFormat::Tagged | ToolFormat::Llama | ToolFormat::Harmony => {
+            ToolFormat::Kimi => kimi::call_id(function, place),
+            ToolFormat::Tagged | ToolFormat::Llama | ToolFormat::DeepSeek { .. } | ToolFormat::Harmony => {
                 let name: String = random.chars().take(24).collect();
-                format!("call_{name}")
+                format!("{prefix}{name}")
             }
         }
     }
@@ -147,8 +150,8 @@ impl AnswerParser {
     fn counted(&mut self, mut parts: Vec<Part>) -> Vec<Part> {
         parts.retain(|part| match part {
             Part::Reasoning(_) | Part::Content(_) => true,
-            Part::ToolCall(_) => {
-                self.calls += 1;
+            Part::Call(call) => {
+                self.calls += usize::from(matches!(call, CallPart::Begin { .. }));
                 self.parallel || self.calls == 1
             }
         });
@@ -177,7 +180,7 @@ fn content(text: String, calls: &mut Option<ToolCallScanner>) -> Vec<Part> {
 fn scanned(piece: tool_calls::Piece) -> Part {
     match piece {
         tool_calls::Piece::Text(text) => Part::Content(text),
-        tool_calls::Piece::Call(call) => Part::ToolCall(call),
+        tool_calls::Piece::Call(part) => Part::Call(part),
     }
 }
 
@@ -188,7 +191,10 @@ pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
     for part in parts {
         match (whole.last_mut(), part) {
             (Some(Part::Reasoning(text)), Part::Reasoning(more))
-            | (Some(Part::Content(text)), Part::Content(more)) => text.push_str(&more),
+            | (Some(Part::Content(text)), Part::Content(more))
+            | (Some(Part::Call(CallPart::Arguments(text))), Part::Call(CallPart::Arguments(more))) => {
+                text.push_str(&more);
+            }
             (_, part) => whole.push(part),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::answer::Part;
 use super::markers::held_from;
-use super::tool_calls::{ToolCall, is_object};
+use super::tool_calls::CallPart;
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -39,8 +39,9 @@ enum State {
 enum Body {
     Reasoning,
     Answer,
-    /// Arguments of a call of this function.
+    /// To this function, before its first text.
     Call(String),
+    Arguments,
 }
 
 impl HarmonyParser {
@@ -118,6 +119,22 @@ impl HarmonyParser {
     }
 
     fn body(&mut self, body: Body, last: bool) -> Option<Part> {
+        let body = match body {
+            Body::Call(name) => {
+                let text = self.held.trim_start();
+                if text.starts_with('{') {
+                    self.held = text.to_owned();
+                    self.state = State::Body(Body::Arguments);
+                    return Some(Part::Call(CallPart::Begin { name }));
+                }
+                if text.is_empty() && !last {
+                    self.state = State::Body(Body::Call(name));
+                    return None;
+                }
+                Body::Answer
+            }
+            Body::Reasoning | Body::Answer | Body::Arguments => body,
+        };
         let end = ENDS
             .into_iter()
             .filter_map(|marker| Some((self.held.find(marker)?, marker)))
@@ -128,37 +145,28 @@ impl HarmonyParser {
             // What stands between the end of one message and the header of the next is its author.
             let skipped = if marker == START { 0 } else { marker.len() };
             self.held.drain(..skipped);
-            return whole(body, text);
+            return part(&body, text);
         }
         if last {
-            return whole(body, std::mem::take(&mut self.held));
+            return part(&body, std::mem::take(&mut self.held));
         }
-        let certain = held_from(&self.held, ENDS);
-        let certain = match body {
-            // A call is shown when it is whole.
-            Body::Call(_) => 0,
-            Body::Reasoning | Body::Answer => certain,
-        };
-        let kept = self.held.split_off(certain);
+        let kept = self.held.split_off(held_from(&self.held, ENDS));
         let text = std::mem::replace(&mut self.held, kept);
-        self.state = State::Body(body.clone());
-        match body {
-            Body::Call(_) => None,
-            Body::Reasoning | Body::Answer => whole(body, text),
-        }
+        let part = part(&body, text);
+        self.state = State::Body(body);
+        part
     }
 }
 
-fn whole(body: Body, text: String) -> Option<Part> {
-    match body {
-        Body::Call(name) if is_object(&text) => Some(Part::ToolCall(ToolCall {
-            name,
-            arguments: text.trim().to_owned(),
-        })),
-        _ if text.is_empty() => None,
-        Body::Reasoning => Some(Part::Reasoning(text)),
-        Body::Answer | Body::Call(_) => Some(Part::Content(text)),
+fn part(body: &Body, text: String) -> Option<Part> {
+    if text.is_empty() {
+        return None;
     }
+    Some(match body {
+        Body::Reasoning => Part::Reasoning(text),
+        Body::Arguments => Part::Call(CallPart::Arguments(text)),
+        Body::Answer | Body::Call(_) => Part::Content(text),
+    })
 }
 
 #[cfg(test)]
@@ -179,12 +187,14 @@ mod tests {
     #[test]
     fn channels_are_reasoning_answer_and_calls() {
         let reasoning = || Part::Reasoning("Need weather.".to_owned());
-        let call = || {
-            Part::ToolCall(ToolCall {
-                name: "get_weather".to_owned(),
-                arguments: r#"{"town":"Bern"}"#.to_owned(),
+        let begin = |name: &str| {
+            Part::Call(CallPart::Begin {
+                name: name.to_owned(),
             })
         };
+        let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
+        let weather = || begin("get_weather");
+        let bern = || arguments(r#"{"town":"Bern"}"#);
         let content = |text: &str| Part::Content(text.to_owned());
         let thought = "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant";
         let cases = [
@@ -196,13 +206,13 @@ mod tests {
                 format!(
                     "{thought}<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{{\"town\":\"Bern\"}}<|call|>"
                 ),
-                vec![reasoning(), call()],
+                vec![reasoning(), weather(), bern()],
             ),
             (
                 format!(
                     "{thought} to=functions.get_weather<|channel|>commentary json<|message|>{{\"town\":\"Bern\"}}"
                 ),
-                vec![reasoning(), call()],
+                vec![reasoning(), weather(), bern()],
             ),
             (
                 "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>comm"
@@ -211,7 +221,11 @@ mod tests {
             ),
             (
                 "<|channel|>commentary to=functions.f<|message|>{\"cut".to_owned(),
-                vec![content("{\"cut")],
+                vec![begin("f"), arguments("{\"cut")],
+            ),
+            (
+                "<|channel|>commentary to=functions.f<|message|>no object<|call|>".to_owned(),
+                vec![content("no object")],
             ),
             ("plain text".to_owned(), vec![content("plain text")]),
         ];

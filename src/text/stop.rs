@@ -8,7 +8,7 @@ use super::markers::held_from;
 pub(crate) struct StopMatcher {
     stops: Vec<String>,
     held: String,
-    stopped: bool,
+    found: Option<usize>,
 }
 
 impl StopMatcher {
@@ -17,22 +17,22 @@ impl StopMatcher {
         Self {
             stops,
             held: String::new(),
-            stopped: false,
+            found: None,
         }
     }
 
     /// Takes the next piece of text and returns what can be shown now. After the first stop string, nothing more
     /// comes out.
     pub(crate) fn push(&mut self, text: &str) -> String {
-        if self.stopped {
+        if self.found.is_some() {
             return String::new();
         }
         if self.stops.is_empty() {
             return text.to_owned();
         }
         self.held.push_str(text);
-        if let Some(start) = self.first_match() {
-            self.stopped = true;
+        if let Some((start, stop)) = self.first_match() {
+            self.found = Some(stop);
             self.held.truncate(start);
             return std::mem::take(&mut self.held);
         }
@@ -41,9 +41,9 @@ impl StopMatcher {
         std::mem::replace(&mut self.held, kept)
     }
 
-    /// Whether a stop string has been seen.
-    pub(crate) fn stopped(&self) -> bool {
-        self.stopped
+    /// The stop string that has been seen.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.map(|stop| self.stops[stop].as_str())
     }
 
     /// The completion has ended: what was held back is text after all.
@@ -51,14 +51,15 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// Start of the stop string that is complete first; the longest where several end together. The same whatever
-    /// pieces the text came in.
-    fn first_match(&self) -> Option<usize> {
+    /// Start of the stop string that is complete first, and its place; the longest where several end together. The same
+    /// whatever pieces the text came in.
+    fn first_match(&self) -> Option<(usize, usize)> {
         self.stops
             .iter()
-            .filter_map(|stop| self.held.find(stop).map(|start| (start + stop.len(), start)))
+            .enumerate()
+            .filter_map(|(place, stop)| self.held.find(stop).map(|start| (start + stop.len(), start, place)))
             .min()
-            .map(|(_, start)| start)
+            .map(|(_, start, place)| (start, place))
     }
 }
 
@@ -71,7 +72,7 @@ mod tests {
     fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, bool, String) {
         let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
         let shown = pieces.iter().map(|piece| matcher.push(piece)).collect();
-        (shown, matcher.stopped(), matcher.flush())
+        (shown, matcher.found().is_some(), matcher.flush())
     }
 
     #[test]
@@ -129,7 +130,7 @@ mod tests {
             streamed.push_str(&matcher.push(&rest));
             streamed.push_str(&matcher.flush());
             prop_assert_eq!(&streamed, &cut(&text, &stops));
-            prop_assert_eq!(matcher.stopped(), streamed != text);
+            prop_assert_eq!(matcher.found().is_some(), streamed != text);
         }
     }
 }

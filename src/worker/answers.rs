@@ -2,11 +2,14 @@
 
 use uuid::Uuid;
 
-use super::event::Piece;
+use super::event::{Done, Piece};
 use crate::openai::response::logprobs::ChatLogprobs;
 use crate::openai::response::{AssistantMessage, CalledTool, ChatChoice, Delta, FinishReason, Reasoning};
 use crate::text::answer::{AnswerParser, Part};
-use crate::text::tool_calls::ToolCall;
+use crate::text::tool_calls::CallPart;
+
+/// OpenAI's.
+const CALL_ID_PREFIX: &str = "call_";
 
 /// A whole answer.
 #[derive(Debug)]
@@ -19,7 +22,8 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn read(mut parser: AnswerParser, said: &[Piece]) -> Self {
-        let (mut content, mut reasoning, mut tool_calls) = (String::new(), String::new(), Vec::new());
+        let (mut content, mut reasoning) = (String::new(), String::new());
+        let mut tool_calls: Vec<CalledTool> = Vec::new();
         let mut parts: Vec<Part> = said
             .iter()
             .flat_map(|piece| parser.push(&piece.text, piece.tokens))
@@ -29,7 +33,15 @@ impl Answer {
             match part {
                 Part::Reasoning(text) => reasoning.push_str(&text),
                 Part::Content(text) => content.push_str(&text),
-                Part::ToolCall(call) => tool_calls.push(called(&parser, call)),
+                Part::Call(CallPart::Begin { name }) => {
+                    let id = call_id(&parser, CALL_ID_PREFIX, &name, tool_calls.len());
+                    tool_calls.push(CalledTool::begin(id, name));
+                }
+                Part::Call(CallPart::Arguments(json)) => {
+                    if let Some(call) = tool_calls.last_mut() {
+                        call.function.arguments.push_str(&json);
+                    }
+                }
             }
         }
         Self {
@@ -44,11 +56,11 @@ impl Answer {
         self,
         index: usize,
         logprobs: Option<ChatLogprobs>,
-        ended: FinishReason,
+        done: Done,
     ) -> ChatChoice {
-        let reason = finish_reason(ended, !self.tool_calls.is_empty());
+        let reason = finish_reason(done.reason, !self.tool_calls.is_empty());
         let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
-        ChatChoice::new(index, message, logprobs, reason)
+        ChatChoice::new(index, message, logprobs, reason, done.stopped_by)
     }
 }
 
@@ -94,23 +106,28 @@ impl StreamedAnswer {
                     content: Some(text),
                     ..Delta::default()
                 }),
-                Part::ToolCall(call) => {
-                    let parts = called(&self.parser, call).into_parts(self.calls);
-                    deltas.extend(parts.map(|part| Delta {
-                        tool_calls: vec![part],
+                Part::Call(CallPart::Begin { name }) => {
+                    let id = call_id(&self.parser, CALL_ID_PREFIX, &name, self.calls);
+                    deltas.push(Delta {
+                        tool_calls: vec![CalledTool::begin(id, name).at(self.calls)],
                         ..Delta::default()
-                    }));
+                    });
                     self.calls += 1;
                 }
+                Part::Call(CallPart::Arguments(json)) => deltas.push(Delta {
+                    tool_calls: vec![CalledTool::more(json).at(self.calls.saturating_sub(1))],
+                    ..Delta::default()
+                }),
             }
         }
         deltas
     }
 }
 
-fn called(parser: &AnswerParser, call: ToolCall) -> CalledTool {
+/// A new name for a call that the answer makes.
+pub(crate) fn call_id(parser: &AnswerParser, prefix: &str, function: &str, place: usize) -> String {
     let random = Uuid::new_v4().simple().to_string();
-    CalledTool::new(parser.call_id(&random), call.name, call.arguments)
+    parser.call_id(prefix, &random, function, place)
 }
 
 /// An answer that was cut off is not waiting for its calls to be answered.

@@ -69,7 +69,7 @@ pub(crate) async fn chat(
         let logprobs = options
             .logprobs
             .map(|_| scores::of_chat(tokenizer, all_scores(&pieces)));
-        message.into_choice(index, logprobs, done.reason)
+        message.into_choice(index, logprobs, done)
     };
     let choices = answers.into_iter().enumerate().map(choice).collect();
     let usage = usage.with_reasoning_tokens(reasoning_tokens);
@@ -116,6 +116,7 @@ pub(crate) async fn text(
             .map(|_| scores::of_text(tokenizer, all_scores(&pieces))),
         text: pieces.into_iter().map(|piece| piece.text).collect(),
         finish_reason: Some(done.reason),
+        stop_reason: done.stopped_by,
     };
     let envelope = envelope(&app, "cmpl", "text_completion");
     let choices = answers.into_iter().enumerate().map(choice).collect();

@@ -591,7 +591,7 @@ impl EngineThread {
         self.state.set_load(self.active.len(), self.waiting.len());
         match outcome {
             Ok(done) => {
-                self.record(sequence, done);
+                self.record(sequence, &done);
                 sequence.send(Event::Done(done));
             }
             Err(err) => {
@@ -603,7 +603,7 @@ impl EngineThread {
         }
     }
 
-    fn record(&self, sequence: &Sequence, done: Done) {
+    fn record(&self, sequence: &Sequence, done: &Done) {
         let metrics = &self.config.metrics;
         let timing = sequence.timing();
         metrics.ended(match done.reason {

@@ -1,6 +1,6 @@
 //! What a request's owner hears from the engine.
 
-use crate::openai::response::FinishReason;
+use crate::openai::response::{FinishReason, StopReason};
 
 /// In order; [`Event::Done`] or [`Event::Failed`] is the last.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,9 +43,11 @@ pub(crate) struct Score {
     pub(crate) top: Vec<(u32, f32)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) reason: FinishReason,
+    /// What ended the answer, where the request named it.
+    pub(crate) stopped_by: Option<StopReason>,
     /// Every token that was chosen, the one that ended the text included.
     pub(crate) completion_tokens: usize,
     /// Of the prompt's tokens, those that did not have to be computed.

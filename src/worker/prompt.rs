@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
-use crate::openai::request::{Options, Prompt};
+use crate::openai::request::{Options, Prompt, Stopping};
 use crate::openai::tools::Tools;
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
@@ -42,7 +42,7 @@ pub(crate) struct ValidRequest {
     pub(crate) prompt_use: PromptUse,
     /// Prompt plus this fits the context; 0 = the prompt is read, no more.
     pub(crate) max_tokens: usize,
-    pub(crate) stop: Vec<String>,
+    pub(crate) stopping: Stopping,
     /// Special tokens that are text.
     pub(crate) shown_tokens: Arc<[u32]>,
     /// What the answer has to be.
@@ -413,6 +413,23 @@ impl Prompter {
         Ok(echo)
     }
 
+    fn check_tokens<'a>(
+        &self,
+        param: &str,
+        mut tokens: impl Iterator<Item = &'a u32>,
+    ) -> Result<(), ApiError> {
+        match tokens.find(|token| **token >= self.vocab_size) {
+            None => Ok(()),
+            Some(unknown) => Err(ApiError::invalid_value(
+                param,
+                format!(
+                    "'{param}' names token {unknown}, but the model's vocabulary ends at {}.",
+                    self.vocab_size - 1
+                ),
+            )),
+        }
+    }
+
     fn limited(
         &self,
         param: &str,
@@ -426,25 +443,10 @@ impl Prompter {
                 format!("'{param}' must not be empty."),
             ));
         }
-        if let Some(unknown) = prompt.iter().find(|token| **token >= self.vocab_size) {
-            return Err(ApiError::invalid_value(
-                param,
-                format!(
-                    "'{param}' holds token {unknown}, but the model's vocabulary ends at {}.",
-                    self.vocab_size - 1
-                ),
-            ));
-        }
         let asked = &options.sampling;
-        if let Some(unknown) = asked.logit_bias.keys().find(|token| **token >= self.vocab_size) {
-            return Err(ApiError::invalid_value(
-                "logit_bias",
-                format!(
-                    "'logit_bias' names token {unknown}, but the model's vocabulary ends at {}.",
-                    self.vocab_size - 1
-                ),
-            ));
-        }
+        self.check_tokens(param, prompt.iter())?;
+        self.check_tokens("logit_bias", asked.logit_bias.keys())?;
+        self.check_tokens("stop_token_ids", options.stopping.token_ids.iter())?;
         let context_tokens = self.context_tokens();
         let least = usize::from(options.max_tokens != Some(0));
         if prompt.len() + least > context_tokens {
@@ -459,7 +461,7 @@ impl Prompter {
             max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
             prompt,
             prompt_use: PromptUse::Answer,
-            stop: options.stop.clone(),
+            stopping: options.stopping.clone(),
             shown_tokens: [].into(),
             constraint: None,
             sampling: Sampling {

@@ -19,7 +19,7 @@ use super::reading::{self, Reading};
 use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
 use super::transcript::Transcript;
-use crate::openai::response::FinishReason;
+use crate::openai::response::{FinishReason, StopReason};
 use crate::text::grammar::vocabulary::{Constraint, ConstraintError, Mask};
 use crate::text::tokenizer::{DecodeError, Tokenizer};
 
@@ -91,6 +91,10 @@ pub(crate) struct Sequence {
     constraint: Option<Constraint>,
     /// The tokens that the next one must be of.
     mask: Option<Arc<Mask>>,
+    /// Tokens that must not be chosen before the answer has its least length.
+    ends: Vec<u32>,
+    /// All others, where it has one.
+    unending: Option<Mask>,
     transcript: Transcript,
     /// Tokens chosen, read or not.
     chosen: usize,
@@ -148,10 +152,12 @@ impl Sequence {
             adjustment: None,
             constraint: queued.job.request.constraint.take(),
             mask: None,
+            ends: [tokenizer.eos_token_ids(), &queued.job.request.stopping.token_ids].concat(),
+            unending: None,
             transcript: Transcript::new(
                 tokenizer,
                 &queued.job.request.shown_tokens,
-                queued.job.request.stop.clone(),
+                &queued.job.request.stopping,
                 queued.job.request.echoed_chars(),
             ),
             chosen: 0,
@@ -331,10 +337,20 @@ impl Sequence {
 
     /// Looks up which tokens the next one must be of; all before it have been read.
     pub(crate) fn narrow(&mut self) -> Result<(), StepError> {
-        if let Some(constraint) = &mut self.constraint {
-            self.mask = Some(constraint.mask()?);
-        }
+        let Some(constraint) = &mut self.constraint else {
+            return Ok(());
+        };
+        let mask = constraint.mask()?;
+        // What must end here ends, however short it is.
+        let longer = self.unending().and_then(|unending| mask.and(unending));
+        self.mask = Some(longer.map_or(mask, Arc::new));
         Ok(())
+    }
+
+    /// The tokens that do not end the answer, as long as it must not end.
+    fn unending(&self) -> Option<&Mask> {
+        let too_short = self.chosen < self.request().stopping.min_tokens;
+        self.unending.as_ref().filter(|_| too_short)
     }
 
     /// How the next token is chosen.
@@ -342,7 +358,7 @@ impl Sequence {
         Draw {
             sampling: &self.request().sampling,
             adjustment: self.adjustment.as_ref(),
-            mask: self.mask.as_deref(),
+            mask: self.mask.as_deref().or_else(|| self.unending()),
             logprobs: self.request().logprobs,
             step: self.chosen as u64,
         }
@@ -398,11 +414,16 @@ impl Sequence {
         let Some(logits) = logits else {
             return Ok(Prefilled::Done(Done {
                 reason: FinishReason::Length,
+                stopped_by: None,
                 completion_tokens: 0,
                 cached_tokens: self.cached,
             }));
         };
         self.adjustment = Adjustment::new(&request.sampling.penalties, prompt, logits.dim(-1));
+        if request.stopping.min_tokens > 0 {
+            let vocabulary = logits.dim(-1).unsigned_abs() as usize;
+            self.unending = Some(Mask::without(vocabulary, &self.ends));
+        }
         self.narrow()?;
         let mut choice = Choice::submit(&logits, &[self.draw()])?;
         self.chose();
@@ -427,16 +448,21 @@ impl Sequence {
         }
         self.answer.push(token);
         self.timing.first_token.get_or_insert_with(now);
-        if tokenizer.is_eos(token) {
+        let named = self.request().stopping.token_ids.contains(&token);
+        if named || (tokenizer.is_eos(token) && !self.ignores_eos()) {
             self.transcript.end(token, logprobs);
-            return self.finish(tokenizer, FinishReason::Stop).map(Some);
+            let done = self.finish(tokenizer, FinishReason::Stop)?;
+            return Ok(Some(Done {
+                stopped_by: done.stopped_by.or(named.then_some(StopReason::Token(token))),
+                ..done
+            }));
         }
         if let Some(constraint) = &mut self.constraint {
             constraint.take(token)?;
         }
         let piece = self.transcript.push(tokenizer, token, logprobs)?;
         self.send_piece(piece);
-        if self.transcript.stopped() {
+        if self.transcript.stopped_by().is_some() {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);
         }
         if self.constraint.as_ref().is_some_and(Constraint::is_complete) {
@@ -451,14 +477,21 @@ impl Sequence {
     fn finish(&mut self, tokenizer: &Tokenizer, mut reason: FinishReason) -> Result<Done, StepError> {
         let rest = self.transcript.finish(tokenizer)?;
         self.send_piece(rest);
-        if self.transcript.stopped() {
+        let stopped_by = self.transcript.stopped_by().map(str::to_owned);
+        if stopped_by.is_some() {
             reason = FinishReason::Stop;
         }
         Ok(Done {
             reason,
+            stopped_by: stopped_by.map(StopReason::Text),
             completion_tokens: self.answer.len(),
             cached_tokens: self.cached,
         })
+    }
+
+    /// An answer that is held to a format ends where that does.
+    fn ignores_eos(&self) -> bool {
+        self.request().stopping.ignore_eos && self.constraint.is_none()
     }
 
     fn send_piece(&self, piece: Piece) {

@@ -21,7 +21,7 @@ use super::scores;
 use crate::openai::ApiError;
 use crate::openai::response::logprobs::{ChatLogprobs, TextLogprobs};
 use crate::openai::response::{
-    ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, TextChoice, TextChunk, Usage,
+    ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, StopReason, TextChoice, TextChunk, Usage,
 };
 use crate::text::answer::AnswerParser;
 
@@ -130,7 +130,7 @@ impl Writer {
                     content: Some(String::new()),
                     ..Delta::default()
                 };
-                writer.write_deltas(index, vec![delta], None);
+                writer.write_deltas(index, vec![delta]);
             }
         }
         writer
@@ -159,11 +159,11 @@ impl Writer {
                 Some(answers) => {
                     let deltas = answers[index].push(&piece);
                     self.scores[index].extend(piece.scores);
-                    self.write_deltas(index, deltas, None);
+                    self.write_deltas(index, deltas);
                 }
                 None => {
                     let logprobs = self.text_logprobs(&piece.scores);
-                    let frame = self.text_frame(index, piece.text, logprobs, None);
+                    let frame = self.text_frame(index, piece.text, logprobs, None, None);
                     self.frames.push_back(frame);
                 }
             },
@@ -185,6 +185,7 @@ impl Writer {
         index: usize,
         Done {
             reason,
+            stopped_by,
             completion_tokens,
             cached_tokens,
         }: Done,
@@ -193,11 +194,11 @@ impl Writer {
             Some(answers) => {
                 let deltas = answers[index].finish();
                 let reason = answers[index].finish_reason(reason);
-                self.write_deltas(index, deltas, None);
-                self.write_deltas(index, vec![Delta::default()], Some(reason));
+                self.write_deltas(index, deltas);
+                self.write_delta(index, Delta::default(), Some(reason), stopped_by);
             }
             None => {
-                let frame = self.text_frame(index, String::new(), None, Some(reason));
+                let frame = self.text_frame(index, String::new(), None, Some(reason), stopped_by);
                 self.frames.push_back(frame);
             }
         }
@@ -263,21 +264,32 @@ impl Writer {
     }
 
     /// A chunk for each.
-    fn write_deltas(&mut self, index: usize, deltas: Vec<Delta>, finish_reason: Option<FinishReason>) {
+    fn write_deltas(&mut self, index: usize, deltas: Vec<Delta>) {
         for delta in deltas {
-            let choice = ChatChunkChoice {
-                index,
-                delta,
-                logprobs: self.chat_logprobs(index),
-                finish_reason,
-            };
-            let frame = data(&ChatChunk {
-                envelope: &self.envelope,
-                choices: vec![choice],
-                usage: self.no_usage(),
-            });
-            self.frames.push_back(frame);
+            self.write_delta(index, delta, None, None);
         }
+    }
+
+    fn write_delta(
+        &mut self,
+        index: usize,
+        delta: Delta,
+        finish_reason: Option<FinishReason>,
+        stop_reason: Option<StopReason>,
+    ) {
+        let choice = ChatChunkChoice {
+            index,
+            delta,
+            logprobs: self.chat_logprobs(index),
+            finish_reason,
+            stop_reason,
+        };
+        let frame = data(&ChatChunk {
+            envelope: &self.envelope,
+            choices: vec![choice],
+            usage: self.no_usage(),
+        });
+        self.frames.push_back(frame);
     }
 
     fn text_frame(
@@ -286,12 +298,14 @@ impl Writer {
         text: String,
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
+        stop_reason: Option<StopReason>,
     ) -> Bytes {
         let choice = TextChoice {
             index,
             text,
             logprobs,
             finish_reason,
+            stop_reason,
         };
         data(&TextChunk {
             envelope: &self.envelope,

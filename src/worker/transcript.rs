@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::event::{Piece, Score};
 use super::logprobs::TokenLogprobs;
+use crate::openai::request::Stopping;
 use crate::text::detokenizer::Detokenizer;
 use crate::text::stop::StopMatcher;
 use crate::text::tokenizer::{DecodeError, Tokenizer};
@@ -15,6 +16,8 @@ use crate::text::tokenizer::{DecodeError, Tokenizer};
 pub(crate) struct Transcript {
     detokenizer: Detokenizer,
     stops: StopMatcher,
+    /// Tokens whose text is not looked through for stop strings.
+    exempt: usize,
     /// Scores whose text is held back.
     held: VecDeque<Score>,
     /// Tokens that were read since the last text came out.
@@ -27,10 +30,11 @@ pub(crate) struct Transcript {
 
 impl Transcript {
     /// `shown` are special tokens that are text; `before` counts the characters that come before all of this.
-    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, stop: Vec<String>, before: usize) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, stopping: &Stopping, before: usize) -> Self {
         Self {
             detokenizer: Detokenizer::new(tokenizer, shown),
-            stops: StopMatcher::new(stop),
+            stops: StopMatcher::new(stopping.strings.clone()),
+            exempt: stopping.min_tokens,
             held: VecDeque::new(),
             untold: 0,
             said: before,
@@ -38,9 +42,9 @@ impl Transcript {
         }
     }
 
-    /// A stop string has been seen: nothing more comes out.
-    pub(crate) fn stopped(&self) -> bool {
-        self.stops.stopped()
+    /// A stop string that has been seen: nothing more comes out.
+    pub(crate) fn stopped_by(&self) -> Option<&str> {
+        self.stops.found()
     }
 
     pub(crate) fn push(
@@ -55,7 +59,13 @@ impl Transcript {
             None => 0,
         };
         self.hold(token, before, logprobs);
-        Ok(self.show(&text))
+        let watched = self.exempt == 0;
+        self.exempt = self.exempt.saturating_sub(1);
+        let shown = match watched {
+            true => self.stops.push(&text),
+            false => text.clone(),
+        };
+        Ok(self.show(&text, shown))
     }
 
     /// The token that ended the text, which is none of it.
@@ -65,12 +75,13 @@ impl Transcript {
 
     /// What was held back, at the end.
     pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> Result<Piece, DecodeError> {
-        if self.stopped() {
+        if self.stopped_by().is_some() {
             return Ok(Piece::default());
         }
         let rest = self.detokenizer.flush(tokenizer)?;
-        let mut piece = self.show(&rest);
-        if !self.stopped() {
+        let shown = self.stops.push(&rest);
+        let mut piece = self.show(&rest, shown);
+        if self.stopped_by().is_none() {
             let held = self.stops.flush();
             piece.tokens += self.told_with(&held);
             piece.text.push_str(&held);
@@ -100,8 +111,8 @@ impl Transcript {
         std::mem::take(&mut self.untold)
     }
 
-    fn show(&mut self, text: &str) -> Piece {
-        let shown = self.stops.push(text);
+    /// Of `text`, `shown` may be seen, with what was held back before.
+    fn show(&mut self, text: &str, shown: String) -> Piece {
         self.said += text.chars().count();
         self.shown += shown.chars().count();
         let mut scores = Vec::new();
@@ -155,8 +166,9 @@ mod tests {
         ) {
             let tokenizer = tokenizer();
             let tokens = tokenizer.encode_chat(&text).unwrap();
+            let stopping = Stopping { strings: stop.clone(), ..Stopping::default() };
             let run = |with: bool| {
-                let mut transcript = Transcript::new(&tokenizer, &Arc::default(), stop.clone(), 0);
+                let mut transcript = Transcript::new(&tokenizer, &Arc::default(), &stopping, 0);
                 let mut out = Piece::default();
                 let append = |out: &mut Piece, more: Piece| {
                     out.text.push_str(&more.text);

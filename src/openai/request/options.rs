@@ -4,18 +4,15 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::sampling::SamplingOptions;
+use super::stopping::Stopping;
 use crate::openai::ApiError;
 use crate::openai::response_format::ResponseFormat;
-
-/// OpenAI's own limit.
-const MAX_STOP_STRINGS: usize = 4;
-const MAX_STOP_BYTES: usize = 1024;
 
 /// See the module's text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Options {
     pub(crate) max_tokens: Option<usize>,
-    pub(crate) stop: Vec<String>,
+    pub(crate) stopping: Stopping,
     /// `None`: any text.
     pub(crate) format: Option<ResponseFormat>,
     pub(crate) sampling: SamplingOptions,
@@ -33,7 +30,6 @@ impl Options {
     /// The parameters that are read here.
     pub(super) const NAMES: &[&str] = &[
         "max_tokens",
-        "stop",
         "priority",
         "cache_salt",
         "stream",
@@ -43,9 +39,12 @@ impl Options {
     /// `least_tokens` is the least that `max_tokens` may be.
     pub(super) fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
+        let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;
+        let stopping = Stopping::parse(fields)?;
+        stopping.check_length(max_tokens)?;
         Ok(Self {
-            max_tokens: fields.integer("max_tokens", least_tokens, usize::MAX)?,
-            stop: parse_stop(fields)?,
+            max_tokens,
+            stopping,
             format: None,
             sampling: SamplingOptions::parse(fields)?,
             // The endpoints write it differently.
@@ -76,25 +75,6 @@ fn parse_priority(fields: &Fields) -> Result<i32, ApiError> {
     Ok(priority.unwrap_or(0))
 }
 
-fn parse_stop(fields: &Fields) -> Result<Vec<String>, ApiError> {
-    let expected = format!(
-        "a string or a list of at most {MAX_STOP_STRINGS} strings, none empty or longer than {MAX_STOP_BYTES} bytes"
-    );
-    let fits = |stop: &String| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES;
-    let stops = fields.read("stop", &expected, |value| {
-        let stops: Vec<String> = match value {
-            Value::String(stop) => vec![stop.clone()],
-            Value::Array(stops) => stops
-                .iter()
-                .map(|stop| stop.as_str().map(str::to_owned))
-                .collect::<Option<_>>()?,
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
-        };
-        (stops.len() <= MAX_STOP_STRINGS && stops.iter().all(fits)).then_some(stops)
-    })?;
-    Ok(stops.unwrap_or_default())
-}
-
 fn parse_include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
     let Some(options) = fields.read("stream_options", "an object", Value::as_object)? else {
         return Ok(false);
@@ -109,14 +89,14 @@ fn parse_include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> 
         let param = format!("stream_options.{name}");
         match (name.as_str(), value) {
             ("include_usage", Value::Bool(_) | Value::Null) => {}
-            ("include_obfuscation", Value::Bool(false) | Value::Null) => {}
+            ("include_obfuscation" | "continuous_usage_stats", Value::Bool(false) | Value::Null) => {}
             ("include_usage", _) => {
                 return Err(ApiError::invalid_value(
                     &param,
                     format!("'{param}' must be true or false."),
                 ));
             }
-            ("include_obfuscation", _) => {
+            ("include_obfuscation" | "continuous_usage_stats", _) => {
                 return Err(ApiError::unsupported(
                     &param,
                     format!("'{param}' is not supported by this server."),

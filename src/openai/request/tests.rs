@@ -21,7 +21,7 @@ fn text(prompt: Value) -> Result<Vec<Prompt>, ApiError> {
 #[test]
 fn a_full_request() {
     let request = chat(json!({
-        "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.9,
+        "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "stop_token_ids": [3], "ignore_eos": true, "min_tokens": 2, "temperature": 0.5, "top_p": 0.9,
         "top_k": -1, "seed": -1, "priority": -2, "cache_salt": "s", "stream": true, "stream_options": {"include_usage": true}, "user": "u",
         "n": 1, "tools": [], "logprobs": true, "top_logprobs": 3, "presence_penalty": 0.0, "frequency_penalty": -2,
         "repetition_penalty": 1.5, "min_p": 0.25, "response_format": {"type": "text"},
@@ -32,7 +32,12 @@ fn a_full_request() {
         request.options,
         Options {
             max_tokens: Some(7),
-            stop: vec!["a".to_owned(), "b".to_owned()],
+            stopping: Stopping {
+                strings: vec!["a".to_owned(), "b".to_owned()],
+                token_ids: vec![3],
+                ignore_eos: true,
+                min_tokens: 2,
+            },
             format: None,
             sampling: SamplingOptions {
                 temperature: Some(0.5),
@@ -253,7 +258,13 @@ fn completions_write_logprobs_as_a_number() {
 #[test]
 fn the_document_has_the_parameters_that_are_read() {
     let read = |lists: &[&[&str]]| {
-        let shared = [SERVED, Options::NAMES, SamplingOptions::NAMES, WITHOUT_EFFECT];
+        let shared = [
+            SERVED,
+            Options::NAMES,
+            Stopping::NAMES,
+            SamplingOptions::NAMES,
+            WITHOUT_EFFECT,
+        ];
         let names = shared.iter().chain(lists).flat_map(|names| names.iter());
         names
             .map(|name| (*name).to_owned())

@@ -11,7 +11,7 @@ use crate::openai::response_format::ContentFormat;
 use crate::openai::tools::Function;
 use crate::text::reasoning::ReasoningMarkers;
 use crate::text::tokenizer::Tokenizer;
-use crate::text::tool_calls::ToolFormat;
+use crate::text::tool_calls::{ToolFormat, deepseek, kimi};
 
 /// What an answer has to be: one of what is asked for.
 #[derive(Debug, Clone)]
@@ -183,9 +183,26 @@ impl Writer<'_, '_> {
                 let listed = self.builder.literal(b"[", listed);
                 self.builder.literal(&open, listed)
             }
+            ToolFormat::DeepSeek { .. } => {
+                self.section((deepseek::SECTION, b"\n", deepseek::SECTION_END), several)
+            }
+            ToolFormat::Kimi => self.section((kimi::SECTION, b"", kimi::SECTION_END), several),
             // One message, or one answer, is one call.
             ToolFormat::Llama | ToolFormat::Harmony => call,
         })
+    }
+
+    /// Calls between two marks, and what stands between the calls.
+    fn section(
+        &mut self,
+        (open, between, close): (&str, &[u8], &str),
+        calls: impl FnOnce(&mut Builder, &[u8], NodeId) -> NodeId,
+    ) -> NodeId {
+        let close = self.marks(&[close]);
+        let close = self.builder.literal(&close, RETURN);
+        let calls = calls(self.builder, between, close);
+        let open = self.marks(&[open]);
+        self.builder.literal(&open, calls)
     }
 
     fn call(&mut self, name: &str, arguments: NodeId) -> NodeId {
@@ -201,6 +218,19 @@ impl Writer<'_, '_> {
             }
             ToolFormat::Mistral => (named("arguments"), b"}".to_vec()),
             ToolFormat::Llama => (named("parameters"), b"}".to_vec()),
+            ToolFormat::DeepSeek { fenced: true } => {
+                let (open, close) = deepseek::FENCE;
+                let mut before = self.marks(&[deepseek::CALL, "function", deepseek::SEPARATOR]);
+                before.extend(format!("{name}\n{open}").bytes());
+                let mut behind = close.as_bytes().to_vec();
+                behind.extend(self.marks(&[deepseek::CALL_END]));
+                (before, behind)
+            }
+            ToolFormat::DeepSeek { fenced: false } => {
+                let before = self.marks(&[deepseek::CALL, name, deepseek::SEPARATOR]);
+                (before, self.marks(&[deepseek::CALL_END]))
+            }
+            ToolFormat::Kimi => return self.kimi_call(name, arguments),
             ToolFormat::Harmony => {
                 let recipient = format!("commentary to=functions.{name} ");
                 let before = self.marks(&["<|channel|>", &recipient, "<|constrain|>", "json", "<|message|>"]);
@@ -210,5 +240,18 @@ impl Writer<'_, '_> {
         let behind = self.builder.literal(&behind, RETURN);
         let arguments = self.builder.call(arguments, behind);
         self.builder.literal(&before, arguments)
+    }
+
+    /// Its name ends with the call's place among the answer's, which is not counted here.
+    fn kimi_call(&mut self, name: &str, arguments: NodeId) -> NodeId {
+        let end = self.marks(&[kimi::CALL_END]);
+        let end = self.builder.literal(&end, RETURN);
+        let arguments = self.builder.call(arguments, end);
+        let mark = self.marks(&[kimi::ARGUMENTS]);
+        let arguments = self.builder.literal(&mark, arguments);
+        let digit = self.builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
+        let place = self.builder.repeat(digit, 1, Some(2), arguments);
+        let id = self.marks(&[kimi::CALL, &format!("functions.{name}:")]);
+        self.builder.literal(&id, place)
     }
 }

@@ -110,6 +110,24 @@ impl Vocabulary {
 pub(crate) struct Mask(Vec<bool>);
 
 impl Mask {
+    /// All of a vocabulary but these.
+    pub(crate) fn without(size: usize, tokens: &[u32]) -> Self {
+        let mut allowed = vec![true; size];
+        for token in tokens {
+            if let Some(place) = allowed.get_mut(*token as usize) {
+                *place = false;
+            }
+        }
+        Self(allowed)
+    }
+
+    /// What both allow; `None` where that is nothing.
+    pub(crate) fn and(&self, other: &Self) -> Option<Self> {
+        let both = self.0.iter().zip(&other.0).map(|(one, other)| *one && *other);
+        let both: Vec<bool> = both.collect();
+        both.contains(&true).then_some(Self(both))
+    }
+
     /// By token; as long as the model's vocabulary.
     pub(crate) fn allowed(&self) -> &[bool] {
         &self.0

@@ -49,6 +49,122 @@ pub(super) fn read(text: &str) -> Reading {
 }
 
 /// Whether a text is a JSON object.
-pub(crate) fn is_object(text: &str) -> bool {
+fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
+}
+
+/// How a call begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum JsonHead {
+    /// A name, and that many bytes up to the brace of its arguments.
+    Name(String, usize),
+    /// It may be one with more text.
+    Unfinished,
+    /// In another way; it can only be read as a whole.
+    Other,
+}
+
+/// Reads `{"name": "…", "arguments": {`, up to the last brace.
+pub(super) fn head(text: &str) -> JsonHead {
+    let mut cursor = Cursor { text, at: 0 };
+    match cursor.head() {
+        Ok(name) => JsonHead::Name(name, cursor.at),
+        Err(stop) => stop,
+    }
+}
+
+struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn head(&mut self) -> Result<String, JsonHead> {
+        self.expect('{')?;
+        if self.string()? != "name" {
+            return Err(JsonHead::Other);
+        }
+        self.expect(':')?;
+        let name = self.string()?;
+        self.expect(',')?;
+        if !matches!(self.string()?.as_str(), "arguments" | "parameters") || name.is_empty() {
+            return Err(JsonHead::Other);
+        }
+        self.expect(':')?;
+        self.expect('{')?;
+        self.at -= 1;
+        Ok(name)
+    }
+
+    fn expect(&mut self, expected: char) -> Result<(), JsonHead> {
+        let rest = self.text[self.at..].trim_start();
+        match rest.chars().next() {
+            None => Err(JsonHead::Unfinished),
+            Some(c) if c == expected => {
+                self.at = self.text.len() - rest.len() + c.len_utf8();
+                Ok(())
+            }
+            Some(_) => Err(JsonHead::Other),
+        }
+    }
+
+    fn string(&mut self) -> Result<String, JsonHead> {
+        self.expect('"')?;
+        let begin = self.at - 1;
+        let mut escaped = false;
+        for (at, byte) in self.text.bytes().enumerate().skip(self.at) {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => {
+                    self.at = at + 1;
+                    return serde_json::from_str(&self.text[begin..self.at]).map_err(|_| JsonHead::Other);
+                }
+                _ => {}
+            }
+        }
+        Err(JsonHead::Unfinished)
+    }
+}
+
+/// Finds the end of an object in text that comes in pieces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct JsonScan {
+    /// Objects and lists that are open.
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl JsonScan {
+    /// Inside an object.
+    pub(super) fn inside() -> Self {
+        Self {
+            depth: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Reads on; where the object ends in this text, the length up to there. No JSON has a `<` outside its strings: such a
+    /// one begins a mark, and ends what was never closed.
+    pub(super) fn end_in(&mut self, text: &str) -> Option<usize> {
+        for (at, byte) in text.bytes().enumerate() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'<' => return Some(at),
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
 }

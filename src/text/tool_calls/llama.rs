@@ -1,14 +1,34 @@
 //! Llama 3's calls: JSON objects as the whole answer, several of them separated by `;`.
 
-use super::ToolCall;
-use super::json::JsonCall;
+use super::json::{self, JsonCall, JsonHead};
+use super::{Arguments, Head, ToolCall};
 use crate::openai::tools::Function;
 
 /// Before calls of built-in tools, and of others in some models.
 pub(super) const MARKER: &str = "<|python_tag|>";
 
-/// All calls of an answer. Other JSON may be an answer in its own right: a call has a known name, and arguments.
-pub(super) fn read(text: &str, functions: &[Function]) -> Option<Vec<ToolCall>> {
+/// Other JSON may be an answer in its own right: a call has a known name, and arguments.
+pub(super) fn head(text: &str, functions: &[Function], last: bool) -> Head {
+    let known = |name: &str| functions.iter().any(|function| function.name == name);
+    match json::head(text) {
+        JsonHead::Name(name, used) if known(&name) => Head::Begins {
+            name,
+            arguments: Arguments::enclosed(),
+            used,
+        },
+        JsonHead::Name(..) => Head::NoCall,
+        JsonHead::Other | JsonHead::Unfinished if !last => Head::Unfinished,
+        JsonHead::Other | JsonHead::Unfinished => match whole(text, functions) {
+            Some(calls) => Head::Whole {
+                calls,
+                used: text.len(),
+            },
+            None => Head::NoCall,
+        },
+    }
+}
+
+fn whole(text: &str, functions: &[Function]) -> Option<Vec<ToolCall>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {

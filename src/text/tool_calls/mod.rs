@@ -1,7 +1,9 @@
 //! Tool calls in what a model says: each family of models writes them in a way of its own. What is no well-formed call
 //! stays text.
 
+pub(super) mod deepseek;
 mod json;
+pub(super) mod kimi;
 mod llama;
 mod mistral;
 pub(crate) mod offer;
@@ -9,18 +11,28 @@ mod tagged;
 
 use std::sync::Arc;
 
+use self::json::JsonScan;
+use self::tagged::{TagArguments, Told};
 use super::markers::held_from;
 use super::tokenizer::Tokenizer;
 use crate::openai::tools::Function;
 
-pub(super) use json::is_object;
-
-/// A call that was made.
+/// A call that was read as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToolCall {
-    pub(crate) name: String,
+struct ToolCall {
+    name: String,
     /// The text of a JSON object.
-    pub(crate) arguments: String,
+    arguments: String,
+}
+
+/// A part of a call, which begins with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CallPart {
+    Begin {
+        name: String,
+    },
+    /// More of the arguments' text: a JSON object, unless the model wrote none or was cut off.
+    Arguments(String),
 }
 
 /// How a model writes its calls.
@@ -32,6 +44,10 @@ pub(crate) enum ToolFormat {
     Llama,
     /// `[TOOL_CALLS]` before a list of calls, or before each of them.
     Mistral,
+    /// A section of marked calls, their arguments in a block of code where they are `fenced` (V3, R1; not V3.1).
+    DeepSeek { fenced: bool },
+    /// A section of marked calls with names of their own (Kimi K2).
+    Kimi,
     /// Messages to functions on a channel of their own (gpt-oss).
     Harmony,
 }
@@ -44,6 +60,12 @@ impl ToolFormat {
         let token = |marker: &str| tokenizer.token_id(marker).is_some();
         if written("<|channel|>") && written("<|start|>") {
             Self::Harmony
+        } else if written(deepseek::CALL) {
+            Self::DeepSeek {
+                fenced: written("```json"),
+            }
+        } else if written(kimi::CALL) {
+            Self::Kimi
         } else if written(mistral::MARKER) {
             Self::Mistral
         } else if written(tagged::OPEN) {
@@ -63,6 +85,8 @@ impl ToolFormat {
             Self::Tagged => tagged::MARKERS,
             Self::Llama => &[llama::MARKER],
             Self::Mistral => mistral::MARKERS,
+            Self::DeepSeek { .. } => deepseek::MARKERS,
+            Self::Kimi => kimi::MARKERS,
             Self::Harmony => super::harmony::MARKERS,
         }
     }
@@ -72,10 +96,11 @@ impl ToolFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(String),
-    Call(ToolCall),
+    Call(CallPart),
 }
 
-/// Finds the calls in one completion. Text is shown as soon as it is certain, a call when it is whole.
+/// Finds the calls in one completion. Text is shown as soon as it is certain, a call as soon as its name is known and
+/// its arguments begin; from then on it is one, whatever comes.
 #[derive(Debug, Clone)]
 pub(super) struct ToolCallScanner {
     format: Format,
@@ -90,19 +115,100 @@ pub(super) enum Format {
     Tagged,
     Llama,
     Mistral,
+    DeepSeek,
+    Kimi,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl Format {
+    /// What a call, or a section of calls, begins with.
+    fn opens(self) -> &'static [&'static str] {
+        match self {
+            Self::Tagged => &[tagged::OPEN],
+            Self::Llama => &[llama::MARKER],
+            Self::Mistral => &[mistral::MARKER],
+            Self::DeepSeek => &[deepseek::SECTION, deepseek::CALL],
+            Self::Kimi => &[kimi::SECTION, kimi::CALL],
+        }
+    }
+
+    /// What stands behind a call's arguments and says nothing more.
+    fn closes(self) -> &'static [&'static str] {
+        match self {
+            Self::Tagged => &[tagged::CLOSE],
+            Self::Llama => &[";"],
+            Self::Mistral => &[",", "]"],
+            Self::DeepSeek => &["```", deepseek::CALL_END, deepseek::SECTION_END],
+            Self::Kimi => &[kimi::CALL_END, kimi::SECTION_END],
+        }
+    }
+
+    /// Whether another call may follow without a mark.
+    fn goes_on(self) -> bool {
+        match self {
+            Self::Llama | Self::Mistral => true,
+            Self::Tagged | Self::DeepSeek | Self::Kimi => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
 enum State {
     /// Before the first text.
     Start,
     Text,
     /// Behind a marker. What was taken away before the call comes back if it is none.
-    Call {
+    Head {
         taken: String,
     },
-    /// Behind a call. White space up to the next one says nothing.
+    Arguments(Arguments),
+    /// Behind the arguments, inside the object around them.
+    Rest(JsonScan),
+    /// Behind a call. Marks and white space up to the next one say nothing.
     Called,
+}
+
+/// Arguments under way.
+#[derive(Debug, Clone, PartialEq)]
+enum Arguments {
+    Json {
+        scan: JsonScan,
+        /// They are a member of an object.
+        enclosed: bool,
+    },
+    Tags(TagArguments),
+}
+
+impl Arguments {
+    /// An object in another one.
+    fn enclosed() -> Self {
+        Self::Json {
+            scan: JsonScan::default(),
+            enclosed: true,
+        }
+    }
+
+    /// An object of its own.
+    fn bare() -> Self {
+        Self::Json {
+            scan: JsonScan::default(),
+            enclosed: false,
+        }
+    }
+}
+
+/// What stands behind a marker.
+enum Head {
+    /// A call whose arguments begin behind so many bytes.
+    Begins {
+        name: String,
+        arguments: Arguments,
+        used: usize,
+    },
+    /// Calls that could only be read as a whole, and their bytes.
+    Whole { calls: Vec<ToolCall>, used: usize },
+    /// It may be a call with more text.
+    Unfinished,
+    NoCall,
 }
 
 /// Whether a text is a call.
@@ -111,6 +217,12 @@ enum Reading {
     /// It may be with more text.
     Unfinished,
     Malformed,
+}
+
+/// As functions may be called.
+fn is_name(name: &str) -> bool {
+    let usual = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !name.is_empty() && name.chars().all(usual)
 }
 
 impl ToolCallScanner {
@@ -140,13 +252,19 @@ impl ToolCallScanner {
             match std::mem::replace(&mut self.state, State::Text) {
                 State::Start => self.start(last),
                 State::Text => pieces.extend(self.text(last)),
-                State::Call { taken } => self.call(taken, last, &mut pieces),
-                State::Called => {
-                    self.held = self.held.trim_start().to_owned();
-                    if self.held.is_empty() {
+                State::Head { taken } => self.head(taken, last, &mut pieces),
+                State::Arguments(arguments) => pieces.extend(self.arguments(arguments, last)),
+                State::Rest(mut scan) => match scan.end_in(&self.held) {
+                    Some(end) => {
+                        self.held.drain(..end);
                         self.state = State::Called;
                     }
-                }
+                    None => {
+                        self.held.clear();
+                        self.state = State::Rest(scan);
+                    }
+                },
+                State::Called => self.called(last),
             }
             if (&self.state, self.held.len()) == (&before.0, before.1) {
                 return pieces;
@@ -154,19 +272,11 @@ impl ToolCallScanner {
         }
     }
 
-    fn marker(&self) -> &'static str {
-        match self.format {
-            Format::Tagged => tagged::OPEN,
-            Format::Llama => llama::MARKER,
-            Format::Mistral => mistral::MARKER,
-        }
-    }
-
     /// A Llama's answer that begins as JSON is a call until it turns out to be none.
     fn start(&mut self, last: bool) {
         let text = self.held.trim_start();
         if self.format == Format::Llama && text.starts_with('{') {
-            self.state = State::Call { taken: String::new() };
+            self.state = State::Head { taken: String::new() };
         } else if text.is_empty() && !last {
             self.state = State::Start;
         }
@@ -174,76 +284,113 @@ impl ToolCallScanner {
 
     fn text(&mut self, last: bool) -> Option<Piece> {
         let text = |text: &str| (!text.is_empty()).then(|| Piece::Text(text.to_owned()));
-        let marker = self.marker();
-        if let Some((before, behind)) = self.held.split_once(marker) {
-            let shown = before.trim_end_matches('\n');
-            let taken = format!("{}{marker}", &before[shown.len()..]);
-            let piece = text(shown);
-            self.held = behind.to_owned();
-            self.state = State::Call { taken };
+        let opens = self.format.opens();
+        let found = opens
+            .iter()
+            .filter_map(|open| Some((self.held.find(open)?, *open)))
+            .min();
+        if let Some((at, open)) = found {
+            let shown = self.held[..at].trim_end_matches('\n').len();
+            let taken = self.held[shown..at + open.len()].to_owned();
+            let piece = text(&self.held[..shown]);
+            self.held.drain(..at + open.len());
+            self.state = State::Head { taken };
             return piece;
         }
         if last {
             return text(&std::mem::take(&mut self.held));
         }
-        let certain = &self.held[..held_from(&self.held, [marker])];
+        let certain = &self.held[..held_from(&self.held, opens.iter().copied())];
         let shown = certain.trim_end_matches('\n').len();
         let kept = self.held.split_off(shown);
         text(&std::mem::replace(&mut self.held, kept))
     }
 
-    fn call(&mut self, taken: String, last: bool, pieces: &mut Vec<Piece>) {
-        match self.format {
-            Format::Tagged => self.tagged(taken, last, pieces),
-            Format::Llama | Format::Mistral if !last => self.state = State::Call { taken },
-            Format::Llama => self.calls_to_the_end(taken, llama::read(&self.held, &self.functions), pieces),
-            Format::Mistral => self.calls_to_the_end(taken, mistral::read(&self.held), pieces),
+    fn head(&mut self, taken: String, last: bool, pieces: &mut Vec<Piece>) {
+        let held = &self.held;
+        let head = match self.format {
+            Format::Tagged => tagged::head(held, &self.functions, last),
+            Format::Llama => llama::head(held, &self.functions, last),
+            Format::Mistral => mistral::head(held, last),
+            Format::DeepSeek => deepseek::head(held),
+            Format::Kimi => kimi::head(held),
+        };
+        match head {
+            Head::Begins {
+                name,
+                arguments,
+                used,
+            } => {
+                pieces.push(Piece::Call(CallPart::Begin { name }));
+                self.held.drain(..used);
+                self.state = State::Arguments(arguments);
+            }
+            Head::Whole { calls, used } => {
+                for ToolCall { name, arguments } in calls {
+                    pieces.push(Piece::Call(CallPart::Begin { name }));
+                    pieces.push(Piece::Call(CallPart::Arguments(arguments)));
+                }
+                self.held.drain(..used);
+                self.state = State::Called;
+            }
+            Head::Unfinished if !last => self.state = State::Head { taken },
+            // The state is that of text.
+            Head::Unfinished | Head::NoCall => {
+                pieces.extend((!taken.is_empty()).then_some(Piece::Text(taken)));
+            }
         }
     }
 
-    fn tagged(&mut self, taken: String, last: bool, pieces: &mut Vec<Piece>) {
-        let ends = self.held.match_indices(tagged::CLOSE).map(|(at, _)| at);
-        for at in ends {
-            match tagged::read(&self.held[..at], &self.functions) {
-                Reading::Call(call) => {
-                    pieces.push(Piece::Call(call));
-                    self.held.drain(..at + tagged::CLOSE.len());
-                    self.state = State::Called;
-                    return;
+    fn arguments(&mut self, mut arguments: Arguments, last: bool) -> Option<Piece> {
+        let told = match &mut arguments {
+            Arguments::Json { scan, enclosed } => {
+                let end = scan.end_in(&self.held);
+                if end.is_some() {
+                    self.state = match *enclosed {
+                        true => State::Rest(JsonScan::inside()),
+                        false => State::Called,
+                    };
                 }
-                // The marker is part of an argument.
-                Reading::Unfinished => {}
-                Reading::Malformed => {
-                    let behind = self.held.split_off(at + tagged::CLOSE.len());
-                    let text = taken + &std::mem::replace(&mut self.held, behind);
-                    pieces.push(Piece::Text(text));
-                    return;
-                }
+                let behind = self.held.split_off(end.unwrap_or(self.held.len()));
+                let json = std::mem::replace(&mut self.held, behind);
+                (json, end.is_some())
             }
-        }
-        if !last {
-            self.state = State::Call { taken };
-            return;
-        }
-        // Many models end their answer where the closing marker should be.
-        let held = std::mem::take(&mut self.held);
-        match tagged::read(&held, &self.functions) {
-            Reading::Call(call) => {
-                pieces.push(Piece::Call(call));
+            Arguments::Tags(tags) => {
+                let Told { json, used, ended } = tags.read(&self.held, last);
+                self.held.drain(..used);
                 self.state = State::Called;
+                (json, ended)
             }
-            Reading::Unfinished | Reading::Malformed => pieces.push(Piece::Text(taken + &held)),
+        };
+        let (json, ended) = told;
+        if !ended {
+            self.state = State::Arguments(arguments);
         }
+        (!json.is_empty()).then_some(Piece::Call(CallPart::Arguments(json)))
     }
 
-    fn calls_to_the_end(&mut self, taken: String, calls: Option<Vec<ToolCall>>, pieces: &mut Vec<Piece>) {
-        let held = std::mem::take(&mut self.held);
-        match calls {
-            Some(calls) => {
-                pieces.extend(calls.into_iter().map(Piece::Call));
+    fn called(&mut self, last: bool) {
+        let held = self.held.trim_start();
+        let skipped = self.held.len() - held.len();
+        let starts = |marks: &[&'static str]| marks.iter().copied().find(|mark| held.starts_with(mark));
+        if let Some(mark) = starts(self.format.closes()) {
+            self.held.drain(..skipped + mark.len());
+            self.state = State::Called;
+        } else if let Some(mark) = starts(self.format.opens()) {
+            self.held.drain(..skipped + mark.len());
+            self.state = State::Head {
+                taken: mark.to_owned(),
+            };
+        } else if self.format.goes_on() && held.starts_with('{') {
+            self.held.drain(..skipped);
+            self.state = State::Head { taken: String::new() };
+        } else {
+            let marks = [self.format.closes(), self.format.opens()].concat();
+            let may_be_one = marks.iter().any(|mark| mark.starts_with(held));
+            self.held.drain(..skipped);
+            if self.held.is_empty() || (may_be_one && !last) {
                 self.state = State::Called;
             }
-            None => pieces.push(Piece::Text(taken + &held)),
         }
     }
 }

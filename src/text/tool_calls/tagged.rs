@@ -1,133 +1,248 @@
 //! What stands between `<tool_call>` and `</tool_call>`: JSON (Hermes, Qwen), `<function=…>` with its parameters
 //! (Qwen3-Coder), or a name with pairs of keys and values (GLM).
 
-use super::{Reading, ToolCall, json};
-use crate::openai::json::{Json, Members};
+use std::sync::Arc;
+
+use super::json::{self, JsonHead};
+use super::{Arguments, Head, Reading};
+use crate::openai::json::Json;
 use crate::openai::tools::Function;
 
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
+const FUNCTION: &str = "<function=";
+const FUNCTION_END: &str = "</function>";
+const PARAMETER: (&str, &str) = ("<parameter=", "</parameter>");
 const KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
 const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 pub(super) const MARKERS: &[&str] = &[OPEN, CLOSE, KEY.0, KEY.1, VALUE.0, VALUE.1];
 
-pub(super) fn read(text: &str, functions: &[Function]) -> Reading {
-    let text = text.trim();
-    if text.starts_with('{') {
-        json::read(text)
-    } else if let Some(function) = text.strip_prefix("<function=") {
-        read_function(function, functions)
-    } else {
-        read_pairs(text, functions)
-    }
-}
-
-/// `NAME>`, then `<parameter=KEY>\nVALUE\n</parameter>` for each, then `</function>`.
-fn read_function(text: &str, functions: &[Function]) -> Reading {
-    let Some((name, mut rest)) = text.split_once('>') else {
-        return Reading::Unfinished;
+pub(super) fn head(text: &str, functions: &Arc<[Function]>, last: bool) -> Head {
+    let trimmed = text.trim_start();
+    let begins = |name: &str, style: Style, used: usize| Head::Begins {
+        name: name.to_owned(),
+        arguments: Arguments::Tags(TagArguments::new(name, style, Arc::clone(functions))),
+        used,
     };
-    let mut arguments = Arguments::of(name.trim(), functions);
-    loop {
-        rest = rest.trim_start();
-        if let Some(behind) = rest.strip_prefix("</function>") {
-            return if behind.trim().is_empty() {
-                arguments.into_call()
-            } else {
-                Reading::Malformed
-            };
-        }
-        if rest.is_empty() {
-            return Reading::Unfinished;
-        }
-        let Some(parameter) = rest.strip_prefix("<parameter=") else {
-            return Reading::Malformed;
+    if trimmed.starts_with('{') {
+        return match json::head(text) {
+            JsonHead::Name(name, used) => Head::Begins {
+                name,
+                arguments: Arguments::enclosed(),
+                used,
+            },
+            JsonHead::Unfinished if !last => Head::Unfinished,
+            JsonHead::Unfinished | JsonHead::Other => whole(text, last),
         };
-        let parts = parameter
-            .split_once('>')
-            .and_then(|(key, rest)| Some((key, rest.split_once("</parameter>")?)));
-        let Some((key, (value, behind))) = parts else {
-            return Reading::Unfinished;
-        };
-        // The line breaks beside the tags are the format's.
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        arguments.set(key.trim(), value.strip_suffix('\n').unwrap_or(value));
-        rest = behind;
     }
-}
-
-/// A name, then `<arg_key>KEY</arg_key>` and `<arg_value>VALUE</arg_value>` for each.
-fn read_pairs(text: &str, functions: &[Function]) -> Reading {
-    let (name, mut rest) = match text.find(KEY.0) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let name = name.trim();
+    if let Some(function) = trimmed.strip_prefix(FUNCTION) {
+        return match function.split_once('>') {
+            Some((name, _)) if name.trim().is_empty() => Head::NoCall,
+            Some((name, rest)) => begins(name.trim(), Style::Parameters, text.len() - rest.len()),
+            None => Head::Unfinished,
+        };
+    }
+    if FUNCTION.starts_with(trimmed) {
+        return Head::Unfinished;
+    }
     // Any text would be a name.
-    if !functions.iter().any(|function| function.name == name) {
-        return Reading::Malformed;
+    let known = |name: &str| functions.iter().any(|function| function.name == name);
+    match trimmed.find(['\n', '<']) {
+        Some(end) if known(trimmed[..end].trim()) => {
+            let used = text.len() - trimmed.len() + end;
+            begins(trimmed[..end].trim(), Style::Pairs, used)
+        }
+        Some(_) => Head::NoCall,
+        None if last && known(trimmed.trim()) => begins(trimmed.trim(), Style::Pairs, text.len()),
+        None => Head::Unfinished,
     }
-    let mut arguments = Arguments::of(name, functions);
-    while !rest.is_empty() {
-        let Some(key) = rest.strip_prefix(KEY.0) else {
-            return Reading::Malformed;
-        };
-        let Some((key, behind)) = key.split_once(KEY.1) else {
-            return Reading::Unfinished;
-        };
-        let Some(value) = behind.trim_start().strip_prefix(VALUE.0) else {
-            return Reading::Malformed;
-        };
-        let Some((value, behind)) = value.split_once(VALUE.1) else {
-            return Reading::Unfinished;
-        };
-        arguments.set(key.trim(), value);
-        rest = behind.trim_start();
-    }
-    arguments.into_call()
 }
 
-/// Arguments that come as text; what kind of values they are is for the function's schema to say.
-struct Arguments<'a> {
-    name: String,
-    parameters: Option<&'a Json>,
-    members: Members,
+/// JSON whose members come in an unusual order.
+fn whole(text: &str, last: bool) -> Head {
+    let ends = text.match_indices(CLOSE).map(|(at, _)| at);
+    for end in ends {
+        match json::read(&text[..end]) {
+            Reading::Call(call) => {
+                return Head::Whole {
+                    calls: vec![call],
+                    used: end,
+                };
+            }
+            // The marker is part of an argument.
+            Reading::Unfinished => {}
+            Reading::Malformed => return Head::NoCall,
+        }
+    }
+    if !last {
+        return Head::Unfinished;
+    }
+    // Many models end their answer where the closing marker should be.
+    match json::read(text) {
+        Reading::Call(call) => Head::Whole {
+            calls: vec![call],
+            used: text.len(),
+        },
+        Reading::Unfinished | Reading::Malformed => Head::NoCall,
+    }
 }
 
-impl<'a> Arguments<'a> {
-    fn of(name: &str, functions: &'a [Function]) -> Self {
-        let function = functions.iter().find(|function| function.name == name);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// `<parameter=KEY>\nVALUE\n</parameter>` for each, then `</function>`.
+    Parameters,
+    /// `<arg_key>KEY</arg_key>` and `<arg_value>VALUE</arg_value>` for each.
+    Pairs,
+}
+
+/// Arguments that come as text; what kind of values they are is for the function's schema to say. They are told as a
+/// JSON object, member by member.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TagArguments {
+    functions: Arc<[Function]>,
+    /// Of the function, where it is known.
+    place: Option<usize>,
+    style: Style,
+    /// Names of members that have been told.
+    told: Vec<String>,
+    /// The text ended inside a member.
+    cut: bool,
+}
+
+/// What a step made of the text.
+pub(super) struct Told {
+    /// Of the arguments' JSON.
+    pub(super) json: String,
+    /// Bytes of the text.
+    pub(super) used: usize,
+    pub(super) ended: bool,
+}
+
+impl TagArguments {
+    fn new(name: &str, style: Style, functions: Arc<[Function]>) -> Self {
         Self {
-            name: name.to_owned(),
-            parameters: function.and_then(|function| function.parameters.as_ref()),
-            members: Members::default(),
+            place: functions.iter().position(|function| function.name == name),
+            functions,
+            style,
+            told: Vec::new(),
+            cut: false,
         }
     }
 
-    fn set(&mut self, key: &str, text: &str) {
-        let schema = self
-            .parameters
-            .and_then(|parameters| parameters.get("properties")?.get(key));
+    /// Reads as many members as there are. One that is cut off at the end is not told.
+    pub(super) fn read(&mut self, text: &str, last: bool) -> Told {
+        let mut json = String::new();
+        let mut rest = text;
+        let ended = loop {
+            rest = rest.trim_start();
+            if self.cut {
+                break false;
+            }
+            if let Some(behind) = rest.strip_prefix(FUNCTION_END) {
+                rest = behind;
+                break true;
+            }
+            if rest.starts_with(CLOSE) || (rest.is_empty() && last) {
+                break true;
+            }
+            match self.member(rest) {
+                Member::Whole { key, value, behind } => {
+                    json.push_str(&self.told_as_json(key, value));
+                    rest = behind;
+                }
+                Member::Unfinished if last => {
+                    rest = "";
+                    self.cut = true;
+                    // Not an object yet, so that nobody takes it for one without members.
+                    json.push_str(if self.told.is_empty() { "{" } else { "" });
+                    break false;
+                }
+                Member::Unfinished => break false,
+                // No member and no end: not part of the call.
+                Member::None => {
+                    let mut others = rest.char_indices().skip(1).skip_while(|(_, c)| *c != '<');
+                    rest = others.next().map_or("", |(at, _)| &rest[at..]);
+                }
+            }
+        };
+        if ended {
+            json.push_str(if self.told.is_empty() { "{}" } else { "}" });
+        }
+        Told {
+            json,
+            used: text.len() - rest.len(),
+            ended,
+        }
+    }
+
+    fn member<'t>(&self, text: &'t str) -> Member<'t> {
+        let (open, ends) = match self.style {
+            Style::Parameters => (PARAMETER.0, [FUNCTION_END, CLOSE]),
+            Style::Pairs => (KEY.0, [CLOSE, CLOSE]),
+        };
+        let Some(rest) = text.strip_prefix(open) else {
+            let begins = |mark: &str| mark.starts_with(text);
+            return match begins(open) || ends.into_iter().any(begins) {
+                true => Member::Unfinished,
+                false => Member::None,
+            };
+        };
+        let parts = match self.style {
+            Style::Parameters => rest.split_once('>').and_then(|(key, rest)| {
+                let (value, behind) = rest.split_once(PARAMETER.1)?;
+                // The line breaks beside the tags are the format's.
+                let value = value.strip_prefix('\n').unwrap_or(value);
+                Some((key, value.strip_suffix('\n').unwrap_or(value), behind))
+            }),
+            Style::Pairs => rest.split_once(KEY.1).and_then(|(key, rest)| {
+                let (_, rest) = rest.split_once(VALUE.0)?;
+                let (value, behind) = rest.split_once(VALUE.1)?;
+                Some((key, value, behind))
+            }),
+        };
+        match parts {
+            Some((key, value, behind)) => Member::Whole {
+                key: key.trim(),
+                value,
+                behind,
+            },
+            None => Member::Unfinished,
+        }
+    }
+
+    fn told_as_json(&mut self, key: &str, text: &str) -> String {
+        // Members cannot be taken back: of several with one name the first counts.
+        if self.told.iter().any(|told| told == key) {
+            return String::new();
+        }
+        let before = if self.told.is_empty() { "{" } else { "," };
+        self.told.push(key.to_owned());
+        let json = |value: &Json| serde_json::to_string(value).expect("memory does not fail");
+        let key_text = json(&Json::String(key.to_owned()));
+        format!("{before}{key_text}:{}", json(&self.value(key, text)))
+    }
+
+    fn value(&self, key: &str, text: &str) -> Json {
+        let parameters = self.place.and_then(|place| self.functions[place].parameters.as_ref());
+        let schema = parameters.and_then(|parameters| parameters.get("properties")?.get(key));
         let string = || Json::String(text.to_owned());
-        let value = match schema {
+        match schema {
             // A string's text is not to be read as anything else.
             None => string(),
             Some(schema) if may_be_string(schema) => string(),
             Some(_) => serde_json::from_str(text.trim()).unwrap_or_else(|_| string()),
-        };
-        self.members.insert(key, value);
-    }
-
-    fn into_call(self) -> Reading {
-        if self.name.is_empty() {
-            return Reading::Malformed;
         }
-        let arguments = serde_json::to_string(&Json::Object(self.members));
-        Reading::Call(ToolCall {
-            name: self.name,
-            arguments: arguments.expect("names are strings and memory does not fail"),
-        })
     }
+}
+
+enum Member<'a> {
+    Whole {
+        key: &'a str,
+        value: &'a str,
+        behind: &'a str,
+    },
+    Unfinished,
+    None,
 }
 
 fn may_be_string(schema: &Json) -> bool {

@@ -23,31 +23,36 @@ fn scan<'a>(format: Format, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Pi
     for piece in all {
         match (whole.last_mut(), piece) {
             (Some(Piece::Text(text)), Piece::Text(more)) => text.push_str(&more),
+            (
+                Some(Piece::Call(CallPart::Arguments(json))),
+                Piece::Call(CallPart::Arguments(more)),
+            ) => json.push_str(&more),
             (_, piece) => whole.push(piece),
         }
     }
     whole
 }
 
-fn text(text: &str) -> Piece {
-    Piece::Text(text.to_owned())
+fn text(text: &str) -> Vec<Piece> {
+    vec![Piece::Text(text.to_owned())]
 }
 
-fn call(name: &str, arguments: &str) -> Piece {
-    Piece::Call(ToolCall {
-        name: name.to_owned(),
-        arguments: arguments.to_owned(),
-    })
+fn call(name: &str, arguments: &str) -> Vec<Piece> {
+    let name = name.to_owned();
+    vec![
+        Piece::Call(CallPart::Begin { name }),
+        Piece::Call(CallPart::Arguments(arguments.to_owned())),
+    ]
 }
 
-fn check(format: Format, said: &str, expected: &[Piece]) {
-    assert_eq!(scan(format, [said]), expected, "{said}");
+fn check(format: Format, said: &str, expected: &[Vec<Piece>]) {
+    assert_eq!(scan(format, [said]), expected.concat(), "{said}");
 }
 
 #[test]
 fn calls_in_tags_as_json() {
     let bern = r#"{"town": "Bern", "days":2}"#;
-    let tagged = |said: &str, expected: &[Piece]| check(Format::Tagged, said, expected);
+    let tagged = |said: &str, expected: &[Vec<Piece>]| check(Format::Tagged, said, expected);
     let one = format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {bern}}}\n</tool_call>");
     tagged(&one, &[call("weather", bern)]);
     tagged(
@@ -75,8 +80,8 @@ fn what_is_no_call_stays_text() {
         "a\n<tool_call>\nnot a call\n</tool_call> b",
         r#"<tool_call>{"name": 5}</tool_call>"#,
         r#"<tool_call>{"name": "now", "arguments": [1]}</tool_call>"#,
-        r#"<tool_call>{"name": "now", "arguments": {"#,
-        "<tool_call><function=weather><parameter=town>Bern",
+        r#"<tool_call>{"name": "now", "argum"#,
+        "<tool_call><function=weather",
     ] {
         check(Format::Tagged, said, &[text(said)]);
     }
@@ -90,12 +95,96 @@ fn what_is_no_call_stays_text() {
     }
     for said in [
         "[TOOL_CALLS][",
-        "[TOOL_CALLS]now[ARGS]{",
+        "[TOOL_CALLS]now[ARGS]",
         "a [TOOL",
         "[TOOL_CALLS]{}",
     ] {
         check(Format::Mistral, said, &[text(said)]);
     }
+}
+
+/// From where the name is known and the arguments begin, it is a call.
+#[test]
+fn calls_that_were_cut_off() {
+    check(
+        Format::Tagged,
+        r#"<tool_call>{"name": "now", "arguments": {"a": "b"#,
+        &[call("now", r#"{"a": "b"#)],
+    );
+    check(
+        Format::Tagged,
+        "<tool_call><function=weather><parameter=town>Bern</parameter><parameter=days>",
+        &[call("weather", r#"{"town":"Bern""#)],
+    );
+    check(
+        Format::Tagged,
+        "<tool_call><function=weather><parameter=town>Bern",
+        &[call("weather", "{")],
+    );
+    // Never closed, but another one begins.
+    check(
+        Format::Tagged,
+        r#"<tool_call>{"name": "now", "arguments": {"a": 1<tool_call>{"name": "now", "arguments": {}}"#,
+        &[call("now", r#"{"a": 1"#), call("now", "{}")],
+    );
+    check(
+        Format::Mistral,
+        "[TOOL_CALLS]now[ARGS]{",
+        &[call("now", "{")],
+    );
+}
+
+#[test]
+fn a_call_comes_as_it_is_written() {
+    let mut scanner = ToolCallScanner::new(Format::Tagged, functions());
+    let begin = Piece::Call(CallPart::Begin {
+        name: "weather".to_owned(),
+    });
+    let arguments = |json: &str| Piece::Call(CallPart::Arguments(json.to_owned()));
+    assert_eq!(scanner.push("<tool_call>\n{\"name\": \"weather\", \"argu"), []);
+    assert_eq!(scanner.push("ments\": {\"town\": \"B"), [begin.clone(), arguments("{\"town\": \"B")]);
+    assert_eq!(scanner.push("er"), [arguments("er")]);
+    assert_eq!(scanner.push("n\"}"), [arguments("n\"}")]);
+    assert_eq!(scanner.push("}\n</tool_"), []);
+    assert_eq!(scanner.push("call>"), []);
+    assert_eq!(scanner.push("<tool_call><function=weather>"), [begin]);
+    assert_eq!(
+        scanner.push("<parameter=town>Bern</parameter>"),
+        [arguments("{\"town\":\"Bern\"")]
+    );
+    assert_eq!(scanner.push("</function>"), [arguments("}")]);
+}
+
+/// The shapes are those of the models' own templates and descriptions.
+#[test]
+fn calls_of_deepseek_and_kimi() {
+    let bern = || call("weather", r#"{"town": "Bern"}"#);
+    let fenced = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"town\": \"Bern\"}\n```<｜tool▁call▁end｜>";
+    let bare = "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"town\": \"Bern\"}<｜tool▁call▁end｜>";
+    for one in [fenced, bare] {
+        check(
+            Format::DeepSeek,
+            &format!("I look.\n<｜tool▁calls▁begin｜>{one}\n{one}<｜tool▁calls▁end｜>"),
+            &[text("I look."), bern(), bern()],
+        );
+    }
+    check(Format::DeepSeek, bare, &[bern()]);
+    check(
+        Format::DeepSeek,
+        "<｜tool▁calls▁begin｜>nothing",
+        &[text("<｜tool▁calls▁begin｜>nothing")],
+    );
+    let one = "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"town\": \"Bern\"}<|tool_call_end|>";
+    check(
+        Format::Kimi,
+        &format!("<|tool_calls_section_begin|>{one}{one}<|tool_calls_section_end|>"),
+        &[bern(), bern()],
+    );
+    check(
+        Format::Kimi,
+        "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>no",
+        &[text("<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>no")],
+    );
 }
 
 /// Values are what the function's schema says; the shapes are those of the models' own templates.
@@ -169,11 +258,16 @@ proptest! {
             prop_oneof![
                 Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just("a "), Just("é"), Just("<tool"), Just("[TOOL_CALLS]"),
                 Just("[{\"name\":\"now\"}]"), Just("{\"name\":\"now\",\"arguments\":{}}"), Just("<function=now></function>"),
-                Just("now"), Just("<|python_tag|>"), Just("{\"a\":"), Just("[ARGS]{}"),
+                Just("now"), Just("<|python_tag|>"), Just("{\"a\":"), Just("[ARGS]{}"), Just("}"), Just("{\"name\":\"now\",\"arguments\":{\"a\":\"<"),
+                Just("<tool_call><function=weather>"), Just("<parameter=town>"), Just("</parameter>"), Just("</function>"),
+                Just("<tool_call>weather\n"), Just("<arg_key>town</arg_key><arg_value>"), Just("</arg_value>"), Just(";"),
+                Just(deepseek::SECTION), Just(deepseek::CALL), Just(deepseek::SEPARATOR), Just(kimi::ARGUMENTS), Just(kimi::CALL),
             ],
-            0..8,
+            0..9,
         ),
-        format in prop_oneof![Just(Format::Tagged), Just(Format::Llama), Just(Format::Mistral)],
+        format in prop_oneof![
+            Just(Format::Tagged), Just(Format::Llama), Just(Format::Mistral), Just(Format::DeepSeek), Just(Format::Kimi)
+        ],
         sizes in proptest::collection::vec(1_usize..7, 0..50),
     ) {
         let said = parts.concat();

@@ -2,6 +2,7 @@ use camino::Utf8PathBuf;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::openai::request::Stopping;
 use crate::clock::Clock;
 use crate::mlx;
 use crate::mlx::load::Weights;
@@ -37,7 +38,7 @@ impl Subject {
             prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
             prompt_use: PromptUse::Answer,
             max_tokens: 20 + id as usize,
-            stop: Vec::new(),
+            stopping: Stopping::default(),
             shown_tokens: [].into(),
             constraint: None,
             sampling,

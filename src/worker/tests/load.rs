@@ -1,6 +1,7 @@
 //! Several requests at once, clients that go, failures, and the end.
 
 use super::*;
+use crate::openai::request::Stopping;
 
 #[test]
 fn a_client_that_goes_frees_the_engine() {
@@ -79,7 +80,7 @@ fn a_failed_request_harms_no_other() {
                 prompt: Vec::new(),
                 prompt_use: prompt::PromptUse::Answer,
                 max_tokens: 5,
-                stop: Vec::new(),
+                stopping: Stopping::default(),
                 shown_tokens: [].into(),
                 constraint: None,
                 sampling: sampler::Sampling {
@@ -109,7 +110,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         prompt: vec![cue],
         prompt_use: prompt::PromptUse::Answer,
         max_tokens: 1_000_000,
-        stop: Vec::new(),
+        stopping: Stopping::default(),
         shown_tokens: [].into(),
         constraint: None,
         sampling: sampler::Sampling {

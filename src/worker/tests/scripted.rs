@@ -296,6 +296,71 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
     });
 }
 
+/// vLLM's parameters, with its meanings.
+#[test]
+fn an_answer_ends_where_the_request_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[(&[b"a", b"b"], true)]);
+    script.write(dir.path());
+    let cue = script.cues[0];
+    let config = WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let said = async |extra: Value| {
+                let (text, reason, tokens, _) = say(worker, cue, extra).await;
+                (text, reason, tokens)
+            };
+            let expect =
+                |text: &str, reason: &str, tokens: u64| (text.to_owned(), reason.to_owned(), tokens);
+            assert_eq!(said(json!({})).await, expect("ab", "stop", 3));
+            let b = cue + 2;
+            assert_eq!(
+                said(json!({"stop_token_ids": [b]})).await,
+                expect("a", "stop", 2)
+            );
+            // The end of text is no text, and here it is followed by itself.
+            assert_eq!(
+                said(json!({"ignore_eos": true, "max_tokens": 6})).await,
+                expect("ab", "length", 6)
+            );
+            // Where it must not end, the cue's is the first of the equally probable tokens.
+            assert_eq!(
+                said(json!({"min_tokens": 5})).await,
+                expect("ab<cue 0>ab", "stop", 6)
+            );
+            assert_eq!(
+                said(json!({"min_tokens": 3, "stop": "b", "stop_token_ids": [b]})).await,
+                expect("a<cue 0>a", "stop", 4)
+            );
+            let ask = |extra: Value| {
+                let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 9, "temperature": 0});
+                merged(body, extra)
+            };
+            for (extra, reason) in [
+                (json!({"stop": ["x", "b"]}), json!("b")),
+                (json!({"stop_token_ids": [b]}), json!(b)),
+            ] {
+                let answer = worker.post("/v1/completions", &ask(extra)).await.json();
+                assert_eq!(answer["choices"][0]["stop_reason"], reason);
+            }
+            for (extra, param) in [
+                (json!({"min_tokens": 10}), "min_tokens"),
+                (json!({"stop_token_ids": [64]}), "stop_token_ids"),
+                (json!({"ignore_eos": 1}), "ignore_eos"),
+            ] {
+                let answer = worker.post("/v1/completions", &ask(extra)).await;
+                assert_eq!(
+                    (answer.status.as_u16(), &answer.json()["error"]["param"]),
+                    (400, &json!(param))
+                );
+            }
+        })
+    });
+}
+
 #[test]
 fn equal_chances_are_taken_equally() {
     let dir = tempfile::tempdir().unwrap();
