@@ -8,6 +8,7 @@ mod claim;
 mod cordon;
 mod crd;
 mod drain;
+mod events;
 mod fit;
 mod fit_roofline;
 mod html;

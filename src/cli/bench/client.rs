@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::super::events::Events;
 use crate::benchmark::Sample;
 use crate::clock::Clock;
 
@@ -87,34 +88,18 @@ impl Client {
         }
     }
 
-    async fn read_stream(&self, mut response: reqwest::Response, begin: Instant) -> anyhow::Result<Sample> {
-        let (mut reading, mut usage, mut finished) = (Reading::default(), Value::Null, false);
-        let mut buffer = Vec::new();
-        while let Some(chunk) = response.chunk().await.context("the answer broke off")? {
-            buffer.extend_from_slice(&chunk);
-            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = buffer.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                let Some(data) = line.trim_end().strip_prefix("data:").map(str::trim_start) else {
-                    continue;
-                };
-                if data == "[DONE]" {
-                    finished = true;
-                    continue;
-                }
-                let event: Value = serde_json::from_str(data).with_context(|| format!("not JSON: {data}"))?;
-                if let Some(message) = event["error"]["message"].as_str() {
-                    bail!("the server failed while it answered: {message}");
-                }
-                if has_text(&event["choices"][0]["delta"]) {
-                    reading.piece(self.clock.instant());
-                }
-                if event["usage"].is_object() {
-                    usage = event["usage"].clone();
-                }
+    async fn read_stream(&self, response: reqwest::Response, begin: Instant) -> anyhow::Result<Sample> {
+        let (mut reading, mut usage) = (Reading::default(), Value::Null);
+        let mut events = Events::new(response);
+        while let Some(chunk) = events.next().await? {
+            if has_text(&chunk["choices"][0]["delta"]) {
+                reading.piece(self.clock.instant());
+            }
+            if chunk["usage"].is_object() {
+                usage = chunk["usage"].clone();
             }
         }
-        if !finished {
+        if !events.is_done() {
             bail!("the stream ended without [DONE]");
         }
         let end = reading.last.unwrap_or_else(|| self.clock.instant());

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::super::events::Events;
 use super::super::ui;
 use crate::clock::Clock;
 
@@ -27,7 +28,7 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
     let client = reqwest::Client::builder().timeout(ANSWER).build()?;
     let begin = clock.instant();
     let url = format!("{gateway}/v1/chat/completions");
-    let mut response = client
+    let response = client
         .post(&url)
         .json(&body)
         .send()
@@ -40,38 +41,22 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
             response.text().await.unwrap_or_default()
         );
     }
-    let (mut first, mut last, mut tokens, mut text, mut done) = (None, begin, 0, String::new(), false);
-    let mut buffer = Vec::new();
-    while let Some(chunk) = response.chunk().await.context("the answer broke off")? {
-        buffer.extend_from_slice(&chunk);
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = buffer.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            let Some(data) = line.trim_end().strip_prefix("data: ") else {
-                continue;
-            };
-            if data == "[DONE]" {
-                done = true;
-                continue;
-            }
-            let event: Value = serde_json::from_str(data).with_context(|| format!("not JSON: {data}"))?;
-            if let Some(message) = event["error"]["message"].as_str() {
-                bail!("the model failed while it answered: {message}");
-            }
-            if let Some(piece) = event["choices"][0]["delta"]["content"]
-                .as_str()
-                .filter(|piece| !piece.is_empty())
-            {
-                first.get_or_insert_with(|| clock.instant());
-                last = clock.instant();
-                text.push_str(piece);
-                ui::output(piece);
-            }
-            tokens = event["usage"]["completion_tokens"].as_u64().unwrap_or(tokens);
+    let (mut first, mut last, mut tokens, mut text) = (None, begin, 0, String::new());
+    let mut events = Events::new(response);
+    while let Some(chunk) = events.next().await? {
+        if let Some(piece) = chunk["choices"][0]["delta"]["content"]
+            .as_str()
+            .filter(|piece| !piece.is_empty())
+        {
+            first.get_or_insert_with(|| clock.instant());
+            last = clock.instant();
+            text.push_str(piece);
+            ui::output(piece);
         }
+        tokens = chunk["usage"]["completion_tokens"].as_u64().unwrap_or(tokens);
     }
     ui::output("\n");
-    let Some(first) = first.filter(|_| done && !text.trim().is_empty()) else {
+    let Some(first) = first.filter(|_| events.is_done() && !text.trim().is_empty()) else {
         bail!("the answer was empty or broke off before its end");
     };
     let decode = (last - first).as_secs_f64();
