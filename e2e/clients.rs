@@ -12,7 +12,12 @@ fn python_clients_work() {
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
-    for script in ["openai_python.py", "litellm_client.py", "langchain_client.py"] {
+    for script in [
+        "openai_python.py",
+        "anthropic_python.py",
+        "litellm_client.py",
+        "langchain_client.py",
+    ] {
         let mut command = Command::new(&python);
         command
             .arg(repository("e2e/clients").join(script))

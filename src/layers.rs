@@ -25,7 +25,7 @@ mod tests {
                 "metrics",
             ],
         ),
-        ("vocabulary", true, &["api", "wire", "openai"]),
+        ("vocabulary", true, &["api", "wire", "openai", "anthropic"]),
         (
             "core",
             true,

@@ -13,6 +13,7 @@ mod units;
 mod yaml;
 
 // Vocabulary: data only.
+mod anthropic;
 mod api;
 mod openai;
 mod wire;

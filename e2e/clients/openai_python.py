@@ -178,3 +178,61 @@ def answers_in_a_given_shape():
     verdict = answer.choices[0].message.parsed
     assert isinstance(verdict, Verdict) and 1 <= len(verdict.chips) <= 2
     assert answer.choices[0].finish_reason == "stop"
+
+
+FLAT_WEATHER = {"type": "function", **WEATHER["function"], "strict": True}
+
+
+@check
+def responds():
+    whole = ask(max_tokens=12).choices[0].message.content
+    response = client.responses.create(model=MODEL, input=QUESTION, max_output_tokens=12, temperature=0)
+    assert response.output_text == whole
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert response.usage.output_tokens == 12 and not response.model_extra.get("error")
+
+
+@check
+def streams_the_same_response():
+    options = {"model": MODEL, "input": QUESTIONS, "max_output_tokens": 12, "temperature": 0}
+    whole = client.responses.create(**options)
+    events = list(client.responses.create(stream=True, **options))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.incomplete" and events[-1].response.output_text == whole.output_text
+    with client.responses.stream(**options) as stream:
+        assert stream.get_final_response().output_text == whole.output_text
+
+
+@check
+def responds_with_a_call_and_is_told_its_result():
+    options = {"model": MODEL, "temperature": 0, "tools": [FLAT_WEATHER]}
+    required = {"tool_choice": "required", "parallel_tool_calls": False}
+    response = client.responses.create(input=QUESTIONS, **required, **options)
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert call.name == "weather" and json.loads(call.arguments)["town"] in ("Bern", "Basel")
+    with client.responses.stream(input=QUESTIONS, **required, **options) as stream:
+        final = stream.get_final_response()
+    [again] = [item for item in final.output if item.type == "function_call"]
+    assert again.arguments == call.arguments
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    history = [*QUESTIONS, *response.output, result]
+    after = client.responses.create(input=history, tool_choice="none", max_output_tokens=4, **options)
+    assert after.output_text
+
+
+@check
+def responds_in_a_given_shape():
+    response = client.responses.parse(model=MODEL, input=QUESTION, temperature=0, text_format=Verdict)
+    assert isinstance(response.output_parsed, Verdict) and response.status == "completed"
+
+
+@check
+def keeps_no_responses():
+    try:
+        client.responses.create(model=MODEL, input=QUESTION, previous_response_id="resp_1")
+    except openai.BadRequestError as raised:
+        assert raised.param == "previous_response_id"
+    else:
+        raise AssertionError("no BadRequestError")

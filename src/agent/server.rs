@@ -23,6 +23,7 @@ use super::manifests::ManifestSet;
 use super::replica::ReplicaKey;
 use super::sync::Reports;
 use super::workers::{Endpoint, Endpoints};
+use crate::anthropic;
 use crate::error::Chain;
 use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
@@ -63,6 +64,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/metrics", get(metrics))
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }
 

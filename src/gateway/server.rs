@@ -14,6 +14,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tracing::{error, info};
 
 use super::routes::Gateway;
+use crate::anthropic;
 use crate::metrics::TEXT_FORMAT;
 use crate::openai::{ApiError, openapi};
 
@@ -35,6 +36,7 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
                 ApiError::server_error("The gateway failed on this request.").into_response()
             },
         ))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(gateway)
 }
 

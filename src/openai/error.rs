@@ -203,6 +203,15 @@ impl ApiError {
         )
     }
 
+    /// The same refusal in the words of another request: each parameter by the name it has there.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        for (own, there) in names {
+            self.message = self.message.replace(own, there);
+            self.param = self.param.map(|param| param.replace(own, there));
+        }
+        self
+    }
+
     /// The body, also sent inside a stream that has already begun.
     pub(crate) fn body(&self) -> serde_json::Value {
         serde_json::json!({
@@ -233,6 +242,8 @@ impl IntoResponse for ApiError {
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // For who writes errors in another shape.
+        response.extensions_mut().insert(self);
         response
     }
 }

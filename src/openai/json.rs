@@ -78,6 +78,15 @@ impl Members {
         found.map(|(_, value)| value)
     }
 
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Json> {
+        let place = self.0.iter().rposition(|(own, _)| own == name)?;
+        Some(self.0.remove(place).1)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn retain(&mut self, keep: impl Fn(&str, &Json) -> bool) {
         self.0.retain(|(name, value)| keep(name, value));
     }
@@ -88,6 +97,12 @@ impl Members {
             Some(place) => *place = value,
             None => self.0.push((name.to_owned(), value)),
         }
+    }
+}
+
+impl From<&str> for Json {
+    fn from(text: &str) -> Self {
+        Self::String(text.to_owned())
     }
 }
 

@@ -8,11 +8,92 @@ const MAX_MESSAGES: usize = 100_000;
 
 /// One message of a user.
 pub(crate) fn user(text: &str) -> Json {
-    let member = |text: &str| Json::String(text.to_owned());
+    said("user", text)
+}
+
+/// One message of nothing but text.
+pub(crate) fn said(role: &str, text: &str) -> Json {
+    Json::Object(Members::new([("role", role.into()), ("content", text.into())]))
+}
+
+/// The answer to an earlier call.
+pub(crate) fn call_result(call_id: &str, text: &str) -> Json {
     Json::Object(Members::new([
-        ("role", member("user")),
-        ("content", member(text)),
+        ("role", "tool".into()),
+        ("tool_call_id", call_id.into()),
+        ("content", text.into()),
     ]))
+}
+
+/// One turn of the assistant, for APIs that write it in several items.
+#[derive(Debug, Default)]
+pub(crate) struct AssistantTurn {
+    content: String,
+    reasoning: String,
+    calls: Vec<Json>,
+}
+
+impl AssistantTurn {
+    /// Texts are separated by line breaks.
+    pub(crate) fn say(&mut self, text: &str) {
+        append_line(&mut self.content, text);
+    }
+
+    pub(crate) fn reason(&mut self, text: &str) {
+        append_line(&mut self.reasoning, text);
+    }
+
+    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: Json) {
+        let function = Members::new([("name", name.into()), ("arguments", arguments)]);
+        self.calls.push(Json::Object(Members::new([
+            ("id", id.into()),
+            ("type", "function".into()),
+            ("function", Json::Object(function)),
+        ])));
+    }
+
+    /// `None` where nothing was said.
+    pub(crate) fn into_message(self) -> Option<Json> {
+        let Self {
+            content,
+            reasoning,
+            calls,
+        } = self;
+        if content.is_empty() && reasoning.is_empty() && calls.is_empty() {
+            return None;
+        }
+        let mut message = Members::new([("role", "assistant".into()), ("content", content.as_str().into())]);
+        if !reasoning.is_empty() {
+            message.insert("reasoning_content", reasoning.as_str().into());
+        }
+        if !calls.is_empty() {
+            message.insert("tool_calls", Json::Array(calls));
+        }
+        Some(Json::Object(message))
+    }
+}
+
+/// Whether the last message is text of the assistant's, which could be gone on with.
+pub(crate) fn ends_with_assistant(messages: &[Json]) -> bool {
+    let text = |message: &Json, name: &str| message.get(name).and_then(Json::as_str).map(str::to_owned);
+    messages.last().is_some_and(|message| {
+        text(message, "role").as_deref() == Some("assistant")
+            && text(message, "content").is_some_and(|content| !content.trim().is_empty())
+            && message.get("tool_calls").is_none()
+    })
+}
+
+/// Texts of one message, separated by line breaks.
+pub(crate) fn append_line(text: &mut String, more: &str) {
+    if !text.is_empty() && !more.is_empty() {
+        text.push('\n');
+    }
+    text.push_str(more);
+}
+
+/// Arguments of an earlier call as templates print them.
+pub(crate) fn parsed_arguments(text: &str) -> Json {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
 /// `messages` of a request, as a chat template reads them: `content` is a string, `role` one of system, user, assistant
@@ -120,11 +201,9 @@ fn parse_tool_arguments(message: &mut Members) {
             .get_mut("function")
             .and_then(|function| function.get_mut("arguments"));
         if let Some(arguments) = arguments
-            && let Some(parsed) = arguments
-                .as_str()
-                .and_then(|text| serde_json::from_str(text).ok())
+            && let Some(text) = arguments.as_str()
         {
-            *arguments = parsed;
+            *arguments = parsed_arguments(text);
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) mod response;
 #[cfg(feature = "mlx")]
 pub(crate) mod response_format;
 #[cfg(feature = "mlx")]
+pub(crate) mod responses;
+#[cfg(feature = "mlx")]
 pub(crate) mod tools;
 
 pub(crate) use error::ApiError;

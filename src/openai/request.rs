@@ -2,13 +2,13 @@
 //! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
 
 pub(crate) mod embeddings;
-mod fields;
+pub(crate) mod fields;
 mod logprobs;
 mod options;
 mod prompt;
 mod sampling;
 pub(crate) mod stopping;
-mod template;
+pub(crate) mod template;
 pub(crate) mod tokenize;
 
 use std::fmt;
@@ -41,6 +41,8 @@ pub(crate) struct ChatRequest {
     pub(crate) template_variables: Members,
     /// `None`: there is nothing to call.
     pub(crate) tools: Option<Tools>,
+    /// The last message is the assistant's and is gone on with.
+    pub(crate) continues: bool,
     /// Choices; at least 1.
     pub(crate) n: usize,
     pub(crate) options: Options,
@@ -62,7 +64,7 @@ pub(crate) struct TextRequest {
 const SERVED: &[&str] = &["model", "n"];
 
 /// Accounting and caching hints: they do not change the answer.
-const WITHOUT_EFFECT: &[&str] = &[
+pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "user",
     "metadata",
     "store",
@@ -82,9 +84,7 @@ const UNSERVED: &[&str] = &[
     "suffix",
     "verbosity",
     "web_search_options",
-    "add_generation_prompt",
     "bad_words",
-    "continue_final_message",
     "include_reasoning",
     "include_stop_str_in_output",
     "length_penalty",
@@ -97,7 +97,13 @@ const UNSERVED: &[&str] = &[
 
 impl ChatRequest {
     /// Parameters of this endpoint alone.
-    const NAMES: &[&str] = &["logprobs", "max_completion_tokens", "top_logprobs"];
+    const NAMES: &[&str] = &[
+        "add_generation_prompt",
+        "continue_final_message",
+        "logprobs",
+        "max_completion_tokens",
+        "top_logprobs",
+    ];
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let Body {
@@ -115,9 +121,11 @@ impl ChatRequest {
         }
         options.logprobs = logprobs::of_chat(&fields)?;
         options.format = ResponseFormat::parse(&formats)?;
+        let messages = message::parse(messages)?;
         Ok(Self {
             model: parse_model(&fields)?,
-            messages: message::parse(messages)?,
+            continues: parse_continues(&fields, &messages)?,
+            messages,
             template_variables: template::parse_variables(template_variables, &fields)?,
             tools: Tools::parse(
                 tools,
@@ -279,13 +287,12 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
         ("bad_words", Value::Array(list)) => list.is_empty(),
         ("length_penalty", Value::Number(one)) => one.as_f64() == Some(1.0),
         (
-            "add_generation_prompt"
-            | "include_reasoning"
+            "include_reasoning"
             | "skip_special_tokens"
             | "spaces_between_special_tokens",
             Value::Bool(usual),
         ) => *usual,
-        ("continue_final_message" | "include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => {
+        ("include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => {
             !asked
         }
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
@@ -294,7 +301,29 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     }
 }
 
-fn parse_model(fields: &Fields) -> Result<String, ApiError> {
+/// vLLM's parameters: either the template begins an answer, or the last message is one.
+fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError> {
+    const NAME: &str = "continue_final_message";
+    let continues = fields.boolean(NAME)?.unwrap_or(false);
+    let begins = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
+    match (continues, begins) {
+        (true, true) => Err(ApiError::invalid_value(
+            NAME,
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+        )),
+        (false, false) => Err(ApiError::unsupported(
+            "add_generation_prompt",
+            "'add_generation_prompt' of false is only supported with 'continue_final_message'.",
+        )),
+        (true, false) if !message::ends_with_assistant(messages) => Err(ApiError::invalid_value(
+            NAME,
+            "'continue_final_message' needs a last message of the assistant's, with text and without tool calls.",
+        )),
+        (continues, _) => Ok(continues),
+    }
+}
+
+pub(crate) fn parse_model(fields: &Fields) -> Result<String, ApiError> {
     let model = fields.text("model")?.ok_or_else(|| ApiError::missing("model"))?;
     Ok(model.to_owned())
 }

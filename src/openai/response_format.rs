@@ -37,7 +37,7 @@ pub(crate) enum ContentFormat {
 
 impl ResponseFormat {
     /// `None`: any text.
-    pub(super) fn parse(fields: &Members) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn parse(fields: &Members) -> Result<Option<Self>, ApiError> {
         let mut found: Vec<Self> = Vec::new();
         for (name, value) in fields.iter().filter(|(_, value)| **value != Json::Null) {
             let format = match name {

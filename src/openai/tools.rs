@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::json::Json;
+use super::json::{Json, Members};
 
 /// The parameters that are read here, besides `tools`, whose members' order counts.
 pub(super) const NAMES: &[&str] = &["tool_choice", "parallel_tool_calls"];
@@ -11,6 +11,21 @@ pub(super) const NAMES: &[&str] = &["tool_choice", "parallel_tool_calls"];
 /// OpenAI's own limits.
 const MAX_TOOLS: usize = 128;
 const MAX_NAME_CHARS: usize = 64;
+
+/// A tool of an API that writes its function's members beside its type, `schema` being those arguments' schema, as chat
+/// templates and this module know it.
+pub(crate) fn nested(tool: &Json, schema: &str) -> Json {
+    let mut function = Members::default();
+    for (own, there) in [("name", "name"), ("description", "description"), (schema, "parameters")] {
+        if let Some(value) = tool.get(own).filter(|value| **value != Json::Null) {
+            function.insert(there, value.clone());
+        }
+    }
+    Json::Object(Members::new([
+        ("type", "function".into()),
+        ("function", Json::Object(function)),
+    ]))
+}
 
 /// Functions that a model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +63,7 @@ enum Choice {
 
 impl Tools {
     /// `None`: there is nothing to call.
-    pub(super) fn parse(
+    pub(crate) fn parse(
         tools: Option<Json>,
         choice: Option<&Value>,
         parallel: Option<bool>,

@@ -18,6 +18,18 @@ pub(super) fn held_from<'a>(text: &str, markers: impl IntoIterator<Item = &'a st
         .unwrap_or(text.len())
 }
 
+/// Takes what may be shown out of `held`: what cannot be the beginning of a marker, nor line breaks before one.
+pub(super) fn take_certain<'a>(
+    held: &mut String,
+    markers: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<String> {
+    let certain = &held[..held_from(held, markers)];
+    let shown = certain.trim_end_matches('\n').len();
+    let kept = held.split_off(shown);
+    let shown = std::mem::replace(held, kept);
+    (!shown.is_empty()).then_some(shown)
+}
+
 /// `text` cut into pieces of so many characters; the last one takes what is left.
 #[cfg(test)]
 pub(super) fn pieces<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {

@@ -1,7 +1,7 @@
 //! Reasoning: what a model says to itself before its answer, between two markers. Which markers a model uses is read
 //! from its chat template and its vocabulary; a model that has none is left alone.
 
-use super::markers::held_from;
+use super::markers::take_certain;
 use super::tokenizer::Tokenizer;
 
 /// The two ends of a block.
@@ -154,10 +154,7 @@ impl ReasoningSplitter {
         if last {
             return reasoning(&std::mem::take(&mut self.held));
         }
-        let certain = &self.held[..held_from(&self.held, [self.markers.close])];
-        let shown = certain.trim_end_matches('\n').len();
-        let kept = self.held.split_off(shown);
-        reasoning(&std::mem::replace(&mut self.held, kept))
+        take_certain(&mut self.held, [self.markers.close]).map(Piece::Reasoning)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::text::answer::{AnswerParser, Part};
 use crate::text::tool_calls::CallPart;
 
 /// OpenAI's.
-const CALL_ID_PREFIX: &str = "call_";
+pub(crate) const CALL_ID_PREFIX: &str = "call_";
 
 /// A whole answer.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, EngineConfig, EngineError};
 use super::event::Event;
 use super::metrics::WorkerMetrics;
-use super::prompt::{Chat, Prompter};
+use super::prompt::{Chat, PromptEnd, Prompter};
 use super::{WorkerError, context_tokens};
 use crate::clock::Clock;
 use crate::error::Chain;
@@ -101,6 +101,7 @@ impl BareEngine {
             messages: &[message::user(question)],
             variables: &Members::default(),
             tools: None,
+            ending: PromptEnd::Answer,
         };
         let chat = self
             .prompter

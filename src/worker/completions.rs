@@ -16,12 +16,14 @@ use super::event::{Done, Event, Piece, Score};
 use super::prompt::{Chat, ValidChat, ValidRequest};
 use super::scores;
 use super::server::{App, MAX_BODY_BYTES};
-use super::stream::{self, Chunks};
+use super::stream;
+use super::stream::chunks::{ChunkFrames, Chunks};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::request::{ChatRequest, Options, TextRequest};
 use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
 use crate::openai::tools::{ToolChoice, Tools};
+use crate::text::answer::AnswerParser;
 
 /// Said when the engine's thread ends while a request is under way.
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
@@ -34,28 +36,9 @@ pub(crate) async fn chat(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let body = accept(body)?;
-    let ChatRequest {
-        model,
-        messages,
-        template_variables,
-        tools,
-        n,
-        options,
-    } = ChatRequest::parse(&body)?;
-    app.check_model(&model)?;
-    app.check_ready()?;
-    let kept = options.clone();
-    let long = is_long(&body, &options, tools.as_ref());
-    let validate = move |app: &App| {
-        let chat = Chat {
-            messages: &messages,
-            variables: &template_variables,
-            tools: tools.as_ref(),
-        };
-        app.prompter.chat(chat, &kept, &now(app))
-    };
-    let ValidChat { request, answer } = off_thread_if(long, &app, validate).await?;
-    let submitted = submit(&app, vec![request], n)?;
+    let request = ChatRequest::parse(&body)?;
+    let options = request.options.clone();
+    let (answer, submitted) = begin_chat(&app, request, body.len()).await?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
     }
@@ -81,6 +64,24 @@ pub(crate) async fn chat(
     .into_response())
 }
 
+/// Validates and submits a chat, whichever API it came by; its body has so many bytes.
+pub(crate) async fn begin_chat(
+    app: &Arc<App>,
+    request: ChatRequest,
+    body_bytes: usize,
+) -> Result<(AnswerParser, Submitted), ApiError> {
+    app.check_model(&request.model)?;
+    app.check_ready()?;
+    let long = is_long(body_bytes, &request.options, request.tools.as_ref());
+    let n = request.n;
+    let validate = move |app: &App| {
+        let chat = Chat::from(&request);
+        app.prompter.chat(chat, &request.options, &now(app))
+    };
+    let ValidChat { request, answer } = off_thread_if(long, app, validate).await?;
+    Ok((answer, submit(app, vec![request], n)?))
+}
+
 pub(crate) async fn text(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
@@ -102,7 +103,7 @@ pub(crate) async fn text(
             .map(|prompt| app.prompter.text(prompt, echo, &kept))
             .collect()
     };
-    let requests = off_thread_if(is_long(&body, &options, None), &app, validate).await?;
+    let requests = off_thread_if(is_long(body.len(), &options, None), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
@@ -143,9 +144,9 @@ pub(crate) fn now(app: &App) -> jiff::Zoned {
 }
 
 /// Whether a request takes long to be understood: its prompt is long, or a grammar has to be built.
-fn is_long(body: &Bytes, options: &Options, tools: Option<&Tools>) -> bool {
+fn is_long(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
     let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
-    body.len() > MAX_INLINE_BYTES || options.format.is_some() || must_call
+    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || must_call
 }
 
 pub(crate) async fn off_thread_if<T: Send + 'static>(
@@ -211,7 +212,7 @@ fn envelope(app: &App, id_prefix: &str, object: &'static str) -> Envelope {
 }
 
 /// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
-async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Done)>, Usage), ApiError> {
+pub(crate) async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Done)>, Usage), ApiError> {
     let Submitted {
         completions,
         prompt_tokens,
@@ -249,5 +250,7 @@ fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Su
         Chunks::Text => envelope(app, "cmpl", "text_completion"),
     };
     let logprobs_by = options.logprobs.map(|_| Arc::clone(&app.prompter));
-    stream::response(chunks, envelope, options.include_usage, logprobs_by, submitted)
+    let choices = submitted.completions.len();
+    let frames = ChunkFrames::new(chunks, choices, envelope, options.include_usage, logprobs_by);
+    stream::response(frames, submitted)
 }

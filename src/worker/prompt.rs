@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::model_dir::{InspectModelError, read_bounded, read_optional};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
-use crate::openai::request::{Options, Prompt, Stopping};
+use crate::openai::request::{ChatRequest, Options, Prompt, Stopping};
 use crate::openai::tools::Tools;
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
@@ -100,6 +100,32 @@ pub(crate) struct Chat<'a> {
     /// What the template is told besides.
     pub(crate) variables: &'a Members,
     pub(crate) tools: Option<&'a Tools>,
+    pub(crate) ending: PromptEnd,
+}
+
+/// What a conversation's text ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PromptEnd {
+    /// Its last message.
+    Message,
+    /// The beginning of an answer.
+    Answer,
+    /// As much of an answer as the last message is.
+    OpenMessage,
+}
+
+impl<'a> From<&'a ChatRequest> for Chat<'a> {
+    fn from(request: &'a ChatRequest) -> Self {
+        Self {
+            messages: &request.messages,
+            variables: &request.template_variables,
+            tools: request.tools.as_ref(),
+            ending: match request.continues {
+                true => PromptEnd::OpenMessage,
+                false => PromptEnd::Answer,
+            },
+        }
+    }
 }
 
 /// A request for an answer, and how to read that.
@@ -238,7 +264,7 @@ impl Prompter {
     }
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
-        let text = self.rendered(chat, true, now)?;
+        let text = self.rendered(chat, now)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
         let shape = self.answer_shape(&text, chat.tools);
@@ -252,14 +278,9 @@ impl Prompter {
         })
     }
 
-    /// A conversation's tokens; `add_generation_prompt`: up to where the answer begins.
-    pub(crate) fn chat_tokens(
-        &self,
-        chat: Chat<'_>,
-        add_generation_prompt: bool,
-        now: &Zoned,
-    ) -> Result<Vec<u32>, ApiError> {
-        self.encoded_chat(&self.rendered(chat, add_generation_prompt, now)?)
+    /// A conversation's tokens.
+    pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
+        self.encoded_chat(&self.rendered(chat, now)?)
     }
 
     fn encoded_chat(&self, text: &str) -> Result<Vec<u32>, ApiError> {
@@ -268,7 +289,7 @@ impl Prompter {
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    fn rendered(&self, chat: Chat<'_>, add_generation_prompt: bool, now: &Zoned) -> Result<String, ApiError> {
+    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
         let template = self.template.as_ref().ok_or_else(|| {
             ApiError::unsupported(
                 "messages",
@@ -283,12 +304,12 @@ impl Prompter {
             as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
             (as_text.as_slice(), None)
         };
-        template
+        let text = template
             .render(RenderInput {
                 messages,
                 variables: chat.variables,
                 tools,
-                add_generation_prompt,
+                add_generation_prompt: chat.ending == PromptEnd::Answer,
                 bos_token: self.tokenizer.bos_token(),
                 eos_token: self.tokenizer.eos_token(),
                 now,
@@ -298,7 +319,11 @@ impl Prompter {
                     "messages",
                     format!("The model's chat template refuses these messages: {err}"),
                 )
-            })
+            })?;
+        match chat.ending {
+            PromptEnd::Message | PromptEnd::Answer => Ok(text),
+            PromptEnd::OpenMessage => opened(text, messages),
+        }
     }
 
     /// What may be in the answer to a rendered prompt.
@@ -484,6 +509,27 @@ impl Prompter {
     }
 }
 
+/// A text without what the template writes behind its last message: cut as transformers does for
+/// `continue_final_message`.
+fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
+    let last = messages
+        .last()
+        .and_then(|message| message.get("content")?.as_str())
+        .unwrap_or_default();
+    let at = text.rfind(last.trim()).ok_or_else(|| {
+        ApiError::unsupported(
+            "messages",
+            "The last message cannot be gone on with: the model's chat template changes its text.",
+        )
+    })?;
+    let kept = match text[at..].starts_with(last.trim_start()) {
+        true => last.trim_start(),
+        false => last.trim(),
+    };
+    text.truncate(at + kept.len());
+    Ok(text)
+}
+
 fn read_json(dir: &Utf8Path, file: &'static str) -> Result<Option<Value>, PromptError> {
     let text = read_optional(dir, file, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })?;
     text.map(|text| serde_json::from_str(&text).map_err(|err| PromptError::InvalidJson { file, err }))
@@ -544,6 +590,7 @@ mod tests {
             messages: &[message::user("What is rooflet?")],
             variables: &Members::default(),
             tools: None,
+            ending: PromptEnd::Answer,
         };
         prompter
             .chat(chat, options, &Zoned::default())

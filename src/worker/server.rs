@@ -12,9 +12,12 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::completions;
 use super::embeddings;
 use super::engine::Engine;
+use super::messages;
 use super::metrics::WorkerMetrics;
 use super::prompt::Prompter;
+use super::responses;
 use super::tokenize;
+use crate::anthropic;
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
@@ -64,6 +67,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/openapi.json", get(openapi::show))
         .route("/tokenize", post(tokenize::tokenize))
@@ -82,6 +88,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
                 ApiError::server_error("The server failed on this request.").into_response()
             },
         ))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }
 

@@ -1,8 +1,9 @@
-//! Completions as server-sent events: `data: {json}` for each chunk, `data: [DONE]` at the end, comments while nothing
+//! Answers as server-sent events, whatever their shape: what the engine tells goes to [`Frames`], comments while nothing
 //! else comes, so that no proxy takes a long prefill for a dead connection.
 
+pub(crate) mod chunks;
+
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,38 +14,35 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answers::StreamedAnswer;
 use super::completions::{ENGINE_ENDED, Submitted};
-use super::event::{Done, Event, Score};
-use super::prompt::Prompter;
-use super::scores;
+use super::event::{Done, Event, Piece};
 use crate::openai::ApiError;
-use crate::openai::response::logprobs::{ChatLogprobs, TextLogprobs};
-use crate::openai::response::{
-    ChatChunk, ChatChunkChoice, Delta, Envelope, FinishReason, StopReason, TextChoice, TextChunk, Usage,
-};
-use crate::text::answer::AnswerParser;
+use crate::openai::response::Usage;
 
-/// Silence after which a comment is sent. Common proxies give up after 30 to 60 seconds.
+/// Silence after which something is sent. Common proxies give up after 30 to 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Whose chunks.
-#[derive(Debug)]
-pub(crate) enum Chunks {
-    /// Each answer is taken apart.
-    Chat(AnswerParser),
-    Text,
+/// One API's way to tell an answer.
+pub(crate) trait Frames: Send + 'static {
+    /// At once, before anything is computed.
+    fn begin(&mut self, out: &mut VecDeque<Bytes>);
+    /// More of the completion at `index`.
+    fn piece(&mut self, index: usize, piece: Piece, out: &mut VecDeque<Bytes>);
+    /// Its end; `usage` is that of all that have ended.
+    fn end(&mut self, index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>);
+    /// All have ended.
+    fn close(&mut self, _usage: Usage, _out: &mut VecDeque<Bytes>) {}
+    /// Nothing more comes.
+    fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>);
+    /// In a long silence.
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(b": keepalive\n\n")
+    }
 }
 
 /// The response, whose body lives as long as the client reads it: dropped, it cancels its completions.
-pub(crate) fn response(
-    chunks: Chunks,
-    envelope: Envelope,
-    include_usage: bool,
-    logprobs_by: Option<Arc<Prompter>>,
-    submitted: Submitted,
-) -> Response {
-    let writer = Writer::new(chunks, envelope, include_usage, logprobs_by, submitted);
+pub(crate) fn response(frames: impl Frames, submitted: Submitted) -> Response {
+    let writer = Writer::new(frames, submitted);
     let body = stream::unfold(writer, |mut writer| async move {
         let frame = writer.next().await?;
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
@@ -59,15 +57,8 @@ pub(crate) fn response(
     response
 }
 
-struct Writer {
-    /// Of a chat, one for each choice.
-    answers: Option<Vec<StreamedAnswer>>,
-    envelope: Envelope,
-    include_usage: bool,
-    /// Spells tokens, where logprobs are asked for.
-    logprobs_by: Option<Arc<Prompter>>,
-    /// Scores of each choice of a chat that no chunk has had yet.
-    scores: Vec<Vec<Score>>,
+struct Writer<F> {
+    frames: F,
     prompt_tokens: usize,
     choices_per_prompt: usize,
     cached_tokens: usize,
@@ -76,17 +67,11 @@ struct Writer {
     /// Places in the queue, freed as each completion ends, however slow its reader is.
     places: Vec<Option<OwnedSemaphorePermit>>,
     open: usize,
-    frames: VecDeque<Bytes>,
+    out: VecDeque<Bytes>,
 }
 
-impl Writer {
-    fn new(
-        chunks: Chunks,
-        envelope: Envelope,
-        include_usage: bool,
-        logprobs_by: Option<Arc<Prompter>>,
-        submitted: Submitted,
-    ) -> Self {
+impl<F: Frames> Writer<F> {
+    fn new(mut frames: F, submitted: Submitted) -> Self {
         let Submitted {
             completions,
             prompt_tokens,
@@ -103,17 +88,10 @@ impl Writer {
             events.push(numbered.boxed());
             places.push(Some(completion.place));
         }
-        let mut writer = Self {
-            answers: match chunks {
-                Chunks::Chat(parser) => {
-                    Some((0..open).map(|_| StreamedAnswer::new(parser.clone())).collect())
-                }
-                Chunks::Text => None,
-            },
-            envelope,
-            include_usage,
-            logprobs_by,
-            scores: vec![Vec::new(); open],
+        let mut out = VecDeque::new();
+        frames.begin(&mut out);
+        Self {
+            frames,
             prompt_tokens,
             choices_per_prompt,
             cached_tokens: 0,
@@ -121,32 +99,21 @@ impl Writer {
             events,
             places,
             open,
-            frames: VecDeque::new(),
-        };
-        if writer.answers.is_some() {
-            for index in 0..open {
-                let delta = Delta {
-                    role: Some("assistant"),
-                    content: Some(String::new()),
-                    ..Delta::default()
-                };
-                writer.write_deltas(index, vec![delta]);
-            }
+            out,
         }
-        writer
     }
 
     /// The next frame, `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(frame) = self.frames.pop_front() {
+            if let Some(frame) = self.out.pop_front() {
                 return Some(frame);
             }
             if self.open == 0 {
                 return None;
             }
             match tokio::time::timeout(KEEP_ALIVE, self.events.next()).await {
-                Err(_elapsed) => return Some(Bytes::from_static(b": keepalive\n\n")),
+                Err(_elapsed) => return Some(self.frames.keep_alive()),
                 Ok(Some((index, event))) => self.write(index, event),
                 Ok(None) => return None,
             }
@@ -155,85 +122,33 @@ impl Writer {
 
     fn write(&mut self, index: usize, event: Event) {
         match event {
-            Event::Piece(piece) => match &mut self.answers {
-                Some(answers) => {
-                    let deltas = answers[index].push(&piece);
-                    self.scores[index].extend(piece.scores);
-                    self.write_deltas(index, deltas);
-                }
-                None => {
-                    let logprobs = self.text_logprobs(&piece.scores);
-                    let frame = self.text_frame(index, piece.text, logprobs, None, None);
-                    self.frames.push_back(frame);
-                }
-            },
+            Event::Piece(piece) => self.frames.piece(index, piece, &mut self.out),
             // None is asked for.
             Event::Embedding(_) => {}
-            Event::Done(done) => self.write_end(index, done),
+            Event::Done(done) => self.end(index, done),
             // The engine's message of a completion that is over comes from the chain above: nothing to say.
             Event::Failed(_) if self.places[index].is_none() => {}
             Event::Failed(message) => {
-                self.frames
-                    .push_back(data(&ApiError::server_error(message).body()));
+                self.frames.failed(&ApiError::server_error(message), &mut self.out);
                 self.close_all();
             }
         }
     }
 
-    fn write_end(
-        &mut self,
-        index: usize,
-        Done {
-            reason,
-            stopped_by,
-            completion_tokens,
-            cached_tokens,
-        }: Done,
-    ) {
-        match &mut self.answers {
-            Some(answers) => {
-                let deltas = answers[index].finish();
-                let reason = answers[index].finish_reason(reason);
-                self.write_deltas(index, deltas);
-                self.write_delta(index, Delta::default(), Some(reason), stopped_by);
-            }
-            None => {
-                let frame = self.text_frame(index, String::new(), None, Some(reason), stopped_by);
-                self.frames.push_back(frame);
-            }
-        }
-        self.completion_tokens += completion_tokens;
+    fn end(&mut self, index: usize, done: Done) {
+        self.completion_tokens += done.completion_tokens;
         if index.is_multiple_of(self.choices_per_prompt) {
-            self.cached_tokens += cached_tokens;
+            self.cached_tokens += done.cached_tokens;
         }
+        let usage =
+            Usage::new(self.prompt_tokens, self.completion_tokens).with_cached_tokens(self.cached_tokens);
+        self.frames.end(index, done, usage, &mut self.out);
         self.places[index] = None;
         self.open -= 1;
-        if self.open > 0 {
-            return;
+        if self.open == 0 {
+            self.frames.close(usage, &mut self.out);
+            self.close_all();
         }
-        if self.include_usage {
-            let answers = self.answers.iter().flatten();
-            let reasoning_tokens = answers.map(StreamedAnswer::reasoning_tokens).sum();
-            let usage = Usage::new(self.prompt_tokens, self.completion_tokens)
-                .with_cached_tokens(self.cached_tokens)
-                .with_reasoning_tokens(reasoning_tokens);
-            let usage = Some(Some(usage));
-            let frame = match self.answers {
-                Some(_) => data(&ChatChunk {
-                    envelope: &self.envelope,
-                    choices: Vec::new(),
-                    usage,
-                }),
-                None => data(&TextChunk {
-                    envelope: &self.envelope,
-                    choices: Vec::new(),
-                    usage,
-                }),
-            };
-            self.frames.push_back(frame);
-        }
-        self.frames.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-        self.close_all();
     }
 
     /// Drops what is left, which cancels it.
@@ -242,81 +157,26 @@ impl Writer {
         self.places.iter_mut().for_each(|place| *place = None);
         self.open = 0;
     }
-
-    /// Of the tokens since the choice's last chunk; they may be more than its text, where some of that is held back.
-    fn chat_logprobs(&mut self, index: usize) -> Option<ChatLogprobs> {
-        let prompter = self.logprobs_by.as_ref()?;
-        let logprobs = scores::of_chat(
-            prompter.tokenizer(),
-            self.scores[index].drain(..).as_slice().iter(),
-        );
-        (!logprobs.content.is_empty()).then_some(logprobs)
-    }
-
-    fn text_logprobs(&self, scores: &[Score]) -> Option<TextLogprobs> {
-        let prompter = self.logprobs_by.as_ref()?;
-        Some(scores::of_text(prompter.tokenizer(), scores.iter()))
-    }
-
-    /// Null in every chunk but the last, where the client asked for usage.
-    fn no_usage(&self) -> Option<Option<Usage>> {
-        self.include_usage.then_some(None)
-    }
-
-    /// A chunk for each.
-    fn write_deltas(&mut self, index: usize, deltas: Vec<Delta>) {
-        for delta in deltas {
-            self.write_delta(index, delta, None, None);
-        }
-    }
-
-    fn write_delta(
-        &mut self,
-        index: usize,
-        delta: Delta,
-        finish_reason: Option<FinishReason>,
-        stop_reason: Option<StopReason>,
-    ) {
-        let choice = ChatChunkChoice {
-            index,
-            delta,
-            logprobs: self.chat_logprobs(index),
-            finish_reason,
-            stop_reason,
-        };
-        let frame = data(&ChatChunk {
-            envelope: &self.envelope,
-            choices: vec![choice],
-            usage: self.no_usage(),
-        });
-        self.frames.push_back(frame);
-    }
-
-    fn text_frame(
-        &self,
-        index: usize,
-        text: String,
-        logprobs: Option<TextLogprobs>,
-        finish_reason: Option<FinishReason>,
-        stop_reason: Option<StopReason>,
-    ) -> Bytes {
-        let choice = TextChoice {
-            index,
-            text,
-            logprobs,
-            finish_reason,
-            stop_reason,
-        };
-        data(&TextChunk {
-            envelope: &self.envelope,
-            choices: vec![choice],
-            usage: self.no_usage(),
-        })
-    }
 }
 
-fn data(value: &impl Serialize) -> Bytes {
-    let mut frame = b"data: ".to_vec();
+/// An event without a name, as chat completions have them.
+pub(crate) fn data_frame(value: &impl Serialize) -> Bytes {
+    frame(String::new(), value)
+}
+
+/// An event that is named after its `type`.
+pub(crate) fn event_frame(event: &impl Serialize) -> Bytes {
+    let value = serde_json::to_value(event).expect("our own types have string keys");
+    let kind = value.get("type").and_then(serde_json::Value::as_str);
+    frame(
+        kind.map_or_else(String::new, |kind| format!("event: {kind}\n")),
+        event,
+    )
+}
+
+fn frame(head: String, value: &impl Serialize) -> Bytes {
+    let mut frame = head.into_bytes();
+    frame.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut frame, value).expect("our own types have string keys and write to memory");
     frame.extend_from_slice(b"\n\n");
     Bytes::from(frame)
@@ -324,13 +184,16 @@ fn data(value: &impl Serialize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::sync::{Semaphore, mpsc};
 
+    use super::chunks::{ChunkFrames, Chunks};
     use super::*;
-    use crate::text::answer::AnswerShape;
+    use crate::openai::response::Envelope;
+    use crate::text::answer::{AnswerParser, AnswerShape};
     use crate::text::tool_calls::ToolFormat;
     use crate::worker::engine::Completion;
-    use crate::worker::event::Piece;
 
     #[tokio::test(start_paused = true)]
     async fn a_long_silence_is_filled_with_comments() {
@@ -357,7 +220,8 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let mut writer = Writer::new(Chunks::Chat(answer), envelope, false, None, submitted);
+        let frames = ChunkFrames::new(Chunks::Chat(answer), 1, envelope, false, None);
+        let mut writer = Writer::new(frames, submitted);
         let mut next = async || {
             let frame = writer.next().await.expect("a frame");
             String::from_utf8(frame.to_vec()).expect("text")

@@ -14,6 +14,7 @@ use crate::mlx;
 use crate::wire::WorkerStatus;
 
 mod answers;
+mod apis;
 mod batching;
 mod endpoints;
 mod load;

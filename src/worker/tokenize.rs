@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use super::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
-use super::prompt::Chat;
+use super::prompt::{Chat, PromptEnd};
 use super::server::App;
 use crate::openai::ApiError;
 use crate::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -67,9 +67,12 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
                 messages,
                 variables: template_variables,
                 tools: tools.as_ref(),
+                ending: match add_generation_prompt {
+                    true => PromptEnd::Answer,
+                    false => PromptEnd::Message,
+                },
             };
-            app.prompter
-                .chat_tokens(chat, *add_generation_prompt, &now(app))?
+            app.prompter.chat_tokens(chat, &now(app))?
         }
     };
     let text = |token: &u32| tokenizer.token_text(*token).unwrap_or_default();

@@ -3,17 +3,33 @@
 use serde_json::{Map, Value};
 
 use crate::openai::ApiError;
+use crate::openai::json::{Json, Members};
 
 /// All parameters of a body but those whose order of members counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {
-    pub(super) fn insert(&mut self, name: String, value: Value) {
+    /// A body's parameters, and apart from them those whose members' order counts.
+    pub(crate) fn split(body: &[u8], ordered: &[&str]) -> Result<(Members, Self), ApiError> {
+        let body = serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))?;
+        let Json::Object(mut apart) = body else {
+            return Err(ApiError::invalid_json("it must be an object."));
+        };
+        let mut fields = Self::default();
+        for (name, value) in apart.iter().filter(|(name, _)| !ordered.contains(name)) {
+            let value = serde_json::to_value(value).expect("JSON is JSON");
+            fields.insert(name.to_owned(), value);
+        }
+        apart.retain(|name, _| ordered.contains(&name));
+        Ok((apart, fields))
+    }
+
+    pub(crate) fn insert(&mut self, name: String, value: Value) {
         self.0.insert(name, value);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
@@ -51,7 +67,7 @@ impl Fields {
     }
 
     /// `convert` returns `None` for a value that is not `expected`.
-    pub(super) fn read<'a, T>(
+    pub(crate) fn read<'a, T>(
         &'a self,
         name: &str,
         expected: &str,

@@ -28,7 +28,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// The parameters that are read here.
-    pub(super) const NAMES: &[&str] = &[
+    pub(crate) const NAMES: &[&str] = &[
         "max_tokens",
         "priority",
         "cache_salt",
@@ -37,7 +37,7 @@ impl Options {
     ];
 
     /// `least_tokens` is the least that `max_tokens` may be.
-    pub(super) fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
+    pub(crate) fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;
         let stopping = Stopping::parse(fields)?;

@@ -30,7 +30,7 @@ pub(crate) struct SamplingOptions {
 
 impl SamplingOptions {
     /// The parameters that are read here.
-    pub(super) const NAMES: &[&str] = &[
+    pub(crate) const NAMES: &[&str] = &[
         "temperature",
         "top_p",
         "top_k",

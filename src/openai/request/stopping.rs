@@ -24,7 +24,7 @@ pub(crate) struct Stopping {
 
 impl Stopping {
     /// The parameters that are read here.
-    pub(super) const NAMES: &[&str] = &["stop", "stop_token_ids", "ignore_eos", "min_tokens"];
+    pub(crate) const NAMES: &[&str] = &["stop", "stop_token_ids", "ignore_eos", "min_tokens"];
 
     pub(super) fn parse(fields: &Fields) -> Result<Self, ApiError> {
         let expected = format!("a list of at most {MAX_STOP_TOKENS} token ids");
@@ -45,7 +45,7 @@ impl Stopping {
         })
     }
 
-    pub(super) fn check_length(&self, max_tokens: Option<usize>) -> Result<(), ApiError> {
+    pub(crate) fn check_length(&self, max_tokens: Option<usize>) -> Result<(), ApiError> {
         match max_tokens {
             Some(max) if max < self.min_tokens => Err(ApiError::invalid_value(
                 "min_tokens",

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use self::json::JsonScan;
 use self::tagged::{TagArguments, Told};
-use super::markers::held_from;
+use super::markers::take_certain;
 use super::tokenizer::Tokenizer;
 use crate::openai::tools::Function;
 
@@ -300,10 +300,7 @@ impl ToolCallScanner {
         if last {
             return text(&std::mem::take(&mut self.held));
         }
-        let certain = &self.held[..held_from(&self.held, opens.iter().copied())];
-        let shown = certain.trim_end_matches('\n').len();
-        let kept = self.held.split_off(shown);
-        text(&std::mem::replace(&mut self.held, kept))
+        take_certain(&mut self.held, opens.iter().copied()).map(Piece::Text)
     }
 
     fn head(&mut self, taken: String, last: bool, pieces: &mut Vec<Piece>) {

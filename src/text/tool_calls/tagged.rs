@@ -138,7 +138,9 @@ impl TagArguments {
             if self.cut {
                 break false;
             }
-            if let Some(behind) = rest.strip_prefix(FUNCTION_END) {
+            if self.style == Style::Parameters
+                && let Some(behind) = rest.strip_prefix(FUNCTION_END)
+            {
                 rest = behind;
                 break true;
             }

@@ -1,0 +1,88 @@
+//! Errors as Anthropic's clients read them: `{"type": "error", "error": {"type", "message"}}`.
+
+use axum::Json;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::openai::ApiError;
+
+/// Where this shape is expected.
+const PATH: &str = "/v1/messages";
+
+/// The body of an error, also sent as an event of a stream.
+pub(crate) fn body(err: &ApiError) -> Value {
+    let kind = match err.status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "api_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": err.message}})
+}
+
+/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay.
+pub(crate) async fn reshape(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let ours = path
+        .strip_prefix(PATH)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let mut response = next.run(request).await;
+    if ours && let Some(err) = response.extensions_mut().remove::<ApiError>() {
+        let (mut head, _) = response.into_parts();
+        let (own, body) = Json(body(&err)).into_response().into_parts();
+        head.headers.extend(own.headers);
+        head.headers.remove(http::header::CONTENT_LENGTH);
+        response = Response::from_parts(head, body);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::routing::get;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn answer(path: &str) -> (u16, Option<String>, Value) {
+        let fails = || async { ApiError::rate_limit_exceeded("busy", 7) };
+        let app = Router::new()
+            .route("/v1/messages", get(fails))
+            .route("/v1/messages/count_tokens", get(fails))
+            .route("/v1/messagesx", get(fails))
+            .layer(axum::middleware::from_fn(reshape));
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let header = response.headers().get("retry-after");
+        let header = header.map(|value| value.to_str().unwrap().to_owned());
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, header, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn errors_have_the_shape_of_their_path() {
+        let seven = || Some("7".to_owned());
+        let theirs =
+            json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
+        assert_eq!(answer("/v1/messages").await, (429, seven(), theirs.clone()));
+        assert_eq!(
+            answer("/v1/messages/count_tokens?beta=true").await,
+            (429, seven(), theirs)
+        );
+        let (status, header, body) = answer("/v1/messagesx").await;
+        assert_eq!(
+            (status, header, &body["error"]["code"]),
+            (429, seven(), &json!("rate_limit_exceeded"))
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! `system` and `messages` of a request: from content blocks to the messages of a chat. Texts of one message are
+//! separated by line breaks.
+
+use crate::openai::ApiError;
+use crate::openai::json::Json;
+use crate::openai::message::{self, AssistantTurn, append_line};
+
+/// Anthropic's own limit.
+const MAX_MESSAGES: usize = 100_000;
+
+pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
+    let mut turns: Vec<Json> = Vec::new();
+    if let Some(system) = system.filter(|system| *system != Json::Null) {
+        let text = Place("system".to_owned()).texts(&system)?;
+        if !text.is_empty() {
+            turns.push(message::said("system", &text));
+        }
+    }
+    let listed = match messages {
+        None | Some(Json::Null) => return Err(ApiError::missing("messages")),
+        Some(Json::Array(listed)) if (1..=MAX_MESSAGES).contains(&listed.len()) => listed,
+        Some(_) => {
+            let message = format!("'messages' must be a list of 1 to {MAX_MESSAGES} messages.");
+            return Err(ApiError::invalid_value("messages", message));
+        }
+    };
+    let mut open = Open::None;
+    for (index, message) in listed.iter().enumerate() {
+        let place = Place(format!("messages[{index}]"));
+        let content = place.below(".content");
+        let blocks = content.blocks(message.get("content"))?;
+        match message.get("role").and_then(Json::as_str) {
+            Some("user") => {
+                let mut text = open.into_user(&mut turns);
+                user(&content, &blocks, &mut text, &mut turns)?;
+                open = Open::User(text);
+            }
+            Some("assistant") => {
+                let mut turn = open.into_assistant(&mut turns);
+                assistant(&content, &blocks, &mut turn)?;
+                open = Open::Assistant(turn);
+            }
+            Some(_) | None => return Err(place.invalid(".role", "user or assistant")),
+        }
+    }
+    open.close(&mut turns);
+    Ok(turns)
+}
+
+/// The turn to which more may be said: several messages of one role are one turn.
+enum Open {
+    None,
+    User(String),
+    Assistant(AssistantTurn),
+}
+
+impl Open {
+    fn into_user(self, turns: &mut Vec<Json>) -> String {
+        match self {
+            Self::User(text) => text,
+            Self::None | Self::Assistant(_) => {
+                self.close(turns);
+                String::new()
+            }
+        }
+    }
+
+    fn into_assistant(self, turns: &mut Vec<Json>) -> AssistantTurn {
+        match self {
+            Self::Assistant(turn) => turn,
+            Self::None | Self::User(_) => {
+                self.close(turns);
+                AssistantTurn::default()
+            }
+        }
+    }
+
+    fn close(self, turns: &mut Vec<Json>) {
+        match self {
+            Self::None => {}
+            Self::User(text) => turns.extend((!text.is_empty()).then(|| message::user(&text))),
+            Self::Assistant(turn) => turns.extend(turn.into_message()),
+        }
+    }
+}
+
+fn user(content: &Place, blocks: &[Block<'_>], text: &mut String, turns: &mut Vec<Json>) -> Result<(), ApiError> {
+    for (index, block) in blocks.iter().enumerate() {
+        let place = content.below(&format!("[{index}]"));
+        match block.kind() {
+            Some("text") => append_line(text, block.text(&place, "text")?),
+            Some("tool_result") => {
+                Open::User(std::mem::take(text)).close(turns);
+                let result = match block.get("content") {
+                    None | Some(Json::Null) => String::new(),
+                    Some(content) => place.below(".content").texts(content)?,
+                };
+                turns.push(message::call_result(block.text(&place, "tool_use_id")?, &result));
+            }
+            kind => return Err(place.unsupported(kind)),
+        }
+    }
+    Ok(())
+}
+
+fn assistant(content: &Place, blocks: &[Block<'_>], turn: &mut AssistantTurn) -> Result<(), ApiError> {
+    for (index, block) in blocks.iter().enumerate() {
+        let place = content.below(&format!("[{index}]"));
+        match block.kind() {
+            Some("text") => turn.say(block.text(&place, "text")?),
+            Some("thinking") => turn.reason(block.text(&place, "thinking")?),
+            // Nobody here could read it.
+            Some("redacted_thinking") => {}
+            Some("tool_use") => {
+                let input = block.get("input").filter(|input| input.as_object().is_some());
+                let input = input.ok_or_else(|| place.invalid(".input", "an object"))?;
+                turn.call(
+                    block.text(&place, "id")?,
+                    block.text(&place, "name")?,
+                    input.clone(),
+                );
+            }
+            kind => return Err(place.unsupported(kind)),
+        }
+    }
+    Ok(())
+}
+
+/// A content block.
+enum Block<'a> {
+    /// Content that is nothing but a string.
+    Text(&'a str),
+    Typed(&'a Json),
+}
+
+impl<'a> Block<'a> {
+    fn kind(&self) -> Option<&'a str> {
+        match self {
+            Self::Text(_) => Some("text"),
+            Self::Typed(block) => block.get("type").and_then(Json::as_str),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Json> {
+        match self {
+            Self::Text(_) => None,
+            Self::Typed(block) => block.get(name),
+        }
+    }
+
+    fn text(&self, place: &Place, name: &str) -> Result<&'a str, ApiError> {
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Typed(_) => {
+                let text = self.get(name).and_then(Json::as_str);
+                text.ok_or_else(|| place.invalid(&format!(".{name}"), "a string"))
+            }
+        }
+    }
+}
+
+/// Where something stands in the request.
+struct Place(String);
+
+impl Place {
+    fn below(&self, part: &str) -> Self {
+        Self(format!("{}{part}", self.0))
+    }
+
+    fn invalid(&self, field: &str, expected: &str) -> ApiError {
+        let param = format!("{}{field}", self.0);
+        ApiError::invalid_value(&param, format!("'{param}' must be {expected}."))
+    }
+
+    fn unsupported(&self, kind: Option<&str>) -> ApiError {
+        let Some(kind) = kind else {
+            return self.invalid("", "an object with a 'type'");
+        };
+        let param = format!("{}.type", self.0);
+        let message =
+            format!("'{param}' is '{kind}', which is not supported here: this server reads text only.");
+        ApiError::unsupported(&param, message)
+    }
+
+    /// A string is one block of text.
+    fn blocks<'a>(&self, content: Option<&'a Json>) -> Result<Vec<Block<'a>>, ApiError> {
+        match content {
+            Some(Json::String(text)) => Ok(vec![Block::Text(text)]),
+            Some(Json::Array(blocks)) => Ok(blocks.iter().map(Block::Typed).collect()),
+            None | Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) => {
+                Err(self.invalid("", "a string or a list of content blocks"))
+            }
+        }
+    }
+
+    /// Content that can only be text.
+    fn texts(&self, content: &Json) -> Result<String, ApiError> {
+        let mut whole = String::new();
+        for (index, block) in self.blocks(Some(content))?.into_iter().enumerate() {
+            let place = self.below(&format!("[{index}]"));
+            match block.kind() {
+                Some("text") => append_line(&mut whole, block.text(&place, "text")?),
+                kind => return Err(place.unsupported(kind)),
+            }
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(system: &str, listed: &str) -> Result<serde_json::Value, Option<String>> {
+        let json = |text: &str| Some(serde_json::from_str(text).unwrap());
+        let messages = messages(json(system), json(listed)).map_err(|err| err.param)?;
+        Ok(serde_json::to_value(messages).unwrap())
+    }
+
+    #[test]
+    fn blocks_become_the_messages_of_a_chat() {
+        let listed = r#"[
+            {"role": "user", "content": "a"},
+            {"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "why", "signature": ""},
+                {"type": "text", "text": "c"}, {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"z": 1, "a": 2}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "ok"}]},
+                {"type": "text", "text": "d"}]},
+            {"role": "assistant", "content": "e"}]"#;
+        assert_eq!(
+            read(r#"[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]"#, listed),
+            Ok(json!([
+                {"role": "system", "content": "s\nt"},
+                {"role": "user", "content": "a\nb"},
+                {"role": "assistant", "content": "c", "reasoning_content": "why",
+                 "tool_calls": [{"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]},
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "ok"},
+                {"role": "user", "content": "d"},
+                {"role": "assistant", "content": "e"},
+            ]))
+        );
+    }
+
+    #[test]
+    fn refusals_name_the_block() {
+        for (listed, param) in [
+            ("[]", "messages"),
+            ("5", "messages"),
+            (r#"[{"role": "system", "content": "a"}]"#, "messages[0].role"),
+            (r#"[{"role": "user"}]"#, "messages[0].content"),
+            (r#"[{"role": "user", "content": ["a"]}]"#, "messages[0].content[0]"),
+            (
+                r#"[{"role": "user", "content": [{"type": "image", "source": {}}]}]"#,
+                "messages[0].content[0].type",
+            ),
+            (
+                r#"[{"role": "user", "content": [{"type": "tool_result", "content": "a"}]}]"#,
+                "messages[0].content[0].tool_use_id",
+            ),
+            (
+                r#"[{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": "{}"}]}]"#,
+                "messages[0].content[0].input",
+            ),
+        ] {
+            assert_eq!(read("null", listed), Err(Some(param.to_owned())), "{listed}");
+        }
+        assert_eq!(
+            read(r#"[{"type": "image"}]"#, "[]"),
+            Err(Some("system[0].type".to_owned()))
+        );
+    }
+}

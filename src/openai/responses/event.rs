@@ -1,0 +1,92 @@
+//! Events of a streamed response, each numbered.
+
+use serde::Serialize;
+
+use super::item::{ContentPart, Item, Response};
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Event {
+    /// From 0.
+    pub(crate) sequence_number: usize,
+    #[serde(flatten)]
+    pub(crate) kind: EventKind,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type")]
+pub(crate) enum EventKind {
+    #[serde(rename = "response.created")]
+    Created { response: Response },
+    #[serde(rename = "response.in_progress")]
+    InProgress { response: Response },
+    #[serde(rename = "response.completed")]
+    Completed { response: Response },
+    #[serde(rename = "response.incomplete")]
+    Incomplete { response: Response },
+    #[serde(rename = "response.failed")]
+    Failed { response: Response },
+    #[serde(rename = "response.output_item.added")]
+    ItemAdded { output_index: usize, item: Item },
+    #[serde(rename = "response.output_item.done")]
+    ItemDone { output_index: usize, item: Item },
+    #[serde(rename = "response.content_part.added")]
+    PartAdded {
+        #[serde(flatten)]
+        place: PartPlace,
+        part: ContentPart,
+    },
+    #[serde(rename = "response.content_part.done")]
+    PartDone {
+        #[serde(flatten)]
+        place: PartPlace,
+        part: ContentPart,
+    },
+    #[serde(rename = "response.output_text.delta")]
+    TextDelta {
+        #[serde(flatten)]
+        place: PartPlace,
+        delta: String,
+        logprobs: [(); 0],
+    },
+    #[serde(rename = "response.output_text.done")]
+    TextDone {
+        #[serde(flatten)]
+        place: PartPlace,
+        text: String,
+        logprobs: [(); 0],
+    },
+    #[serde(rename = "response.reasoning_text.delta")]
+    ReasoningDelta {
+        #[serde(flatten)]
+        place: PartPlace,
+        delta: String,
+    },
+    #[serde(rename = "response.reasoning_text.done")]
+    ReasoningDone {
+        #[serde(flatten)]
+        place: PartPlace,
+        text: String,
+    },
+    #[serde(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta {
+        item_id: String,
+        output_index: usize,
+        delta: String,
+    },
+    #[serde(rename = "response.function_call_arguments.done")]
+    ArgumentsDone {
+        item_id: String,
+        output_index: usize,
+        name: String,
+        arguments: String,
+    },
+}
+
+/// Which part of which item.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PartPlace {
+    pub(crate) item_id: String,
+    pub(crate) output_index: usize,
+    /// Items have one part.
+    pub(crate) content_index: usize,
+}

@@ -1,0 +1,10 @@
+//! `/v1/responses`: OpenAI's later API for the same thing. A request becomes a [`ChatRequest`](super::request::ChatRequest),
+//! an answer's parts become items and events. Nothing is kept between requests: which replica answers the next one is
+//! not known.
+
+pub(crate) mod event;
+mod input;
+pub(crate) mod item;
+pub(crate) mod request;
+
+pub(crate) use request::ResponsesRequest;

@@ -1,0 +1,362 @@
+//! `POST /v1/responses`: which parameters there are, and what they are in a chat.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::input;
+use crate::openai::ApiError;
+use crate::openai::json::{Json, Members};
+use crate::openai::request::fields::Fields;
+use crate::openai::request::{
+    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, parse_model, template,
+};
+use crate::openai::response_format::ResponseFormat;
+use crate::openai::tools::{self, Tools};
+
+/// A request, and what its answer repeats of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ResponsesRequest {
+    pub(crate) chat: ChatRequest,
+    pub(crate) settings: Settings,
+}
+
+/// Repeated in the answer, with defaults filled in.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Settings {
+    background: bool,
+    instructions: Option<String>,
+    max_output_tokens: Option<usize>,
+    metadata: Value,
+    parallel_tool_calls: bool,
+    previous_response_id: (),
+    reasoning: Value,
+    /// Nothing is.
+    store: bool,
+    temperature: Option<f32>,
+    text: Json,
+    tool_choice: Value,
+    tools: Json,
+    top_p: Option<f32>,
+    truncation: &'static str,
+    user: Option<String>,
+}
+
+/// Parameters whose members' order counts.
+const ORDERED: &[&str] = &["chat_template_kwargs", "input", "text", "tools"];
+
+/// Others of this endpoint, besides those of [`Options`], [`Stopping`] and [`SamplingOptions`].
+const SERVED: &[&str] = &[
+    "enable_thinking",
+    "include",
+    "instructions",
+    "max_output_tokens",
+    "model",
+    "parallel_tool_calls",
+    "reasoning",
+    "tool_choice",
+    "truncation",
+];
+
+/// Known and not served, and the value that asks for nothing.
+const UNSERVED: &[(&str, Value)] = &[
+    ("background", Value::Bool(false)),
+    ("conversation", Value::Null),
+    ("max_tool_calls", Value::Null),
+    ("previous_response_id", Value::Null),
+    ("prompt", Value::Null),
+    ("top_logprobs", Value::Null),
+];
+
+/// What may be in `include` for nothing: it belongs to tools that are not served, or is told anyway.
+const INCLUDED: &[&str] = &[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
+
+impl ResponsesRequest {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let (mut apart, fields) = Fields::split(body, ORDERED)?;
+        check_parameters(&fields)?;
+        let max_output_tokens = fields.integer("max_output_tokens", 1, usize::MAX)?;
+        let mut options = Options::parse(&fields, 1)?;
+        options.stopping.check_length(max_output_tokens)?;
+        options.max_tokens = max_output_tokens;
+        let text = apart.remove("text").filter(|text| *text != Json::Null);
+        options.format = text.as_ref().map(parse_text).transpose()?.flatten();
+        let listed = apart.remove("tools").unwrap_or(Json::Array(Vec::new()));
+        let choice = fields.get("tool_choice");
+        let parallel = fields.boolean("parallel_tool_calls")?;
+        let instructions = fields.text("instructions")?;
+        let settings = Settings {
+            background: false,
+            instructions: instructions.map(str::to_owned),
+            max_output_tokens,
+            metadata: fields.get("metadata").cloned().unwrap_or(json!({})),
+            parallel_tool_calls: parallel.unwrap_or(true),
+            previous_response_id: (),
+            reasoning: fields
+                .get("reasoning")
+                .cloned()
+                .unwrap_or(json!({"effort": null, "summary": null})),
+            store: false,
+            temperature: options.sampling.temperature,
+            text: text.unwrap_or_else(plain_text),
+            tool_choice: choice.cloned().unwrap_or(json!("auto")),
+            tools: listed.clone(),
+            top_p: options.sampling.top_p,
+            truncation: "disabled",
+            user: fields.text("user")?.map(str::to_owned),
+        };
+        let kwargs = apart.remove("chat_template_kwargs");
+        Ok(Self {
+            chat: ChatRequest {
+                model: parse_model(&fields)?,
+                messages: input::messages(instructions, apart.remove("input"))?,
+                template_variables: template::parse_variables(kwargs, &without_summary(&fields))?,
+                tools: parse_tools(listed, choice, parallel)?,
+                continues: false,
+                n: 1,
+                options,
+            },
+            settings,
+        })
+    }
+}
+
+/// `text: {"format": {"type": "text"}}`.
+fn plain_text() -> Json {
+    let format = Json::Object(Members::new([("type", "text".into())]));
+    Json::Object(Members::new([("format", format)]))
+}
+
+fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
+    let served = [
+        SERVED,
+        Options::NAMES,
+        Stopping::NAMES,
+        SamplingOptions::NAMES,
+        WITHOUT_EFFECT,
+    ];
+    for (name, value) in fields.iter() {
+        // It has another name here.
+        if name != "max_tokens" && served.iter().any(|names| names.contains(&name)) {
+            continue;
+        }
+        match UNSERVED.iter().find(|(known, _)| *known == name) {
+            None => return Err(ApiError::unknown_parameter(name)),
+            Some((_, nothing)) if value == nothing || value.is_null() || *value == json!(0) => {}
+            Some(("previous_response_id", _)) => {
+                let message = "'previous_response_id' is not supported by this server: it keeps no responses. \
+                               Please send the earlier items in 'input'.";
+                return Err(ApiError::unsupported(name, message));
+            }
+            Some(_) => {
+                let message = format!("'{name}' is not supported by this server.");
+                return Err(ApiError::unsupported(name, message));
+            }
+        }
+    }
+    let expected = format!("a list with nothing but {}", INCLUDED.join(", "));
+    fields.read("include", &expected, |value| {
+        let known = |name: &Value| name.as_str().is_some_and(|name| INCLUDED.contains(&name));
+        value.as_array()?.iter().all(known).then_some(())
+    })?;
+    match fields.text("truncation")? {
+        None | Some("disabled") => Ok(()),
+        Some(_) => Err(ApiError::unsupported(
+            "truncation",
+            "'truncation' must be 'disabled': nothing is left out of what the model reads.",
+        )),
+    }
+}
+
+/// What is reasoned is told as it is.
+fn without_summary(fields: &Fields) -> Fields {
+    let mut fields = fields.clone();
+    if let Some(Value::Object(reasoning)) = fields.get("reasoning").cloned() {
+        let known = |name: &String| name != "summary" && name != "generate_summary";
+        let rest = reasoning.into_iter().filter(|(name, _)| known(name)).collect();
+        fields.insert("reasoning".to_owned(), Value::Object(rest));
+    }
+    fields
+}
+
+/// `text.format` is `response_format`, with the schema's members beside the type.
+fn parse_text(text: &Json) -> Result<Option<ResponseFormat>, ApiError> {
+    let invalid = |param: &str| ApiError::invalid_value(param, format!("'{param}' must be an object."));
+    let members = text.as_object().ok_or_else(|| invalid("text"))?;
+    let unknown = members
+        .iter()
+        .find(|(name, value)| !matches!((*name, value), ("format", _) | ("verbosity", Json::Null)));
+    match unknown {
+        Some(("verbosity", _)) => {
+            let message = "'text.verbosity' is not supported by this server.";
+            return Err(ApiError::unsupported("text.verbosity", message));
+        }
+        Some((name, _)) => return Err(ApiError::unknown_parameter(&format!("text.{name}"))),
+        None => {}
+    }
+    let format = match text.get("format") {
+        None | Some(Json::Null) => return Ok(None),
+        Some(format @ Json::Object(_)) => format,
+        Some(_) => return Err(invalid("text.format")),
+    };
+    let mut nested = Members::default();
+    let mut schema = Members::default();
+    for (name, value) in format.as_object().into_iter().flat_map(Members::iter) {
+        match name {
+            "type" => nested.insert("type", value.clone()),
+            name => schema.insert(name, value.clone()),
+        }
+    }
+    if !schema.is_empty() {
+        nested.insert("json_schema", Json::Object(schema));
+    }
+    let fields = Members::new([("response_format", Json::Object(nested))]);
+    let names = [
+        ("response_format.json_schema", "text.format"),
+        ("response_format", "text.format"),
+    ];
+    let format = ResponseFormat::parse(&fields).map_err(|err| err.renamed(&names))?;
+    Ok(format.map(|format| ResponseFormat {
+        param: names
+            .iter()
+            .fold(format.param, |param, (own, there)| param.replace(own, there)),
+        ..format
+    }))
+}
+
+fn parse_tools(
+    listed: Json,
+    choice: Option<&Value>,
+    parallel: Option<bool>,
+) -> Result<Option<Tools>, ApiError> {
+    let listed = match &listed {
+        Json::Array(tools) => {
+            for (index, tool) in tools.iter().enumerate() {
+                let kind = tool.get("type").and_then(Json::as_str);
+                if let Some(kind) = kind.filter(|kind| *kind != "function") {
+                    let param = format!("tools[{index}].type");
+                    let message = format!("'{param}' is '{kind}': this server knows only functions.");
+                    return Err(ApiError::unsupported(&param, message));
+                }
+            }
+            Json::Array(tools.iter().map(|tool| tools::nested(tool, "parameters")).collect())
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => listed,
+    };
+    // `{"type": "function", "name": …}`.
+    let nested = choice.map(|choice| match choice.get("name") {
+        Some(name) => json!({"type": choice["type"], "function": {"name": name}}),
+        None => choice.clone(),
+    });
+    let names = [
+        (".function.", "."),
+        (
+            "{\"type\": \"function\", \"function\": {\"name\": …}}",
+            "{\"type\": \"function\", \"name\": …}",
+        ),
+    ];
+    Tools::parse(Some(listed), nested.as_ref(), parallel).map_err(|err| err.renamed(&names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::openapi::properties_of;
+    use crate::openai::tools::ToolChoice;
+
+    fn parse(extra: Value) -> Result<ResponsesRequest, String> {
+        let mut body = json!({"model": "m", "input": "Hi"});
+        for (name, value) in extra.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        ResponsesRequest::parse(body.to_string().as_bytes()).map_err(|err| err.param.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_request_is_a_chat() {
+        let request = parse(json!({
+            "instructions": "Be terse.", "max_output_tokens": 7, "temperature": 0.5, "stream": true, "store": true,
+            "reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
+            "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {"type": "object"}}],
+            "tool_choice": {"type": "function", "name": "f"}, "truncation": "disabled", "previous_response_id": null,
+            "text": {"format": {"type": "json_schema", "name": "a", "strict": true, "schema": {"type": "integer"}}},
+        }))
+        .unwrap();
+        let ChatRequest {
+            messages,
+            template_variables,
+            tools,
+            options,
+            ..
+        } = request.chat;
+        assert_eq!(messages.len(), 2);
+        assert_eq!(template_variables.get("reasoning_effort"), Some(&"low".into()));
+        let tools = tools.unwrap();
+        assert_eq!(tools.choice, ToolChoice::Function("f".to_owned()));
+        assert_eq!(
+            serde_json::to_value(&tools.listed).unwrap(),
+            json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])
+        );
+        assert_eq!((options.max_tokens, options.stream), (Some(7), true));
+        assert_eq!(options.format.unwrap().param, "text.format.schema");
+        let settings = serde_json::to_value(&request.settings).unwrap();
+        assert_eq!(
+            (&settings["store"], &settings["tools"][0]["name"]),
+            (&json!(false), &json!("f"))
+        );
+    }
+
+    #[test]
+    fn the_document_has_the_parameters_that_are_read() {
+        let served = [
+            ORDERED,
+            SERVED,
+            Options::NAMES,
+            Stopping::NAMES,
+            SamplingOptions::NAMES,
+            WITHOUT_EFFECT,
+        ];
+        let names = served.concat().into_iter().filter(|name| *name != "max_tokens");
+        assert_eq!(
+            properties_of("ResponsesRequest"),
+            names.map(str::to_owned).collect()
+        );
+    }
+
+    #[test]
+    fn refusals_name_the_parameter_as_it_is_here() {
+        for (extra, param) in [
+            (json!({"input": null}), "input"),
+            (json!({"max_tokens": 5}), "max_tokens"),
+            (json!({"max_output_tokens": 0}), "max_output_tokens"),
+            (json!({"messages": []}), "messages"),
+            (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+            (json!({"background": true}), "background"),
+            (json!({"truncation": "auto"}), "truncation"),
+            (json!({"include": ["message.output_text.logprobs"]}), "include"),
+            (json!({"reasoning": {"effort": "most"}}), "reasoning.effort"),
+            (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+            (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
+            (
+                json!({"tools": [{"type": "function", "name": "f", "parameters": 1}]}),
+                "tools[0].parameters",
+            ),
+            (json!({"tool_choice": {"type": "function", "name": "f"}}), "tool_choice"),
+            (json!({"text": {"format": {"type": "xml"}}}), "text.format.type"),
+            (
+                json!({"text": {"format": {"type": "json_schema", "name": "a"}}}),
+                "text.format.schema",
+            ),
+            (json!({"text": {"verbosity": "low"}}), "text.verbosity"),
+        ] {
+            assert_eq!(parse(extra.clone()).unwrap_err(), param, "{extra}");
+        }
+    }
+}

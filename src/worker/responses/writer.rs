@@ -1,0 +1,293 @@
+//! From the parts of an answer to the items and events of a response.
+
+use uuid::Uuid;
+
+use crate::openai::ApiError;
+use crate::openai::response::{FinishReason, Usage};
+use crate::openai::responses::event::{Event, EventKind, PartPlace};
+use crate::openai::responses::item::{
+    ContentPart, IncompleteDetails, Item, ItemContent, Response, ResponseError, Status,
+};
+use crate::openai::responses::request::Settings;
+use crate::text::answer::{AnswerParser, Part};
+use crate::text::tool_calls::CallPart;
+use crate::worker::answers::{CALL_ID_PREFIX, call_id};
+use crate::worker::event::{Done, Piece};
+
+/// One response under way.
+#[derive(Debug)]
+pub(super) struct ResponseWriter {
+    response: Response,
+    parser: AnswerParser,
+    calls: usize,
+    /// The last item is not done.
+    open: bool,
+    events: Vec<EventKind>,
+    sent: usize,
+}
+
+impl ResponseWriter {
+    pub(super) fn new(model: String, created_at: i64, settings: Settings, parser: AnswerParser) -> Self {
+        Self {
+            response: Response {
+                id: id("resp"),
+                object: "response",
+                created_at,
+                model,
+                status: Status::InProgress,
+                error: None,
+                incomplete_details: None,
+                output: Vec::new(),
+                usage: None,
+                settings,
+            },
+            parser,
+            calls: 0,
+            open: false,
+            events: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self) -> Vec<Event> {
+        let response = self.response.clone();
+        self.events.push(EventKind::Created {
+            response: response.clone(),
+        });
+        self.events.push(EventKind::InProgress { response });
+        self.numbered()
+    }
+
+    pub(super) fn push(&mut self, piece: &Piece) -> Vec<Event> {
+        let parts = self.parser.push(&piece.text, piece.tokens);
+        parts.into_iter().for_each(|part| self.part(part));
+        self.numbered()
+    }
+
+    pub(super) fn finish(&mut self, done: &Done, usage: Usage) -> Vec<Event> {
+        let rest = self.parser.finish();
+        rest.into_iter().for_each(|part| self.part(part));
+        let cut = match done.reason {
+            FinishReason::Length => true,
+            FinishReason::Stop | FinishReason::ToolCalls => false,
+        };
+        self.close(if cut { Status::Incomplete } else { Status::Completed });
+        let usage = usage.with_reasoning_tokens(self.parser.reasoning_tokens());
+        self.response.usage = Some(usage.into());
+        if cut {
+            self.response.status = Status::Incomplete;
+            self.response.incomplete_details = Some(IncompleteDetails {
+                reason: "max_output_tokens",
+            });
+        } else {
+            self.response.status = Status::Completed;
+        }
+        let response = self.response.clone();
+        self.events.push(match cut {
+            true => EventKind::Incomplete { response },
+            false => EventKind::Completed { response },
+        });
+        self.numbered()
+    }
+
+    pub(super) fn fail(&mut self, err: &ApiError) -> Vec<Event> {
+        self.response.status = Status::Failed;
+        self.response.error = Some(ResponseError {
+            code: "server_error",
+            message: err.message.clone(),
+        });
+        let response = self.response.clone();
+        self.events.push(EventKind::Failed { response });
+        self.numbered()
+    }
+
+    pub(super) fn into_response(self) -> Response {
+        self.response
+    }
+
+    fn numbered(&mut self) -> Vec<Event> {
+        let first = self.sent;
+        self.sent += self.events.len();
+        let events = std::mem::take(&mut self.events).into_iter();
+        let number = |(place, kind)| Event {
+            sequence_number: first + place,
+            kind,
+        };
+        events.enumerate().map(number).collect()
+    }
+
+    fn part(&mut self, part: Part) {
+        match part {
+            Part::Reasoning(text) => self.reasoning(text),
+            Part::Content(text) => self.content(text),
+            Part::Call(CallPart::Begin { name }) => {
+                self.close(Status::Completed);
+                let call_id = call_id(&self.parser, CALL_ID_PREFIX, &name, self.calls);
+                self.calls += 1;
+                self.open(
+                    "fc",
+                    ItemContent::FunctionCall {
+                        call_id,
+                        name,
+                        arguments: String::new(),
+                    },
+                );
+            }
+            Part::Call(CallPart::Arguments(json)) => self.arguments(json),
+        }
+    }
+
+    fn reasoning(&mut self, text: String) {
+        if !matches!(self.current(), Some(ItemContent::Reasoning { .. })) {
+            self.close(Status::Completed);
+            let item = ItemContent::Reasoning {
+                summary: [],
+                content: Vec::new(),
+            };
+            self.open("rs", item);
+            self.add_part(ContentPart::reasoning(String::new()));
+        }
+        if let Some(ContentPart::ReasoningText { text: whole }) = self.current_part() {
+            whole.push_str(&text);
+        }
+        let place = self.place();
+        self.events.push(EventKind::ReasoningDelta { place, delta: text });
+    }
+
+    fn content(&mut self, text: String) {
+        if !matches!(self.current(), Some(ItemContent::Message { .. })) {
+            self.close(Status::Completed);
+            let item = ItemContent::Message {
+                role: "assistant",
+                content: Vec::new(),
+            };
+            self.open("msg", item);
+            self.add_part(ContentPart::output(String::new()));
+        }
+        if let Some(ContentPart::OutputText { text: whole, .. }) = self.current_part() {
+            whole.push_str(&text);
+        }
+        let place = self.place();
+        self.events.push(EventKind::TextDelta {
+            place,
+            delta: text,
+            logprobs: [],
+        });
+    }
+
+    fn arguments(&mut self, json: String) {
+        if let Some(ItemContent::FunctionCall { arguments, .. }) = self.current() {
+            arguments.push_str(&json);
+        }
+        let PartPlace {
+            item_id,
+            output_index,
+            ..
+        } = self.place();
+        self.events.push(EventKind::ArgumentsDelta {
+            item_id,
+            output_index,
+            delta: json,
+        });
+    }
+
+    /// The item that is not done.
+    fn current(&mut self) -> Option<&mut ItemContent> {
+        let open = self.open;
+        let last = self.response.output.last_mut().filter(|_| open);
+        last.map(|item| &mut item.content)
+    }
+
+    fn current_part(&mut self) -> Option<&mut ContentPart> {
+        match self.current()? {
+            ItemContent::Reasoning { content, .. } | ItemContent::Message { content, .. } => {
+                content.last_mut()
+            }
+            ItemContent::FunctionCall { .. } => None,
+        }
+    }
+
+    fn place(&self) -> PartPlace {
+        PartPlace {
+            item_id: self
+                .response
+                .output
+                .last()
+                .map_or_else(String::new, |item| item.id.clone()),
+            output_index: self.response.output.len().saturating_sub(1),
+            content_index: 0,
+        }
+    }
+
+    fn open(&mut self, prefix: &str, content: ItemContent) {
+        let item = Item {
+            id: id(prefix),
+            status: Status::InProgress,
+            content,
+        };
+        self.response.output.push(item.clone());
+        self.open = true;
+        let output_index = self.place().output_index;
+        self.events.push(EventKind::ItemAdded { output_index, item });
+    }
+
+    fn add_part(&mut self, part: ContentPart) {
+        if let Some(ItemContent::Reasoning { content, .. } | ItemContent::Message { content, .. }) =
+            self.current()
+        {
+            content.push(part.clone());
+        }
+        let place = self.place();
+        self.events.push(EventKind::PartAdded { place, part });
+    }
+
+    /// Ends the item that is open, where one is.
+    fn close(&mut self, status: Status) {
+        if !self.open {
+            return;
+        }
+        self.open = false;
+        let place = self.place();
+        let Some(item) = self.response.output.last_mut() else {
+            return;
+        };
+        item.status = status;
+        let item = item.clone();
+        match &item.content {
+            ItemContent::Reasoning { content, .. } | ItemContent::Message { content, .. } => {
+                for part in content {
+                    let place = || place.clone();
+                    self.events.push(match part {
+                        ContentPart::ReasoningText { text } => EventKind::ReasoningDone {
+                            place: place(),
+                            text: text.clone(),
+                        },
+                        ContentPart::OutputText { text, .. } => EventKind::TextDone {
+                            place: place(),
+                            text: text.clone(),
+                            logprobs: [],
+                        },
+                    });
+                    self.events.push(EventKind::PartDone {
+                        place: place(),
+                        part: part.clone(),
+                    });
+                }
+            }
+            ItemContent::FunctionCall { name, arguments, .. } => {
+                self.events.push(EventKind::ArgumentsDone {
+                    item_id: place.item_id.clone(),
+                    output_index: place.output_index,
+                    name: name.clone(),
+                    arguments: arguments.clone(),
+                });
+            }
+        }
+        let output_index = place.output_index;
+        self.events.push(EventKind::ItemDone { output_index, item });
+    }
+}
+
+fn id(prefix: &str) -> String {
+    format!("{prefix}_{}", Uuid::new_v4().simple())
+}

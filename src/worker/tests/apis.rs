@@ -1,0 +1,284 @@
+//! The same answers by `/v1/responses` and `/v1/messages`, on models whose text is known.
+
+use super::scripted::Script;
+use super::*;
+
+/// Events of a stream by their names, which are their types.
+fn named_events(answer: &Answer) -> Vec<Value> {
+    assert_eq!(
+        (answer.status.as_u16(), answer.headers["content-type"].as_str()),
+        (200, "text/event-stream")
+    );
+    let frames = answer.body.split("\n\n").filter(|frame| !frame.is_empty());
+    frames
+        .map(|frame| {
+            let (name, data) = frame.split_once('\n').unwrap_or_else(|| panic!("{frame}"));
+            let event: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), event["type"].as_str());
+            event
+        })
+        .collect()
+}
+
+/// Names that are made anew for each answer.
+fn without_ids(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(members) => {
+            members.retain(|name, _| !["id", "call_id", "item_id", "created_at"].contains(&name.as_str()));
+            members
+                .values_mut()
+                .for_each(|member| *member = without_ids(member.take()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = without_ids(item.take())),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    value
+}
+
+/// Reasoning, text and two calls.
+fn script() -> (tempfile::TempDir, WorkerConfig) {
+    let dir = tempfile::tempdir().unwrap();
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
+    let script = Script::new(&[
+        (
+            &[
+                b"<think>\n",
+                b"why",
+                b"</think>",
+                b"\nI look.",
+                call.as_bytes(),
+                b"ern\"}}\n</tool_call>",
+                b"<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>",
+            ],
+            true,
+        ),
+        (&[b"ab", b"cd"], false),
+    ]);
+    script.write_for_chats(
+        dir.path(),
+        "{% for message in messages %}{{ message.content }}{% if not loop.last %}|{% endif %}{% endfor %}{% if add_generation_prompt %}{% else %}<cue 0>{% endif %}{# </think> tools #}",
+    );
+    let config = WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        ..config()
+    };
+    (dir, config)
+}
+
+#[test]
+fn a_response_is_told_in_items() {
+    let (_dir, config) = script();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let ask = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0,
+                             "tools": [{"type": "function", "name": "weather"}]});
+            let whole = worker.post("/v1/responses", &ask).await.json();
+            assert_eq!(
+                (&whole["object"], &whole["status"], &whole["store"]),
+                (&json!("response"), &json!("completed"), &json!(false))
+            );
+            assert_eq!(
+                without_ids(whole["output"].clone()),
+                json!([
+                    {"type": "reasoning", "status": "completed", "summary": [],
+                     "content": [{"type": "reasoning_text", "text": "why"}]},
+                    {"type": "message", "status": "completed", "role": "assistant",
+                     "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}]},
+                    {"type": "function_call", "status": "completed", "name": "weather", "arguments": "{\"town\": \"Bern\"}"},
+                    {"type": "function_call", "status": "completed", "name": "weather", "arguments": "{}"},
+                ])
+            );
+            let usage = &whole["usage"];
+            assert_eq!(
+                (&usage["output_tokens"], &usage["output_tokens_details"]["reasoning_tokens"]),
+                (&json!(8), &json!(1))
+            );
+
+            let streamed = worker
+                .post("/v1/responses", &merged(ask.clone(), json!({"stream": true})))
+                .await;
+            let events = named_events(&streamed);
+            for (number, event) in events.iter().enumerate() {
+                assert_eq!(event["sequence_number"], number);
+            }
+            let kinds: Vec<&str> = events
+                .iter()
+                .map(|event| event["type"].as_str().unwrap().trim_start_matches("response."))
+                .collect();
+            assert_eq!(
+                kinds,
+                [
+                    "created",
+                    "in_progress",
+                    "output_item.added",
+                    "content_part.added",
+                    "reasoning_text.delta",
+                    "reasoning_text.done",
+                    "content_part.done",
+                    "output_item.done",
+                    "output_item.added",
+                    "content_part.added",
+                    "output_text.delta",
+                    "output_text.done",
+                    "content_part.done",
+                    "output_item.done",
+                    "output_item.added",
+                    "function_call_arguments.delta",
+                    "function_call_arguments.delta",
+                    "function_call_arguments.done",
+                    "output_item.done",
+                    "output_item.added",
+                    "function_call_arguments.delta",
+                    "function_call_arguments.done",
+                    "output_item.done",
+                    "completed",
+                ]
+            );
+            let (first, last) = (&events[0]["response"], &events[events.len() - 1]["response"]);
+            assert_eq!((&first["status"], &first["output"]), (&json!("in_progress"), &json!([])));
+            assert_eq!(first["id"], last["id"]);
+            assert_eq!(without_ids(last.clone()), without_ids(whole.clone()));
+            let done: Vec<&Value> = events
+                .iter()
+                .filter(|event| event["type"] == "response.output_item.done")
+                .map(|event| &event["item"])
+                .collect();
+            assert_eq!(json!(done), last["output"], "the same items, under the same names");
+
+            let cut = json!({"model": "tiny", "input": "<cue 1>", "temperature": 0, "max_output_tokens": 3});
+            let cut = worker.post("/v1/responses", &cut).await.json();
+            assert_eq!(
+                (&cut["status"], &cut["incomplete_details"]["reason"], &cut["output"][0]["status"]),
+                (&json!("incomplete"), &json!("max_output_tokens"), &json!("incomplete"))
+            );
+            assert_eq!(cut["output"][0]["content"][0]["text"], "abcdab");
+            let stored = merged(ask, json!({"previous_response_id": "resp_1"}));
+            let refused = worker.post("/v1/responses", &stored).await;
+            assert_eq!(refused.status, 400);
+            assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+        })
+    });
+}
+
+#[test]
+fn a_message_is_told_in_blocks() {
+    let (_dir, config) = script();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let ask = json!({"model": "tiny", "max_tokens": 20, "temperature": 0,
+                             "messages": [{"role": "user", "content": [{"type": "text", "text": "<cue 0>"}]}],
+                             "tools": [{"name": "weather", "input_schema": {"type": "object"}}]});
+            let whole = worker.post("/v1/messages", &ask).await.json();
+            assert_eq!(
+                without_ids(whole.clone()),
+                json!({"type": "message", "role": "assistant", "model": "tiny",
+                    "content": [
+                        {"type": "thinking", "thinking": "why", "signature": ""},
+                        {"type": "text", "text": "I look."},
+                        {"type": "tool_use", "name": "weather", "input": {"town": "Bern"}},
+                        {"type": "tool_use", "name": "weather", "input": {}},
+                    ],
+                    "stop_reason": "tool_use", "stop_sequence": null,
+                    "usage": {"input_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+                              "output_tokens": 8}})
+            );
+            let streamed = worker
+                .post("/v1/messages", &merged(ask.clone(), json!({"stream": true})))
+                .await;
+            let events = named_events(&streamed);
+            assert_eq!(
+                (&events[0]["type"], &events[0]["message"]["stop_reason"]),
+                (&json!("message_start"), &json!(null))
+            );
+            let told: Vec<Value> = events[1..].iter().cloned().map(without_ids).collect();
+            let delta = |index: usize, delta: Value| {
+                json!({"type": "content_block_delta", "index": index, "delta": delta})
+            };
+            let stop = |index: usize| json!({"type": "content_block_stop", "index": index});
+            let start = |index: usize, block: Value| {
+                json!({"type": "content_block_start", "index": index, "content_block": block})
+            };
+            let call = json!({"type": "tool_use", "name": "weather", "input": {}});
+            let more = |json: &str| json!({"type": "input_json_delta", "partial_json": json});
+            assert_eq!(
+                told,
+                [
+                    start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
+                    delta(0, json!({"type": "thinking_delta", "thinking": "why"})),
+                    stop(0),
+                    start(1, json!({"type": "text", "text": ""})),
+                    delta(1, json!({"type": "text_delta", "text": "I look."})),
+                    stop(1),
+                    start(2, call.clone()),
+                    delta(2, more("{\"town\": \"B")),
+                    delta(2, more("ern\"}")),
+                    stop(2),
+                    start(3, call),
+                    delta(3, more("{}")),
+                    stop(3),
+                    json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": null},
+                           "usage": whole["usage"]}),
+                    json!({"type": "message_stop"}),
+                ]
+            );
+
+            let ends = |extra: Value| {
+                let messages = json!({"messages": [{"role": "user", "content": "<cue 1>"}], "max_tokens": 3});
+                merged(merged(ask.clone(), messages), extra)
+            };
+            let cut = worker.post("/v1/messages", &ends(json!({}))).await.json();
+            assert_eq!(
+                (&cut["stop_reason"], &cut["content"][0]["text"]),
+                (&json!("max_tokens"), &json!("abcdab"))
+            );
+            let stops = json!({"stop_sequences": ["x", "cd"]});
+            let cut = worker.post("/v1/messages", &ends(stops)).await.json();
+            assert_eq!(
+                (&cut["stop_reason"], &cut["stop_sequence"], &cut["content"][0]["text"]),
+                (&json!("stop_sequence"), &json!("cd"), &json!("ab"))
+            );
+        })
+    });
+}
+
+#[test]
+fn messages_are_counted_gone_on_with_and_refused() {
+    let (_dir, config) = script();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let messages = json!([{"role": "user", "content": "<cue 0>"}, {"role": "assistant", "content": "<cue 1> "}]);
+            let ask = json!({"model": "tiny", "max_tokens": 2, "temperature": 0, "messages": messages});
+            // The last token of the prompt is the message's, and not what the template writes behind it.
+            let gone_on = worker.post("/v1/messages", &ask).await.json();
+            assert_eq!(gone_on["content"][0]["text"], "abcd");
+            let chat = json!({"messages": messages, "max_tokens": 2, "continue_final_message": true});
+            assert_eq!(worker.chat_text(chat).await, "abcd");
+
+            let count = json!({"model": "tiny", "messages": [{"role": "user", "content": "<cue 0>"}]});
+            let counted = worker.post("/v1/messages/count_tokens", &count).await;
+            assert_eq!(
+                (counted.status.as_u16(), counted.json()),
+                (200, json!({"input_tokens": 1}))
+            );
+
+            for (path, body, status, kind) in [
+                ("/v1/messages", json!({"model": "tiny", "max_tokens": 1}), 400, "invalid_request_error"),
+                ("/v1/messages", merged(ask.clone(), json!({"model": "other"})), 404, "not_found_error"),
+                (
+                    "/v1/messages/count_tokens",
+                    merged(count, json!({"model": "other"})),
+                    404,
+                    "not_found_error",
+                ),
+                ("/v1/messages/batches", json!({}), 404, "not_found_error"),
+            ] {
+                let answer = worker.post(path, &body).await;
+                assert_eq!(
+                    (answer.status.as_u16(), &answer.json()["type"], &answer.json()["error"]["type"]),
+                    (status, &json!("error"), &json!(kind)),
+                    "{path}"
+                );
+            }
+        })
+    });
+}
