@@ -1,9 +1,10 @@
 //! What the gateway counts. Never a model's name, a path or anything else that a client chose.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
+use super::state::Refusal;
 use crate::clock::Clock;
 use crate::metrics::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
@@ -16,6 +17,12 @@ pub(super) struct GatewayMetrics {
     first_byte_seconds: Histogram,
     outstanding: IntGauge,
     pub(super) retries: IntCounter,
+    pub(super) hedges: IntCounter,
+    pub(super) fallbacks: IntCounter,
+    queue_seconds: Histogram,
+    queued: IntGauge,
+    left_out: IntGauge,
+    refusals: IntCounterVec,
 }
 
 impl GatewayMetrics {
@@ -47,13 +54,67 @@ impl GatewayMetrics {
                 "rooflet_gateway_retries_total",
                 "Requests sent to another replica because the first one could not take them.",
             )?,
+            hedges: IntCounter::new(
+                "rooflet_gateway_hedges_total",
+                "Requests sent to a second replica because the first one took long.",
+            )?,
+            fallbacks: IntCounter::new(
+                "rooflet_gateway_fallbacks_total",
+                "Requests answered by another model because the one asked for could not.",
+            )?,
+            queue_seconds: histogram(
+                "rooflet_gateway_queue_seconds",
+                "Time from a request to its turn at a replica.",
+            )?,
+            queued: IntGauge::new(
+                "rooflet_gateway_queued_requests",
+                "Requests that wait for a replica.",
+            )?,
+            left_out: IntGauge::new(
+                "rooflet_gateway_left_out_replicas",
+                "Replicas that get no requests for a while because they failed.",
+            )?,
+            refusals: IntCounterVec::new(
+                Opts::new(
+                    "rooflet_gateway_refusals_total",
+                    "Requests refused before a replica saw them.",
+                ),
+                &["reason"],
+            )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.seconds.clone()))?;
         registry.register(Box::new(metrics.first_byte_seconds.clone()))?;
         registry.register(Box::new(metrics.outstanding.clone()))?;
         registry.register(Box::new(metrics.retries.clone()))?;
+        registry.register(Box::new(metrics.hedges.clone()))?;
+        registry.register(Box::new(metrics.fallbacks.clone()))?;
+        registry.register(Box::new(metrics.queue_seconds.clone()))?;
+        registry.register(Box::new(metrics.queued.clone()))?;
+        registry.register(Box::new(metrics.left_out.clone()))?;
+        registry.register(Box::new(metrics.refusals.clone()))?;
         Ok(metrics)
+    }
+
+    pub(super) fn show(&self, queued: usize, left_out: usize) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.queued.set(count(queued));
+        self.left_out.set(count(left_out));
+    }
+
+    /// A request had its turn after so long.
+    pub(super) fn waited(&self, wait: Duration) {
+        self.queue_seconds.observe(wait.as_secs_f64());
+    }
+
+    pub(super) fn refused(&self, refusal: Refusal) {
+        let reason = match refusal {
+            Refusal::QueueFull(_) => "QueueFull",
+            Refusal::TooLong(_) => "TooLong",
+            Refusal::NotReady => "NotReady",
+            Refusal::Expired(_) => "Expired",
+        };
+        self.refusals.with_label_values(&[reason]).inc();
     }
 
     /// Begins to measure one request.

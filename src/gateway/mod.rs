@@ -1,13 +1,23 @@
 //! The gateway: one OpenAI URL for all models of the fleet.
 //!
 //! It watches ModelReplicas, FleetNodes and ModelDeployments, routes each request by its `model` to the ready replica
-//! with the fewest requests under way, and passes the answer through as it comes. What it knows last goes on serving
-//! while the API server is away. It never looks into a prompt beyond `model`, and logs none.
+//! that should finish it first, and passes the answer through as it comes. Where all are busy, requests wait here, by
+//! priority and fair between clients. What it knows last goes on serving while the API server is away. Of prompts it
+//! keeps hashes, and logs none.
 
-mod balance;
+mod affinity;
+mod answer;
+mod ask;
+mod choice;
+mod dispatch;
+mod estimate;
+mod health;
 mod metrics;
+mod queue;
 mod routes;
 mod server;
+mod starts;
+mod state;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,6 +50,13 @@ pub(crate) fn serve(
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client);
     let gateway = Gateway::new(table_rx, clock, metrics, registry.clone());
+    let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
+    tasks.spawn_detached(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = dispatcher.follow() => {}
+        }
+    });
     tasks.spawn("gateway", move |stop| {
         Box::pin(server::run(listener, Arc::new(gateway), stop))
     });

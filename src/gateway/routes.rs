@@ -1,43 +1,110 @@
 //! From a request to a replica's answer.
 
-use std::pin::Pin;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use futures::future::{Either, select};
+use http::request::Parts;
 use http::uri::PathAndQuery;
-use http_body::{Frame, SizeHint};
+use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::balance::{Balance, Outstanding};
-use super::metrics::{GatewayMetrics, Measure};
-use super::table::{Model, RoutingTable, Target, Unknown};
+use super::answer::{Begun, BrokenOff, Tracked, begin};
+use super::ask::Ask;
+use super::dispatch::{Dispatcher, Place};
+use super::health::Fault;
+use super::metrics::GatewayMetrics;
+use super::state::{ModelKey, Refusal};
+use super::table::{Model, RoutingTable, Unknown};
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, Upstream, peek_model};
+use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 
-/// Replicas one request is tried on.
+/// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
+/// The wait after all of them failed; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Characters of a name that a client asked for which are repeated to it.
 const MAX_ECHOED_CHARS: usize = 200;
+
+/// On every answer: the replica that gave it, as `namespace/name`.
+const REPLICA_HEADER: HeaderName = HeaderName::from_static("x-rooflet-replica");
+/// On an answer that had to wait for its turn: for how long, in milliseconds.
+const QUEUE_HEADER: HeaderName = HeaderName::from_static("x-rooflet-queue-ms");
+/// On an answer by another model than the one asked for: its name.
+const FALLBACK_HEADER: HeaderName = HeaderName::from_static("x-rooflet-fallback");
 
 /// What all requests share.
 pub(super) struct Gateway {
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
     proxy: Proxy,
-    balance: Balance,
+    dispatcher: Dispatcher,
     clock: Clock,
     metrics: GatewayMetrics,
     registry: Registry,
+}
+
+/// A request that has been read, to be sent as often as it takes.
+struct Incoming {
+    parts: Parts,
+    body: Bytes,
+    ask: Ask,
+    began: Instant,
+}
+
+/// One replica's answer, up to its first token.
+struct Answered {
+    parts: http::response::Parts,
+    body: Begun,
+    place: Place,
+}
+
+/// Why a replica gave none.
+enum Missed {
+    /// What it said instead.
+    Said(Box<Response>),
+    Failed(MissedReason),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MissedReason {
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    #[error(transparent)]
+    BrokenOff(#[from] BrokenOff),
+}
+
+impl MissedReason {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Forward(err) => err.reason(),
+            Self::BrokenOff(_) => "BrokenOff",
+        }
+    }
+}
+
+/// Why a model gave no answer: what the client is told, if no other model answers either.
+enum NoAnswer {
+    Refused(ApiError),
+    /// The replica's own words.
+    Said(Box<Response>),
+}
+
+impl From<ApiError> for NoAnswer {
+    fn from(err: ApiError) -> Self {
+        Self::Refused(err)
+    }
 }
 
 impl Gateway {
@@ -48,18 +115,17 @@ impl Gateway {
         registry: Registry,
     ) -> Self {
         Self {
+            dispatcher: Dispatcher::new(table_rx.clone(), clock.clone(), metrics.clone()),
             table_rx,
             proxy: Proxy::new(),
-            balance: Balance::default(),
             clock,
             metrics,
             registry,
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn balance(&self) -> &Balance {
-        &self.balance
+    pub(super) fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -98,85 +164,282 @@ impl Gateway {
     /// Sends the request to a replica of its model, and to another one if that cannot take it.
     pub(super) async fn forward(&self, request: Request) -> Result<Response, ApiError> {
         let measure = self.metrics.begin(&self.clock);
-        let outcome = self.answer(request).await;
-        measure.status(match &outcome {
-            Ok((response, _)) => response.status(),
-            Err(err) => err.status,
-        });
-        let (response, outstanding) = outcome?;
-        Ok(response.map(|body| {
-            Body::new(Tracked {
-                body,
-                measure,
-                _outstanding: outstanding,
-            })
-        }))
+        match self.answer(request).await {
+            Ok(Answered { parts, body, place }) => {
+                measure.status(parts.status);
+                let tracked = Tracked::new(body, measure, place);
+                Ok(Response::from_parts(parts, Body::new(tracked)))
+            }
+            Err(NoAnswer::Said(response)) => {
+                measure.status(response.status());
+                Ok(*response)
+            }
+            Err(NoAnswer::Refused(err)) => {
+                measure.status(err.status);
+                Err(err)
+            }
+        }
     }
 
-    async fn answer(&self, request: Request) -> Result<(Response, Outstanding), ApiError> {
+    /// The answer of the model that was asked for, or of the first of its fallbacks that can.
+    async fn answer(&self, request: Request) -> Result<Answered, NoAnswer> {
         let table = self.table()?;
+        let began = self.clock.instant();
         let (parts, body) = request.into_parts();
-        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES).await?;
+        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES)
+            .await
+            .map_err(ApiError::from)?;
         let model = table
             .find(&peeked.model)
             .map_err(|unknown| refuse(&peeked.model, unknown))?;
-        let targets = self.balance.order(model, self.clock.instant());
-        if targets.is_empty() {
-            return Err(not_ready(model));
-        }
+        let address = parts
+            .extensions
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|ConnectInfo(address)| address.ip());
+        let ask = Ask::new(parts.uri.path(), &parts.headers, &peeked.body, address);
+        let deadline = began + ask.patience(model.routing.queue_timeout);
         // A worker knows its model without the namespace.
         let body = if peeked.model == model.name {
             peeked.body.clone()
         } else {
             peeked.for_model(&model.name)
         };
-        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let last = targets.len().min(MAX_TRIES) - 1;
-        let mut failed = None;
-        for (index, (target, upstream)) in targets.iter().take(MAX_TRIES).enumerate() {
-            if index > 0 {
-                self.metrics.retries.inc();
+        let mut incoming = Incoming {
+            parts,
+            body,
+            ask,
+            began,
+        };
+        let no_answer = match self.answer_by(&incoming, &model.key(), deadline).await {
+            Ok(answered) => return Ok(answered),
+            Err(no_answer) => no_answer,
+        };
+        for name in &model.routing.fallbacks {
+            let key = (model.namespace.clone(), name.clone());
+            let answers = table.get(&key).is_some_and(|model| !model.replicas.is_empty());
+            if !answers || *name == model.name {
+                continue;
             }
-            let outstanding = self.balance.begin(target);
-            let request = again(&parts, body.clone());
-            match self.send(request, target, upstream, path).await {
-                Ok(response) if index < last && another_may_do_better(response.status()) => {
-                    debug!(replica = target.replica, status = %response.status(), "trying another replica");
+            incoming.body = peeked.for_model(name);
+            if let Ok(mut answered) = self.answer_by(&incoming, &key, deadline).await {
+                self.metrics.fallbacks.inc();
+                if let Ok(name) = HeaderValue::from_str(name) {
+                    answered.parts.headers.insert(FALLBACK_HEADER, name);
                 }
-                Ok(response) => return Ok((response, outstanding)),
-                Err(err) => {
-                    debug!(replica = target.replica, error = %Chain(&err), "a replica did not answer");
-                    self.balance.avoid(target, self.clock.instant());
-                    failed = Some(err);
-                }
+                return Ok(answered);
             }
         }
-        let reason = failed.map_or("Unavailable", |err| err.reason());
-        Err(ApiError::unavailable(
-            ErrorCode::ModelUnavailable,
-            format!(
-                "No replica of the model `{}` could be reached ({reason}). Please try again shortly.",
-                model.name
-            ),
-        ))
+        Err(no_answer)
     }
 
-    async fn send(
+    /// Asks replicas of one model, round after round, until one answers, waiting can help no more, or the deadline is there.
+    async fn answer_by(
         &self,
-        request: Request,
-        target: &Target,
-        upstream: &Upstream,
-        path: &str,
-    ) -> Result<Response, ForwardError> {
+        incoming: &Incoming,
+        key: &ModelKey,
+        deadline: Instant,
+    ) -> Result<Answered, NoAnswer> {
+        let mut table_rx = self.table_rx.clone();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let table = self.table()?;
+            table_rx.mark_unchanged();
+            let Some(model) = table.get(key) else {
+                return Err(ApiError::model_not_found(&key.1).into());
+            };
+            let has_fallback = !model.routing.fallbacks.is_empty();
+            if model.replicas.is_empty() && (has_fallback || !model.is_coming) {
+                return Err(self.refusal(model, Refusal::NotReady, deadline).into());
+            }
+            let left = deadline.saturating_duration_since(self.clock.instant());
+            let place = self
+                .dispatcher
+                .acquire(model, &incoming.ask, incoming.body.len(), left)
+                .await
+                .map_err(|refusal| self.refusal(model, refusal, deadline))?;
+            let (wait, waited) = (self.clock.instant() - incoming.began, place.waited);
+            self.metrics.waited(wait);
+            let missed = match self.round(incoming, model, place).await {
+                Ok(mut answered) => {
+                    if waited || pause > FIRST_PAUSE {
+                        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                        answered.parts.headers.insert(QUEUE_HEADER, millis.into());
+                    }
+                    return Ok(answered);
+                }
+                Err(missed) => missed,
+            };
+            // Full, or not theirs to answer: waiting in here is no better than at the client.
+            let is_final = matches!(&missed, Missed::Said(response) if is_final(response.status()));
+            let now = self.clock.instant();
+            if is_final || has_fallback || now >= deadline || !model.is_coming {
+                return Err(match missed {
+                    Missed::Said(response) => NoAnswer::Said(response),
+                    Missed::Failed(err) => unreachable(model, &err).into(),
+                });
+            }
+            let wait = pause.min(deadline.saturating_duration_since(now));
+            pause = (pause * 2).min(MAX_PAUSE);
+            drop(tokio::time::timeout(wait, table_rx.changed()).await);
+        }
+    }
+
+    /// Asks one replica after another, each once.
+    async fn round(&self, incoming: &Incoming, model: &Model, place: Place) -> Result<Answered, Missed> {
+        let mut tried = vec![place.replica.id];
+        let mut missed = match self.attempt_hedged(incoming, model, place, &mut tried).await {
+            Ok(answered) => return Ok(answered),
+            Err(missed) => missed,
+        };
+        while tried.len() < MAX_TRIES {
+            let Some(place) = self.dispatcher.another(model, &incoming.ask, &tried, true) else {
+                break;
+            };
+            self.metrics.retries.inc();
+            tried.push(place.replica.id);
+            missed = match self.attempt(incoming, place).await {
+                Ok(answered) => return Ok(answered),
+                Err(missed) => missed,
+            };
+        }
+        Err(missed)
+    }
+
+    /// Asks a replica, and a second one as well if the model wants that and the first takes long.
+    async fn attempt_hedged(
+        &self,
+        incoming: &Incoming,
+        model: &Model,
+        place: Place,
+        tried: &mut Vec<u64>,
+    ) -> Result<Answered, Missed> {
+        let first = std::pin::pin!(self.attempt(incoming, place));
+        let Some(after) = model.routing.hedge_after else {
+            return first.await;
+        };
+        let pause = std::pin::pin!(tokio::time::sleep(after));
+        let first = match select(first, pause).await {
+            Either::Left((outcome, _)) => return outcome,
+            Either::Right(((), first)) => first,
+        };
+        let Some(place) = self.dispatcher.another(model, &incoming.ask, tried, false) else {
+            return first.await;
+        };
+        self.metrics.hedges.inc();
+        tried.push(place.replica.id);
+        let second = std::pin::pin!(self.attempt(incoming, place));
+        // Whoever is slower is dropped, which ends its work.
+        match select(first, second).await {
+            Either::Left((Ok(answered), _)) | Either::Right((Ok(answered), _)) => Ok(answered),
+            Either::Left((Err(_), second)) => second.await,
+            Either::Right((Err(_), first)) => first.await,
+        }
+    }
+
+    /// Asks one replica, and reads its answer up to the first token.
+    async fn attempt(&self, incoming: &Incoming, place: Place) -> Result<Answered, Missed> {
+        let target = &place.replica.target;
+        let replica = format!("{}/{}", target.namespace, target.replica);
+        let outcome = match self.send(incoming, &place).await {
+            Ok(response) if another_may_do_better(response.status()) => {
+                debug!(replica, status = %response.status(), "a replica cannot take a request");
+                if is_final(response.status()) {
+                    drop(place);
+                } else {
+                    place.failed(Fault::Unable);
+                }
+                return Err(Missed::Said(Box::new(response)));
+            }
+            Ok(response) => begin(response).await.map_err(MissedReason::from),
+            Err(err) => Err(MissedReason::from(err)),
+        };
+        match outcome {
+            Ok((mut parts, body)) => {
+                if let Ok(replica) = HeaderValue::from_str(&replica) {
+                    parts.headers.insert(REPLICA_HEADER, replica);
+                }
+                Ok(Answered { parts, body, place })
+            }
+            Err(err) => {
+                debug!(replica, error = %Chain(&err), "a replica did not answer");
+                place.failed(Fault::Unreachable);
+                Err(Missed::Failed(err))
+            }
+        }
+    }
+
+    async fn send(&self, incoming: &Incoming, place: &Place) -> Result<Response, ForwardError> {
+        let path = incoming
+            .parts
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
+        let target = &place.replica.target;
         // Names of objects need no escapes in a URL, and `path` came as one.
         let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
         let path = path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"));
-        self.proxy.forward(request, upstream, &path).await
+        let request = again(&incoming.parts, incoming.body.clone());
+        self.proxy.forward(request, &place.replica.upstream, &path).await
+    }
+
+    /// What a client is told whose request cannot be taken.
+    fn refusal(&self, model: &Model, refusal: Refusal, deadline: Instant) -> ApiError {
+        self.metrics.refused(refusal);
+        let name = &model.name;
+        let late = |wait: Option<Duration>| match wait {
+            Some(wait) => format!(" A turn is expected in about {} s.", seconds(wait)),
+            None => String::new(),
+        };
+        let retry_after = |wait: Option<Duration>| wait.map_or(1, seconds);
+        match refusal {
+            Refusal::NotReady => not_ready(model, None),
+            Refusal::TooLong(wait) | Refusal::Expired(Some(wait)) if model.replicas.is_empty() => {
+                not_ready(model, Some(wait))
+            }
+            Refusal::Expired(None) if model.replicas.is_empty() => not_ready(model, None),
+            Refusal::QueueFull(wait) => ApiError::rate_limit_exceeded(
+                format!("The model `{name}` is busy and its queue is full.{}", late(wait)),
+                retry_after(wait),
+            ),
+            Refusal::TooLong(wait) => {
+                let left = deadline.saturating_duration_since(self.clock.instant());
+                ApiError::rate_limit_exceeded(
+                    format!(
+                        "The model `{name}` is busy: a turn is expected in about {} s, and this request would wait {} s.",
+                        seconds(wait),
+                        seconds(left)
+                    ),
+                    seconds(wait),
+                )
+            }
+            Refusal::Expired(wait) => ApiError::rate_limit_exceeded(
+                format!(
+                    "The model `{name}` is busy: no replica had room in time.{}",
+                    late(wait)
+                ),
+                retry_after(wait),
+            ),
+        }
     }
 }
 
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX)
+}
+
+fn unreachable(model: &Model, err: &MissedReason) -> ApiError {
+    ApiError::unavailable(
+        ErrorCode::ModelUnavailable,
+        format!(
+            "No replica of the model `{}` could be reached ({}). Please try again shortly.",
+            model.name,
+            err.reason()
+        ),
+    )
+}
+
 /// The same request, to be sent once more. The body was read whole, so its length is known.
-fn again(parts: &http::request::Parts, body: Bytes) -> Request {
+fn again(parts: &Parts, body: Bytes) -> Request {
     let mut parts = parts.clone();
     parts.headers.remove(http::header::CONTENT_LENGTH);
     Request::from_parts(parts, Body::from(body))
@@ -215,7 +478,13 @@ fn refuse(asked: &str, unknown: Unknown) -> ApiError {
     }
 }
 
-fn not_ready(model: &Model) -> ApiError {
+/// Answers that another replica may better, and time will not.
+fn is_final(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// `wait` is when one is expected, where that is known.
+fn not_ready(model: &Model, wait: Option<Duration>) -> ApiError {
     let why = model
         .trouble
         .as_deref()
@@ -225,40 +494,12 @@ fn not_ready(model: &Model) -> ApiError {
     } else {
         ErrorCode::ModelUnavailable
     };
-    ApiError::unavailable(
-        code,
-        format!("The model `{}` has no ready replica: {why}", model.name),
-    )
-}
-
-/// An answer's body, unchanged, with what ends when it does.
-struct Tracked {
-    body: Body,
-    measure: Measure,
-    _outstanding: Outstanding,
-}
-
-impl http_body::Body for Tracked {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        if let Some(Ok(_)) = &frame {
-            this.measure.first_byte();
-        }
-        Poll::Ready(frame)
+    let mut message = format!("The model `{}` has no ready replica: {why}", model.name);
+    let mut err = ApiError::unavailable(code, "");
+    if let Some(wait) = wait {
+        message.push_str(&format!(". One is expected in about {} s.", seconds(wait)));
+        err.retry_after_seconds = Some(seconds(wait).max(1));
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    err.message = message;
+    err
 }

@@ -1,5 +1,6 @@
 //! The HTTP surface: which URL does what.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -55,7 +56,8 @@ pub(super) async fn run(
             error!(error = %err, "a connection cannot be set to send at once");
         }
     });
-    axum::serve(listener, router(gateway))
+    let service = router(gateway).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
         .map_err(|err| format!("the gateway's listener failed: {err}"))

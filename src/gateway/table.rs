@@ -1,12 +1,22 @@
 //! Which models there are and which replicas answer for them: a value, made anew from the objects on every change.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::ResourceExt;
 
+use super::affinity::stable_hash;
+use super::estimate::Speed;
 use crate::api::conditions::{condition_type, is_true};
-use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use crate::api::meta::REVISION_LABEL;
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, RoutingSpec};
 use crate::proxy::Upstream;
+use crate::quantity::parse_duration;
+
+/// How long a request waits for a replica where nothing else is said.
+const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many requests wait for a model where nothing else is said.
+const DEFAULT_MAX_QUEUED: usize = 256;
 
 /// A replica that can be sent requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,17 +25,74 @@ pub(super) struct Target {
     pub(super) replica: String,
 }
 
+/// A replica that answers, and what the gateway decides by.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Replica {
+    pub(super) target: Target,
+    /// Its name as a number, the same in every gateway.
+    pub(super) id: u64,
+    pub(super) upstream: Upstream,
+    pub(super) revision: Option<String>,
+    /// Requests it answers at the same time.
+    pub(super) rows: u32,
+    pub(super) speed: Speed,
+}
+
+/// What the deployment wants of the gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Routing {
+    pub(super) queue_timeout: Duration,
+    pub(super) max_queued: usize,
+    pub(super) fallbacks: Vec<String>,
+    pub(super) hedge_after: Option<Duration>,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            queue_timeout: DEFAULT_QUEUE_TIMEOUT,
+            max_queued: DEFAULT_MAX_QUEUED,
+            fallbacks: Vec::new(),
+            hedge_after: None,
+        }
+    }
+}
+
+impl Routing {
+    fn new(spec: &RoutingSpec) -> Self {
+        let default = Self::default();
+        let time = |text: &String| parse_duration(text);
+        Self {
+            queue_timeout: spec
+                .queue_timeout
+                .as_ref()
+                .and_then(time)
+                .unwrap_or(default.queue_timeout),
+            max_queued: spec
+                .max_queued_requests
+                .map_or(default.max_queued, |most| most as usize),
+            fallbacks: spec.fallbacks.clone(),
+            hedge_after: spec.hedging.as_ref().and_then(|hedging| time(&hedging.after)),
+        }
+    }
+}
+
 /// One served name in one namespace.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Model {
     pub(super) namespace: String,
     /// What its workers know it by.
     pub(super) name: String,
-    pub(super) targets: Vec<(Target, Upstream)>,
+    pub(super) replicas: Vec<Replica>,
     /// Why there are none, where the deployment tells.
     pub(super) trouble: Option<String>,
     /// Whether waiting may help.
     pub(super) is_coming: bool,
+    /// Replicas that have a node and do not answer yet.
+    pub(super) starting: Vec<u64>,
+    /// Percent of the requests by revision, while a canary is under way.
+    pub(super) traffic: Vec<(String, u32)>,
+    pub(super) routing: Routing,
     /// Unix time in seconds.
     pub(super) created: i64,
     pub(super) context_tokens: Option<u32>,
@@ -94,6 +161,11 @@ impl RoutingTable {
         }
         model.is_coming |= deployment.spec.replicas > 0 && !is_stuck;
         model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
+        model.routing = Routing::new(&deployment.spec.routing);
+        let shares = status.traffic.iter();
+        model
+            .traffic
+            .extend(shares.map(|share| (share.revision.clone(), share.weight.max(0).unsigned_abs())));
     }
 
     fn add_replica(&mut self, replica: &ModelReplica, upstreams: &BTreeMap<String, Upstream>) {
@@ -102,27 +174,44 @@ impl RoutingTable {
         };
         let namespace = replica.namespace().unwrap_or_default();
         let status = replica.status.clone().unwrap_or_default();
-        let is_ready = is_true(&status.conditions, condition_type::READY)
-            && replica.metadata.deletion_timestamp.is_none();
+        let id = stable_hash((&namespace, replica.name_any()));
+        let leaves = replica.metadata.deletion_timestamp.is_some();
         let upstream = replica
             .spec
             .node_name
             .as_ref()
             .and_then(|node| upstreams.get(node));
+        let is_ready = is_true(&status.conditions, condition_type::READY) && !leaves;
+        let (Some(upstream), true) = (upstream, is_ready) else {
+            // A name that only an old replica still has is no model any more, unless that replica answers.
+            let coming = self
+                .models
+                .get_mut(&(namespace, name.clone()))
+                .filter(|_| !leaves && replica.spec.node_name.is_some());
+            if let Some(model) = coming {
+                model.starting.push(id);
+            }
+            return;
+        };
         let target = Target {
             namespace: namespace.clone(),
             replica: replica.name_any(),
         };
-        let (Some(upstream), true) = (upstream, is_ready) else {
-            // A name that only an old replica still has is no model any more, unless that replica answers.
-            return;
+        let rows = replica.spec.serving.max_concurrency;
+        let answers = Replica {
+            id,
+            target,
+            upstream: upstream.clone(),
+            revision: replica.labels().get(REVISION_LABEL).cloned(),
+            rows,
+            speed: Speed::of(&status, rows),
         };
         let model = self.model(&namespace, name);
         model.created = model.created.min(created(&replica.metadata));
         model.context_tokens = model
             .context_tokens
             .max(status.model.map(|model| model.context_tokens));
-        model.targets.push((target, upstream.clone()));
+        model.replicas.push(answers);
     }
 
     /// The model that a client means: a served name, or `namespace/name`.
@@ -142,6 +231,15 @@ impl RoutingTable {
             .ok_or(Unknown::NotFound)
     }
 
+    /// The model of a key that [`Model::key`] gave.
+    pub(super) fn get(&self, key: &(String, String)) -> Option<&Model> {
+        self.models.get(key)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Model> {
+        self.models.values()
+    }
+
     /// All models, each with the shortest name that leads to it.
     pub(super) fn models(&self) -> impl Iterator<Item = (String, &Model)> {
         self.models.values().map(|model| {
@@ -155,6 +253,10 @@ impl RoutingTable {
 }
 
 impl Model {
+    pub(super) fn key(&self) -> (String, String) {
+        (self.namespace.clone(), self.name.clone())
+    }
+
     fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

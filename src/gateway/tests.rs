@@ -1,3 +1,6 @@
+mod choosing;
+mod waiting;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Mutex;
@@ -13,11 +16,12 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
 use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::*;
 use crate::proxy::{Proxy, Upstream};
 
@@ -29,12 +33,23 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("within the deadline")
 }
 
-/// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS deleting`
+/// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME
+/// hedges=TIME traffic=REVISION:PERCENT,…`
 fn deployment(line: &str) -> ModelDeployment {
+    let number = |key: &str| field(line, key).map(|n| n.parse::<i32>().expect("a number"));
+    let mut routing = json!({
+        "queueTimeout": field(line, "waits"),
+        "maxQueuedRequests": number("queue"),
+        "fallbacks": field(line, "falls-back-to").into_iter().collect::<Vec<_>>(),
+    });
+    if let Some(after) = field(line, "hedges") {
+        routing["hedging"] = json!({ "after": after });
+    }
     let spec = json!({
         "model": { "source": "local://guide" },
-        "replicas": field(line, "wanted").map_or(1, |n| n.parse::<i32>().expect("a number")),
+        "replicas": number("wanted").unwrap_or(1),
         "serving": { "name": field(line, "serves") },
+        "routing": routing,
     });
     let (namespace, name) = key(line);
     let mut deployment = ModelDeployment::new(&name, serde_json::from_value(spec).expect("valid"));
@@ -53,20 +68,35 @@ fn deployment(line: &str) -> ModelDeployment {
         };
         status.conditions.push(condition);
     }
+    let shares = field(line, "traffic")
+        .into_iter()
+        .flat_map(|shares| shares.split(','));
+    status.traffic = shares
+        .map(|share| share.split_once(':').expect("a revision and a percentage"))
+        .map(|(revision, weight)| TrafficShare {
+            revision: revision.to_owned(),
+            weight: weight.parse().expect("a number"),
+        })
+        .collect();
     deployment.status = Some(status);
     deployment
 }
 
-/// `namespace/name serves=NAME on=NODE ready`
+/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION`
 fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
         "model": { "source": "local://guide" },
-        "serving": { "name": field(line, "serves").unwrap_or("guide") },
+        "serving": {
+            "name": field(line, "serves").unwrap_or("guide"),
+            "maxConcurrency": field(line, "rows").map_or(4, |n| n.parse::<i32>().expect("a number")),
+        },
         "nodeName": field(line, "on"),
     });
     let mut replica = ModelReplica::new(&name, serde_json::from_value(spec).expect("valid"));
     replica.metadata.namespace = Some(namespace);
+    let revision = field(line, "of").map(|name| (REVISION_LABEL.to_owned(), name.to_owned()));
+    replica.metadata.labels = Some(revision.into_iter().collect());
     let mut status = ModelReplicaStatus::default();
     let is_ready = line.split_whitespace().any(|word| word == "ready");
     ready(
@@ -129,6 +159,7 @@ impl Scene {
         let registry = Registry::new();
         let metrics = GatewayMetrics::register(&registry).expect("a fresh registry");
         let gateway = Arc::new(Gateway::new(table_rx, Clock::System, metrics, registry));
+        tasks.spawn_detached(gateway.dispatcher().clone().follow());
         let url = serve_router(&tasks, server::router(gateway.clone())).await;
         Self {
             tasks,
@@ -187,6 +218,25 @@ async fn json_of(response: Response) -> Value {
 struct Agent {
     asked: Mutex<Vec<(String, String, Value)>>,
     statuses: Mutex<BTreeMap<String, u16>>,
+    /// These answer only when they are let.
+    held: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+}
+
+impl Agent {
+    /// The replica answers one request for each permit that is added.
+    fn hold(&self, replica: &str) -> Arc<Semaphore> {
+        let permits = Arc::new(Semaphore::new(0));
+        self.held
+            .lock()
+            .expect("ok")
+            .insert(replica.to_owned(), permits.clone());
+        permits
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let asked = self.asked.lock().expect("ok");
+        asked.iter().map(|(replica, _, _)| replica.clone()).collect()
+    }
 }
 
 async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
@@ -205,6 +255,10 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
             .lock()
             .expect("ok")
             .push((format!("{namespace}/{replica}"), path, body));
+        let held = agent.held.lock().expect("ok").get(&replica).cloned();
+        if let Some(permits) = held {
+            permits.acquire().await.expect("open").forget();
+        }
         let status = StatusCode::from_u16(status.unwrap_or(200)).expect("valid");
         (status, format!("from {replica}")).into_response()
     }
@@ -290,7 +344,7 @@ async fn refusals_have_the_shape_that_clients_know() {
 
     scene.know(
         &[
-            "guide says=0-of-1-ready:-Loading",
+            "guide says=0-of-1-ready:-Loading waits=50ms",
             "broken says=0-of-1-ready:-model.safetensors-is-cut-short has=Degraded=True",
             "unknown says=no-node-has-it has=Admitted=False",
             "off wanted=0 says=spec.replicas-is-0",
@@ -427,14 +481,14 @@ async fn another_replica_is_tried_while_nothing_was_answered() {
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(text(response).await, "from busy");
     scene.know(
-        &["guide"],
+        &["guide waits=50ms"],
         &["dead on=dead ready"],
         &[("dead", "http://127.0.0.1:1")],
     );
     let response = scene.ask(json!({"model": "guide"})).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(json_of(response).await["error"]["code"], "model_unavailable");
-    assert_eq!(scene.gateway.balance().outstanding(), 0);
+    assert_eq!(scene.gateway.dispatcher().under_way(), 0);
 }
 
 #[tokio::test]
@@ -501,7 +555,7 @@ async fn streaming_scene() -> (Scene, Chunks) {
 async fn a_stream_passes_as_it_comes_and_ends_its_bookkeeping() {
     let (scene, chunk_tx) = streaming_scene().await;
     let response = scene.ask(json!({"model": "guide", "stream": true})).await;
-    assert_eq!(scene.gateway.balance().outstanding(), 1);
+    assert_eq!(scene.gateway.dispatcher().under_way(), 1);
     let mut body = response.into_body().into_data_stream();
     for chunk in ["data: a\n\n", "data: b\n\n"] {
         chunk_tx.send(Ok(Bytes::from(chunk))).await.expect("read");
@@ -533,7 +587,7 @@ async fn a_client_that_leaves_cancels_the_replicas_work() {
     within(chunk_tx.closed()).await;
     // The replica sees the end of the connection just before the count goes down.
     within(async {
-        while scene.gateway.balance().outstanding() > 0 {
+        while scene.gateway.dispatcher().under_way() > 0 {
             tokio::task::yield_now().await;
         }
     })

@@ -10,6 +10,7 @@ mod model_revision;
 mod performance_claim;
 mod plan_verdict;
 mod probe;
+mod routing;
 mod strategy;
 
 pub(crate) use capacity_plan::*;
@@ -22,4 +23,5 @@ pub(crate) use model_revision::*;
 pub(crate) use performance_claim::*;
 pub(crate) use plan_verdict::*;
 pub(crate) use probe::*;
+pub(crate) use routing::*;
 pub(crate) use strategy::*;

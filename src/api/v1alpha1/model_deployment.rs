@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec, StrategySpec};
+use super::{ModelSpec, ObjectivesSpec, PlacementSpec, RoutingSpec, ServingSpec, StrategySpec};
 
 /// A model that should be served by a number of replicas somewhere in the fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -60,7 +60,10 @@ pub(crate) struct ModelDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub(crate) priority: i32,
-    /// How a change of model or serving reaches the replicas. A change of replicas, objectives or priority restarts
+    /// How the gateway treats requests for it.
+    #[serde(default, skip_serializing_if = "RoutingSpec::is_empty")]
+    pub(crate) routing: RoutingSpec,
+    /// How a change of model or serving reaches the replicas. A change of replicas, objectives, routing or priority restarts
     /// nothing, and one of placement only replicas on nodes that no longer match.
     #[serde(default)]
     pub(crate) strategy: StrategySpec,

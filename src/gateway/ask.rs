@@ -1,0 +1,273 @@
+//! What a request asks of the gateway, read from its headers and from the top of its JSON. Prompts are measured and
+//! hashed, never kept.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::affinity::{Prefix, stable_hash};
+
+/// Who the request is for, where requests wait: the name that the Gateway API inference extension gave this header.
+const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
+/// Requests of one session go to one replica while it can take them.
+const SESSION_HEADER: &str = "x-session-id";
+/// How long the first token may take, in milliseconds; llm-d's name.
+const FIRST_TOKEN_HEADER: &str = "x-slo-ttft-ms";
+/// Seconds after which OpenAI's own clients give up; they send it with every request.
+const CLIENT_TIMEOUT_HEADER: &str = "x-stainless-timeout";
+/// Nobody may make the gateway hold a request for longer.
+const MAX_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// What has to be computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Work {
+    #[default]
+    Generate,
+    /// Reads texts, writes none.
+    Embed,
+    /// No work for the engine.
+    Tokenize,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Ask {
+    pub(super) work: Work,
+    /// vLLM's: lower goes first.
+    pub(super) priority: i32,
+    /// Rows of a batch that it takes: choices that are written at the same time.
+    pub(super) rows: u32,
+    /// A guess from the length of the text.
+    pub(super) prompt_tokens: u64,
+    pub(super) max_tokens: Option<u64>,
+    pub(super) prefix: Prefix,
+    pub(super) session: Option<u64>,
+    /// Whom it counts for where requests wait.
+    pub(super) client: u64,
+    /// How long the client will wait, if it says so.
+    pub(super) patience: Option<Duration>,
+    /// The least of [`Self::patience`] and what the client's own clock allows.
+    pub(super) client_timeout: Option<Duration>,
+}
+
+/// Everything else in the body is skipped. What has a wrong type is the worker's to refuse.
+#[derive(Default, Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    tools: Option<&'a RawValue>,
+    #[serde(borrow)]
+    system: Option<&'a RawValue>,
+    #[serde(borrow)]
+    instructions: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    priority: Option<&'a RawValue>,
+    #[serde(borrow)]
+    n: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_completion_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_output_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cache_salt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_cache_key: Option<&'a RawValue>,
+    #[serde(borrow)]
+    user: Option<&'a RawValue>,
+}
+
+fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
+}
+
+/// A text that says something: neither null nor empty.
+fn said(raw: Option<&RawValue>) -> Option<&str> {
+    raw.map(RawValue::get)
+        .filter(|text| !matches!(*text, "null" | "\"\""))
+}
+
+impl Ask {
+    /// `address` is the client's, where it is known.
+    pub(super) fn new(
+        path: &str,
+        headers: &HeaderMap,
+        body: &[u8],
+        address: Option<std::net::IpAddr>,
+    ) -> Self {
+        let work = match path {
+            "/tokenize" | "/detokenize" => Work::Tokenize,
+            "/v1/embeddings" => Work::Embed,
+            _ => Work::Generate,
+        };
+        let envelope: Envelope = serde_json::from_slice(body).unwrap_or_default();
+        let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
+        let texts = [
+            envelope.tools,
+            envelope.system,
+            envelope.instructions,
+            envelope.messages,
+            envelope.prompt,
+            envelope.input,
+        ];
+        let texts = || texts.into_iter().filter_map(said);
+        let bytes: usize = texts().map(str::len).sum();
+        let salt = said(envelope.cache_salt).map_or(0, stable_hash);
+        let session = header(SESSION_HEADER).map(stable_hash);
+        let in_body = || said(envelope.prompt_cache_key).or(said(envelope.user));
+        let key = header("authorization").or_else(|| header("x-api-key"));
+        let client = header(FAIRNESS_HEADER)
+            .or(key)
+            .map(stable_hash)
+            .or_else(|| said(envelope.user).map(stable_hash))
+            .unwrap_or_else(|| stable_hash(address));
+        let figure = |name: &str| {
+            std::str::from_utf8(header(name)?)
+                .ok()?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        };
+        let time = |value: f64| Duration::try_from_secs_f64(value).ok();
+        Self {
+            work,
+            priority: number(envelope.priority).unwrap_or_default(),
+            rows: match work {
+                Work::Generate => number(envelope.n).unwrap_or(1).max(1),
+                Work::Embed => 1,
+                Work::Tokenize => 0,
+            },
+            prompt_tokens: bytes as u64 / BYTES_PER_TOKEN,
+            max_tokens: number(envelope.max_completion_tokens)
+                .or_else(|| number(envelope.max_output_tokens))
+                .or_else(|| number(envelope.max_tokens)),
+            prefix: match work {
+                Work::Generate => Prefix::of(salt, texts()),
+                Work::Embed | Work::Tokenize => Prefix::default(),
+            },
+            session: session.or_else(|| in_body().map(stable_hash)),
+            client,
+            patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
+            client_timeout: figure(CLIENT_TIMEOUT_HEADER).and_then(time),
+        }
+    }
+
+    /// How long it may wait for its turn, where `default` is the model's own answer to that.
+    pub(super) fn patience(&self, default: Duration) -> Duration {
+        let patience = self.patience.unwrap_or(default).min(MAX_PATIENCE);
+        self.client_timeout
+            .map_or(patience, |timeout| timeout.min(patience))
+    }
+
+    /// Tokens it is expected to cost, for taking turns.
+    pub(super) fn cost(&self, typical_answer: u64) -> u64 {
+        self.prompt_tokens + self.answer_tokens(typical_answer) * u64::from(self.rows)
+    }
+
+    /// Tokens the answer is expected to have.
+    pub(super) fn answer_tokens(&self, typical: u64) -> u64 {
+        match self.work {
+            Work::Generate => self.max_tokens.map_or(typical, |most| most.min(typical)),
+            Work::Embed | Work::Tokenize => 0,
+        }
+    }
+
+    /// Bytes of the prompt that stand for so many tokens.
+    pub(super) fn tokens(bytes: u64) -> u64 {
+        bytes / BYTES_PER_TOKEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ask(headers: &[(&'static str, &'static str)], body: serde_json::Value) -> Ask {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, http::HeaderValue::from_static(value));
+        }
+        Ask::new("/v1/chat/completions", &map, body.to_string().as_bytes(), None)
+    }
+
+    #[test]
+    fn the_body_says_how_much_and_how_urgent() {
+        let said = ask(
+            &[],
+            json!({"model": "guide", "priority": -3, "n": 2, "max_tokens": 9, "max_completion_tokens": 7,
+                   "messages": [{"role": "user", "content": "x".repeat(4000)}]}),
+        );
+        assert_eq!((said.priority, said.rows, said.max_tokens), (-3, 2, Some(7)));
+        assert!((1000..1050).contains(&said.prompt_tokens), "{said:?}");
+        assert_eq!(said.answer_tokens(100), 7);
+        assert!(said.prefix.first().is_some());
+        // What is wrong is for the worker to say; here it counts as not said.
+        let wrong = ask(
+            &[],
+            json!({"n": "two", "priority": 0.5, "max_tokens": -1, "user": 7}),
+        );
+        assert_eq!((wrong.priority, wrong.rows, wrong.max_tokens), (0, 1, None));
+        let not_json = Ask::new("/v1/completions", &HeaderMap::new(), b"{", None);
+        assert_eq!(not_json.rows, 1);
+    }
+
+    #[test]
+    fn clients_and_sessions_are_told_apart_by_the_surest_sign() {
+        let plain = ask(&[], json!({}));
+        assert_eq!(plain.session, None);
+        let user = ask(&[], json!({"user": "ann"}));
+        let other = ask(&[], json!({"user": "bob"}));
+        assert!(user.client != other.client && user.session != other.session);
+        let keyed = ask(&[("authorization", "Bearer k")], json!({"user": "ann"}));
+        let same_key = ask(&[("authorization", "Bearer k")], json!({"user": "bob"}));
+        assert_eq!(keyed.client, same_key.client);
+        assert_ne!(keyed.session, same_key.session);
+        let fair = ask(
+            &[("authorization", "Bearer k"), (FAIRNESS_HEADER, "team")],
+            json!({}),
+        );
+        assert_ne!(fair.client, keyed.client);
+        let session = ask(
+            &[(SESSION_HEADER, "s")],
+            json!({"prompt_cache_key": "c", "user": "ann"}),
+        );
+        assert_eq!(session.session, ask(&[(SESSION_HEADER, "s")], json!({})).session);
+        assert_eq!(
+            ask(&[], json!({"prompt_cache_key": "c", "user": "ann"})).session,
+            ask(&[], json!({"prompt_cache_key": "c"})).session
+        );
+    }
+
+    #[test]
+    fn a_request_waits_as_long_as_its_client_will_and_no_longer_than_anybody_may() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(ask(&[], json!({})).patience(minute), minute);
+        let hurried = ask(&[(FIRST_TOKEN_HEADER, "1500")], json!({}));
+        assert_eq!(hurried.patience(minute), Duration::from_millis(1500));
+        let client = ask(&[(CLIENT_TIMEOUT_HEADER, "20")], json!({}));
+        assert_eq!(client.patience(minute), Duration::from_secs(20));
+        let patient = ask(
+            &[(FIRST_TOKEN_HEADER, "1e9"), (CLIENT_TIMEOUT_HEADER, "900")],
+            json!({}),
+        );
+        assert_eq!(patient.patience(minute), MAX_PATIENCE);
+        let nonsense = ask(
+            &[(FIRST_TOKEN_HEADER, "-1"), (CLIENT_TIMEOUT_HEADER, "soon")],
+            json!({}),
+        );
+        assert_eq!(nonsense.patience(minute), minute);
+    }
+}

@@ -1,0 +1,241 @@
+//! The gateway's [`State`] shared by all requests: a place at a replica is taken, waited for and given back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{oneshot, watch};
+
+use super::ask::Ask;
+use super::health::Fault;
+use super::metrics::GatewayMetrics;
+use super::queue::Slip;
+use super::state::{Grant, ModelKey, Queued, Refusal, State};
+use super::table::{Model, Replica, RoutingTable};
+use crate::clock::Clock;
+
+type Wake = oneshot::Sender<Result<Place, Refusal>>;
+
+/// See the module. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Dispatcher {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State<Wake>>,
+    table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
+    clock: Clock,
+    metrics: GatewayMetrics,
+}
+
+/// A place at a replica, for one request. Given back when dropped.
+pub(super) struct Place {
+    dispatcher: Dispatcher,
+    model: ModelKey,
+    pub(super) replica: Replica,
+    /// Whether it had to be waited for.
+    pub(super) waited: bool,
+    flight: u64,
+    over: bool,
+}
+
+impl Dispatcher {
+    pub(super) fn new(
+        table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
+        clock: Clock,
+        metrics: GatewayMetrics,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State::new()),
+                table_rx,
+                clock,
+                metrics,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<Wake>> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.clock.instant()
+    }
+
+    fn table(&self) -> Option<Arc<RoutingTable>> {
+        self.shared.table_rx.borrow().clone()
+    }
+
+    /// Hands out what a new table makes room for, again and again.
+    pub(super) async fn follow(self) {
+        let mut table_rx = self.shared.table_rx.clone();
+        loop {
+            let table = table_rx.borrow_and_update().clone();
+            if let Some(table) = table {
+                let orphans = self.lock().update(&table, self.now());
+                for wake in orphans {
+                    drop(wake.send(Err(Refusal::NotReady)));
+                }
+                for model in table.all() {
+                    self.hand_out(&model.key());
+                }
+            }
+            if table_rx.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn place(&self, model: ModelKey, grant: Grant, waited: bool) -> Place {
+        Place {
+            dispatcher: self.clone(),
+            model,
+            replica: grant.replica,
+            waited,
+            flight: grant.flight,
+            over: false,
+        }
+    }
+
+    /// Gives places to those that wait for the model, as long as there are both.
+    fn hand_out(&self, key: &ModelKey) {
+        let Some(table) = self.table() else { return };
+        let Some(model) = table.get(key) else { return };
+        loop {
+            let next = self.lock().next(model, self.now());
+            let Some((grant, wake)) = next else { break };
+            let place = self.place(key.clone(), grant, true);
+            if let Err(Ok(place)) = wake.send(Ok(place)) {
+                // Whoever waited has gone; the next one may have the place.
+                place.abandon();
+            }
+        }
+        self.show();
+    }
+
+    fn show(&self) {
+        let state = self.lock();
+        let waiting = state.waiting().map(|(_, waiting)| waiting).sum();
+        let left_out = state.left_out(self.now());
+        drop(state);
+        self.shared.metrics.show(waiting, left_out);
+    }
+
+    /// A place for a request that has just come: at once, or within `patience` when its turn has come.
+    pub(super) async fn acquire(
+        &self,
+        model: &Model,
+        ask: &Ask,
+        bytes: usize,
+        patience: Duration,
+    ) -> Result<Place, Refusal> {
+        let key = model.key();
+        let (wake, woken) = oneshot::channel();
+        let slip = {
+            let mut state = self.lock();
+            if let Some(grant) = state.admit(model, ask, self.now()) {
+                drop(state);
+                return Ok(self.place(key, grant, false));
+            }
+            match state.enqueue(model, ask, bytes, patience, wake, self.now()) {
+                Queued::Refused(refusal) => return Err(refusal),
+                Queued::Waits(slip, gone) => {
+                    let expected = state.expected_wait(model, self.now());
+                    drop(state);
+                    if let Some(gone) = gone {
+                        drop(gone.send(Err(Refusal::QueueFull(expected))));
+                    }
+                    slip
+                }
+            }
+        };
+        let _waiting = Waiting {
+            dispatcher: self,
+            key: &key,
+            slip,
+        };
+        // The table may have changed since the caller looked.
+        self.hand_out(&key);
+        match tokio::time::timeout(patience, woken).await {
+            Ok(Ok(outcome)) => outcome,
+            // The model is gone, and its queue with it.
+            Ok(Err(_)) => Err(Refusal::NotReady),
+            Err(_elapsed) => Err(Refusal::Expired(self.lock().expected_wait(model, self.now()))),
+        }
+    }
+
+    /// Another place for a request that those in `tried` could not answer. With `may_queue`, at the best of the
+    /// others even if that has no room right now.
+    pub(super) fn another(&self, model: &Model, ask: &Ask, tried: &[u64], may_queue: bool) -> Option<Place> {
+        let grant = self.lock().another(model, ask, tried, may_queue, self.now())?;
+        Some(self.place(model.key(), grant, false))
+    }
+
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> usize {
+        self.lock().under_way()
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().waiting().map(|(_, waiting)| waiting).sum()
+    }
+}
+
+/// A request in a queue; leaves it when dropped.
+struct Waiting<'a> {
+    dispatcher: &'a Dispatcher,
+    key: &'a ModelKey,
+    slip: Slip,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.dispatcher.lock().leave(self.key, self.slip);
+        self.dispatcher.show();
+    }
+}
+
+impl Place {
+    /// The first token has come.
+    pub(super) fn first_token(&self) {
+        let now = self.dispatcher.now();
+        self.dispatcher
+            .lock()
+            .first_token(self.replica.id, self.flight, now);
+    }
+
+    /// The answer is there, with about so many tokens.
+    pub(super) fn finished(mut self, tokens: u64) {
+        self.over = true;
+        let now = self.dispatcher.now();
+        self.dispatcher
+            .lock()
+            .finished(&self.model, self.replica.id, self.flight, tokens, now);
+        self.dispatcher.hand_out(&self.model);
+    }
+
+    pub(super) fn failed(mut self, fault: Fault) {
+        self.over = true;
+        let now = self.dispatcher.now();
+        self.dispatcher
+            .lock()
+            .failed(self.replica.id, self.flight, fault, now);
+        self.dispatcher.hand_out(&self.model);
+    }
+
+    fn abandon(mut self) {
+        self.over = true;
+        self.dispatcher.lock().abandoned(self.replica.id, self.flight);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.over {
+            self.dispatcher.lock().abandoned(self.replica.id, self.flight);
+            self.dispatcher.hand_out(&self.model);
+        }
+    }
+}

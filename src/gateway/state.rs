@@ -1,0 +1,474 @@
+//! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
+//! comes in as a value; `W` is how one that waits is told of its turn.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::affinity::PrefixMemory;
+use super::ask::Ask;
+use super::choice::{Candidate, Shares, Wishes, choose, share_of};
+use super::estimate::{Estimate, Experience, Load};
+use super::health::{Fault, Health, Standing};
+use super::queue::{FairQueue, Pushed, Slip};
+use super::starts::Starts;
+use super::table::{Model, Replica, RoutingTable};
+
+/// Bytes of request bodies that may wait, of all models together.
+const MAX_HELD_BYTES: usize = 256 << 20;
+/// Tokens of an answer before any was seen.
+const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
+/// The share of the newest answer in what is typical.
+const NEWEST: f64 = 0.1;
+
+/// The namespace and the name of a model.
+pub(super) type ModelKey = (String, String);
+
+/// A request that was given a replica.
+#[derive(Debug, Clone)]
+pub(super) struct Grant {
+    pub(super) replica: Replica,
+    pub(super) flight: u64,
+}
+
+/// One request at a replica.
+#[derive(Debug)]
+struct Flight {
+    rows: u32,
+    began: Instant,
+    load: Load,
+    expected: Estimate,
+    first_token: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct ReplicaState {
+    health: Health,
+    experience: Experience,
+    flights: HashMap<u64, Flight>,
+    last_chosen: u64,
+}
+
+/// One that waits.
+#[derive(Debug)]
+pub(super) struct Waiter<W> {
+    pub(super) wake: W,
+    ask: Ask,
+    revision: Option<String>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct ModelState<W> {
+    queue: FairQueue<Waiter<W>>,
+    /// Whose turn it is, when the replicas have no room for it yet.
+    head: Option<(Slip, Waiter<W>)>,
+    shares: Shares,
+    starts: Starts,
+    typical_answer: Option<f64>,
+}
+
+impl<W> ModelState<W> {
+    fn new() -> Self {
+        Self {
+            queue: FairQueue::new(),
+            head: None,
+            shares: Shares::default(),
+            starts: Starts::default(),
+            typical_answer: None,
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.len() + usize::from(self.head.is_some())
+    }
+
+    fn typical_answer(&self) -> u64 {
+        self.typical_answer.unwrap_or(TYPICAL_ANSWER_TOKENS) as u64
+    }
+}
+
+/// Why a request may not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The queue is full; room is expected after this time.
+    QueueFull(Option<Duration>),
+    /// Its turn is not expected before its deadline, but after this time.
+    TooLong(Duration),
+    /// Nothing answers for the model, and nothing is expected to.
+    NotReady,
+    /// Its deadline has passed; a turn is expected after this time.
+    Expired(Option<Duration>),
+}
+
+/// What became of a request that could not go at once.
+#[derive(Debug)]
+pub(super) enum Queued<W> {
+    /// It waits; where the queue was full, another one had to go.
+    Waits(Slip, Option<W>),
+    Refused(Refusal),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct State<W> {
+    replicas: HashMap<u64, ReplicaState>,
+    models: HashMap<ModelKey, ModelState<W>>,
+    prefixes: PrefixMemory,
+    held_bytes: usize,
+    /// Counts grants; also tells flights apart.
+    grants: u64,
+}
+
+impl<W> State<W> {
+    pub(super) fn new() -> Self {
+        Self {
+            replicas: HashMap::new(),
+            models: HashMap::new(),
+            prefixes: PrefixMemory::default(),
+            held_bytes: 0,
+            grants: 0,
+        }
+    }
+
+    /// What is known of the fleet has changed. Returns those that wait for what will not come.
+    pub(super) fn update(&mut self, table: &RoutingTable, now: Instant) -> Vec<W> {
+        let known = |id: &u64| {
+            table
+                .all()
+                .any(|model| model.replicas.iter().any(|replica| replica.id == *id))
+        };
+        self.replicas
+            .retain(|id, state| !state.flights.is_empty() || known(id));
+        for model in table.all() {
+            let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
+            let ready = model.replicas.iter().map(|replica| replica.id);
+            state.starts.saw(&model.starting, ready, now);
+        }
+        let mut orphans = Vec::new();
+        let hopeless = |key: &ModelKey| {
+            table
+                .get(key)
+                .is_none_or(|model| model.replicas.is_empty() && !model.is_coming)
+        };
+        for (_, state) in self.models.iter_mut().filter(|(key, _)| hopeless(key)) {
+            let queued = std::iter::from_fn(|| state.queue.pop());
+            let waiters = state.head.take().into_iter().chain(queued);
+            for (_, waiter) in waiters {
+                self.held_bytes -= waiter.bytes;
+                orphans.push(waiter.wake);
+            }
+        }
+        self.models.retain(|key, _| table.get(key).is_some());
+        orphans
+    }
+
+    fn model(&mut self, model: &Model) -> &mut ModelState<W> {
+        self.models.entry(model.key()).or_insert_with(ModelState::new)
+    }
+
+    /// A replica with room for a request that has just come, if nobody waits before it.
+    pub(super) fn admit(&mut self, model: &Model, ask: &Ask, now: Instant) -> Option<Grant> {
+        let state = self.model(model);
+        if state.waiting() > 0 && ask.rows > 0 {
+            return None;
+        }
+        let revision = self.revision(model, ask);
+        self.grant(model, ask, revision.as_deref(), &[], false, now)
+    }
+
+    /// Another replica for a request that those in `tried` could not answer; it may have to queue there.
+    pub(super) fn another(
+        &mut self,
+        model: &Model,
+        ask: &Ask,
+        tried: &[u64],
+        may_queue: bool,
+        now: Instant,
+    ) -> Option<Grant> {
+        self.grant(model, ask, None, tried, may_queue, now)
+    }
+
+    fn revision(&mut self, model: &Model, ask: &Ask) -> Option<String> {
+        let revision = match ask.session {
+            Some(session) => share_of(session, &model.traffic),
+            None => self.model(model).shares.next(&model.traffic),
+        };
+        revision.map(str::to_owned)
+    }
+
+    fn grant(
+        &mut self,
+        model: &Model,
+        ask: &Ask,
+        revision: Option<&str>,
+        tried: &[u64],
+        may_queue: bool,
+        now: Instant,
+    ) -> Option<Grant> {
+        let typical = self.model(model).typical_answer();
+        let seen = self.prefixes.seen_by(&ask.prefix);
+        let usable = in_traffic(model)
+            .into_iter()
+            .filter(|replica| !tried.contains(&replica.id));
+        let (replicas, candidates): (Vec<_>, Vec<_>) = usable
+            .map(|replica| {
+                let state = self.replicas.entry(replica.id).or_default();
+                let seen_bytes = seen.get(&replica.id).copied().unwrap_or_default();
+                let load = state.load(ask, seen_bytes, typical, now);
+                let estimate = Estimate::new(&replica.speed, &state.experience, load);
+                let candidate = Candidate {
+                    id: replica.id,
+                    revision: replica.revision.as_deref(),
+                    standing: state.health.standing(now),
+                    rows: (state.rows(), replica.rows),
+                    seen_bytes,
+                    estimate,
+                    last_chosen: state.last_chosen,
+                };
+                ((replica, load), candidate)
+            })
+            .unzip();
+        let wishes = Wishes {
+            rows: ask.rows,
+            revision,
+            session: ask.session,
+            beginning: ask.prefix.first(),
+            may_queue,
+        };
+        let index = choose(&candidates, wishes)?;
+        let (replica, load) = replicas[index];
+        self.grants += 1;
+        let flight = self.grants;
+        let state = self.replicas.entry(replica.id).or_default();
+        state.last_chosen = flight;
+        state.health.began(now);
+        state.flights.insert(
+            flight,
+            Flight {
+                rows: ask.rows,
+                began: now,
+                load,
+                expected: candidates[index].estimate,
+                first_token: None,
+            },
+        );
+        self.prefixes.remember(&ask.prefix, replica.id);
+        Some(Grant {
+            replica: replica.clone(),
+            flight,
+        })
+    }
+
+    /// Lets a request wait, if that may help. `patience` is how long it will.
+    pub(super) fn enqueue(
+        &mut self,
+        model: &Model,
+        ask: &Ask,
+        bytes: usize,
+        patience: Duration,
+        wake: W,
+        now: Instant,
+    ) -> Queued<W> {
+        if model.replicas.is_empty() && !model.is_coming {
+            return Queued::Refused(Refusal::NotReady);
+        }
+        let expected = self.expected_wait(model, now);
+        if let Some(wait) = expected.filter(|wait| *wait > patience) {
+            return Queued::Refused(Refusal::TooLong(wait));
+        }
+        if self.held_bytes + bytes > MAX_HELD_BYTES {
+            return Queued::Refused(Refusal::QueueFull(expected));
+        }
+        let revision = self.revision(model, ask);
+        let state = self.model(model);
+        state.queue.set_max(model.routing.max_queued);
+        let cost = ask.cost(state.typical_answer());
+        let waiter = Waiter {
+            wake,
+            ask: ask.clone(),
+            revision,
+            bytes,
+        };
+        match state.queue.push(ask.priority, ask.client, cost, waiter) {
+            Pushed::Full(_) => Queued::Refused(Refusal::QueueFull(expected)),
+            Pushed::Waits(slip, gone) => {
+                self.held_bytes += bytes;
+                self.held_bytes -= gone.as_ref().map_or(0, |gone| gone.bytes);
+                Queued::Waits(slip, gone.map(|gone| gone.wake))
+            }
+        }
+    }
+
+    /// Takes one out that waits no longer.
+    pub(super) fn leave(&mut self, key: &ModelKey, slip: Slip) {
+        let Some(state) = self.models.get_mut(key) else {
+            return;
+        };
+        let is_head = state.head.as_ref().is_some_and(|(head, _)| *head == slip);
+        let left = match is_head {
+            true => state.head.take().map(|(_, waiter)| waiter),
+            false => state.queue.remove(slip),
+        };
+        self.held_bytes -= left.map_or(0, |waiter| waiter.bytes);
+    }
+
+    /// The next one that waits and has a replica now.
+    pub(super) fn next(&mut self, model: &Model, now: Instant) -> Option<(Grant, W)> {
+        // Nobody is called up before there is room: someone more urgent may come until then.
+        let has_room = |replica: &&Replica| {
+            let known = self.replicas.get(&replica.id);
+            known.is_none_or(|known| known.rows() < replica.rows)
+        };
+        in_traffic(model).iter().find(|replica| has_room(replica))?;
+        let state = self.models.get_mut(&model.key())?;
+        let (slip, waiter) = state.head.take().or_else(|| state.queue.pop())?;
+        match self.grant(model, &waiter.ask, waiter.revision.as_deref(), &[], false, now) {
+            Some(grant) => {
+                self.held_bytes -= waiter.bytes;
+                Some((grant, waiter.wake))
+            }
+            None => {
+                self.model(model).head = Some((slip, waiter));
+                None
+            }
+        }
+    }
+
+    /// When a request that comes now would have its turn, by what was seen so far; `None` where too little was.
+    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Duration> {
+        let state = self.models.get(&model.key())?;
+        if model.replicas.is_empty() {
+            return state.starts.next(now);
+        }
+        state.typical_answer?;
+        let (mut earliest, mut seconds, mut flights, mut rows) = (f64::INFINITY, 0.0, 0, 0);
+        for replica in &model.replicas {
+            rows += replica.rows;
+            let known = self.replicas.get(&replica.id);
+            if known.is_none_or(|known| known.rows() < replica.rows) {
+                earliest = 0.0;
+            }
+            for flight in known.into_iter().flat_map(|known| known.flights.values()) {
+                let elapsed = now.saturating_duration_since(flight.began).as_secs_f64();
+                earliest = earliest.min((flight.expected.finish - elapsed).max(0.0));
+                seconds += flight.expected.finish;
+                flights += 1;
+            }
+        }
+        let mean = seconds / f64::from(flights.max(1));
+        let ahead = state.waiting() as f64;
+        Duration::try_from_secs_f64(earliest + ahead * mean / f64::from(rows.max(1))).ok()
+    }
+
+    /// How many wait for each model.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&ModelKey, usize)> {
+        self.models.iter().map(|(key, state)| (key, state.waiting()))
+    }
+
+    /// The first token of an answer was seen.
+    pub(super) fn first_token(&mut self, replica: u64, flight: u64, now: Instant) {
+        let Some(state) = self.replicas.get_mut(&replica) else {
+            return;
+        };
+        state.health.succeeded();
+        if let Some(flight) = state.flights.get_mut(&flight)
+            && flight.first_token.is_none()
+        {
+            flight.first_token = Some(now);
+            let took = now.saturating_duration_since(flight.began).as_secs_f64();
+            state
+                .experience
+                .saw_first_token(&flight.load, &flight.expected, took);
+        }
+    }
+
+    /// The answer has ended well, with about so many tokens.
+    pub(super) fn finished(&mut self, key: &ModelKey, replica: u64, flight: u64, tokens: u64, now: Instant) {
+        let Some(state) = self.replicas.get_mut(&replica) else {
+            return;
+        };
+        state.health.succeeded();
+        let Some(flight) = state.flights.remove(&flight) else {
+            return;
+        };
+        if let Some(first) = flight.first_token {
+            let took = now.saturating_duration_since(first).as_secs_f64();
+            state
+                .experience
+                .saw_stream(&flight.load, &flight.expected, tokens, took);
+        }
+        if let Some(model) = self.models.get_mut(key).filter(|_| flight.load.answer_tokens > 0) {
+            let typical = model.typical_answer.get_or_insert(tokens as f64);
+            *typical += NEWEST * (tokens as f64 - *typical);
+        }
+    }
+
+    pub(super) fn failed(&mut self, replica: u64, flight: u64, fault: Fault, now: Instant) {
+        if let Some(state) = self.replicas.get_mut(&replica) {
+            state.flights.remove(&flight);
+            state.health.failed(fault, now);
+        }
+    }
+
+    /// The request ended and told nothing of the replica.
+    pub(super) fn abandoned(&mut self, replica: u64, flight: u64) {
+        if let Some(state) = self.replicas.get_mut(&replica)
+            && state.flights.remove(&flight).is_some()
+        {
+            state.health.abandoned();
+        }
+    }
+
+    /// Requests at replicas.
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> usize {
+        self.replicas.values().map(|state| state.flights.len()).sum()
+    }
+
+    /// Replicas that are left out for now.
+    pub(super) fn left_out(&self, now: Instant) -> usize {
+        let standings = self.replicas.values().map(|state| state.health.standing(now));
+        standings
+            .filter(|standing| *standing == Standing::LeftOut)
+            .count()
+    }
+}
+
+impl ReplicaState {
+    fn rows(&self) -> u32 {
+        self.flights.values().map(|flight| flight.rows).sum()
+    }
+
+    fn load(&self, ask: &Ask, seen_bytes: u64, typical_answer: u64, now: Instant) -> Load {
+        Load {
+            backlog_tokens: self.flights.values().map(|flight| flight.unread(now)).sum(),
+            unread_tokens: ask.prompt_tokens.saturating_sub(Ask::tokens(seen_bytes)),
+            streams: self.rows() + ask.rows,
+            answer_tokens: ask.answer_tokens(typical_answer),
+        }
+    }
+}
+
+impl Flight {
+    /// Tokens of its prompt that should not be read yet. Whole answers show no first token, so time has to tell.
+    fn unread(&self, now: Instant) -> u64 {
+        let elapsed = now.saturating_duration_since(self.began).as_secs_f64();
+        let left = 1.0 - elapsed / self.expected.first_token;
+        match self.first_token {
+            None if left > 0.0 => (self.load.unread_tokens as f64 * left) as u64,
+            None | Some(_) => 0,
+        }
+    }
+}
+
+/// The replicas that may get requests: those of a revision with no share only when there are no others.
+fn in_traffic(model: &Model) -> Vec<&Replica> {
+    let no_share = |replica: &&Replica| {
+        model
+            .traffic
+            .iter()
+            .any(|(revision, weight)| *weight == 0 && replica.revision.as_ref() == Some(revision))
+    };
+    let (without, with): (Vec<_>, Vec<_>) = model.replicas.iter().partition(no_share);
+    if with.is_empty() { without } else { with }
+}

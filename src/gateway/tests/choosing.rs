@@ -1,0 +1,209 @@
+//! Where requests go when there is a choice, and when a replica turns out to be the wrong one.
+
+use super::*;
+
+/// The replica that answered.
+async fn answered_by(scene: &Scene, headers: &[(&'static str, &'static str)], body: Value) -> String {
+    let mut request = Request::builder().method("POST");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body.to_string())).expect("valid");
+    let path = "/v1/chat/completions".parse().expect("a path");
+    let response = within(Proxy::new().forward(request, &scene.url, &path))
+        .await
+        .expect("the gateway answers");
+    assert_eq!(response.status(), StatusCode::OK);
+    let replica = response.headers()["x-rooflet-replica"]
+        .to_str()
+        .expect("ASCII")
+        .to_owned();
+    drop(text(response).await);
+    replica
+}
+
+async fn three(deployment: &str) -> Scene {
+    let scene = Scene::new().await;
+    let url = agent(&scene.tasks, Arc::new(Agent::default())).await;
+    let replicas = [
+        "g1 on=a ready of=v1",
+        "g2 on=a ready of=v1",
+        "g3 on=a ready of=v2",
+    ];
+    scene.know(&[deployment], &replicas, &[("a", &url)]);
+    scene
+}
+
+#[tokio::test]
+async fn a_session_and_a_beginning_find_their_replica_again() {
+    let scene = three("guide").await;
+    let other = three("guide").await;
+    let prompt = |text: &str| json!({"model": "guide", "prompt": text.repeat(5000)});
+    for session in ["ann", "bob", "cat", "dan"] {
+        let headers = [("x-session-id", session)];
+        let first = answered_by(&scene, &headers, json!({"model": "guide"})).await;
+        for gateway in [&scene, &other] {
+            let again = answered_by(gateway, &headers, json!({"model": "guide"})).await;
+            assert_eq!(again, first, "{session}");
+        }
+    }
+    for text in ["a", "b", "c", "d"] {
+        let first = answered_by(&scene, &[], prompt(text)).await;
+        for gateway in [&scene, &other] {
+            assert_eq!(answered_by(gateway, &[], prompt(text)).await, first, "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_canary_gets_its_share() {
+    let scene = three("guide traffic=v1:80,v2:20").await;
+    let mut canary = 0;
+    for _ in 0..20 {
+        let replica = answered_by(&scene, &[], json!({"model": "guide"})).await;
+        canary += usize::from(replica == "default/g3");
+    }
+    assert_eq!(canary, 4);
+    let scene = three("guide traffic=v1:0,v2:100").await;
+    for _ in 0..5 {
+        assert_eq!(
+            answered_by(&scene, &[], json!({"model": "guide"})).await,
+            "default/g3"
+        );
+    }
+}
+
+/// Replicas whose answers are streams that the test writes, the first asked first.
+async fn streams(deployment: &str, count: usize) -> (Scene, Vec<Chunks>) {
+    let scene = Scene::new().await;
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(1)).unzip();
+    let receivers = Arc::new(Mutex::new(std::collections::VecDeque::from(receivers)));
+    let router = Router::new().fallback(any(move || async move {
+        let chunk_rx = receivers
+            .lock()
+            .expect("ok")
+            .pop_front()
+            .expect("not asked as often");
+        let body = Body::from_stream(ReceiverStream::new(chunk_rx));
+        ([("content-type", "text/event-stream")], body).into_response()
+    }));
+    let url = serve_router(&scene.tasks, router).await.to_string();
+    scene.know(&[deployment], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
+    (scene, senders)
+}
+
+const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+
+fn died() -> std::result::Result<Bytes, std::io::Error> {
+    Err(std::io::Error::other("the worker died"))
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_before_its_first_token_is_begun_elsewhere() {
+    let (scene, senders) = streams("guide", 2).await;
+    let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let playing = async {
+        first.send(Ok(Bytes::from(ROLE))).await.expect("read");
+        first.send(died()).await.expect("read");
+        for chunk in [ROLE, TOKEN] {
+            second.send(Ok(Bytes::from(chunk))).await.expect("read");
+        }
+        drop(second);
+    };
+    let (response, ()) = within(async { tokio::join!(asking, playing) }).await;
+    assert_eq!(text(response).await, format!("{ROLE}{TOKEN}"));
+    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    assert!(metrics.contains("rooflet_gateway_retries_total 1"), "{metrics}");
+
+    let (scene, senders) = streams("guide", 1).await;
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let playing = async {
+        for chunk in [ROLE, TOKEN] {
+            senders[0].send(Ok(Bytes::from(chunk))).await.expect("read");
+        }
+        senders[0].send(died()).await.expect("read");
+    };
+    let (response, ()) = within(async { tokio::join!(asking, playing) }).await;
+    assert!(
+        within(response.into_body().collect()).await.is_err(),
+        "never after it"
+    );
+}
+
+#[tokio::test]
+async fn a_second_replica_is_asked_when_the_first_takes_long_and_the_slower_is_stopped() {
+    let (scene, senders) = streams("guide hedges=10ms", 2).await;
+    let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let playing = async {
+        second.send(Ok(Bytes::from(TOKEN))).await.expect("read");
+        drop(second);
+        first.closed().await;
+    };
+    let (response, ()) = within(async { tokio::join!(asking, playing) }).await;
+    assert_eq!(text(response).await, TOKEN);
+    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    assert!(metrics.contains("rooflet_gateway_hedges_total 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_slow_reader_slows_the_replica_and_nothing_piles_up() {
+    let scene = Scene::new().await;
+    let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = sent.clone();
+    let router = Router::new().fallback(any(move || async move {
+        let counter = counter.clone();
+        let chunks = futures::stream::repeat_with(move || {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 64 << 10]))
+        });
+        Body::from_stream(chunks.take(4096))
+    }));
+    let url = serve_router(&scene.tasks, router).await.to_string();
+    scene.know(&["guide"], &["g1 on=a ready"], &[("a", &url)]);
+    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+    // Nobody reads: what was sent stops growing once sockets and buffers are full.
+    let mut before = usize::MAX;
+    within(async {
+        loop {
+            let now = sent.load(std::sync::atomic::Ordering::Relaxed);
+            if now == before && now > 0 {
+                break;
+            }
+            before = now;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await;
+    assert!(before < 1024, "{before} chunks of 64 KiB are somewhere");
+    let mut body = response.into_body().into_data_stream();
+    let mut bytes = 0;
+    while let Some(chunk) = within(body.next()).await {
+        bytes += chunk.expect("no error").len();
+    }
+    assert_eq!(bytes, 4096 * (64 << 10));
+}
+
+#[tokio::test]
+async fn a_failing_replica_is_left_out_and_the_healthy_not_kept_waiting() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    seen.statuses.lock().expect("ok").insert("sad".to_owned(), 503);
+    scene.know(&["guide"], &["sad on=a ready", "good on=a ready"], &[("a", &url)]);
+    for _ in 0..20 {
+        assert_eq!(
+            answered_by(&scene, &[], json!({"model": "guide"})).await,
+            "default/good"
+        );
+    }
+    let sad = seen.asked().iter().filter(|name| *name == "default/sad").count();
+    assert!((1..=4).contains(&sad), "asked {sad} times");
+    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    assert!(
+        metrics.contains("rooflet_gateway_left_out_replicas 1"),
+        "{metrics}"
+    );
+}
