@@ -1,6 +1,10 @@
 //! `rooflet agent --manifest-dir`: no API server at all, like kubelet's static pods.
 
-use crate::harness::{Cluster, Http, Process, Scratch, eventually, free_port, processes_with, repository};
+use serde_json::json;
+
+use crate::harness::{
+    Cluster, Http, Process, Scratch, eventually, free_port, kill_9, processes_with, repository,
+};
 
 fn manifest(name: &str, extra: &str) -> String {
     format!(
@@ -90,6 +94,82 @@ fn manifests_alone_run_models() {
     assert!(agent.terminate().success(), "{}", agent.log());
     let directory = scratch.path().display().to_string();
     assert_eq!(processes_with(&[&directory, " worker "]), [0u32; 0]);
+}
+
+/// A worker that was killed, and one of another agent: each begins with what the one before has computed.
+#[test]
+fn prefixes_outlive_workers_and_agents() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.join("manifests")).expect("writable");
+    let disk = "  serving: {kvCache: {diskSize: 1Gi}}\n";
+    scratch.write("manifests/one.yaml", &manifest("one", disk));
+    let port = free_port();
+    let http = Http::new(format!("http://127.0.0.1:{port}"));
+    let start = || {
+        Process::start(
+            [
+                "agent".to_owned(),
+                format!("--manifest-dir={}", scratch.join("manifests").display()),
+                format!("--model-dir={}", repository("examples/models").display()),
+                format!("--state-dir={}", scratch.join("state").display()),
+                format!("--listen=127.0.0.1:{port}"),
+            ],
+            &scratch.join("agent.log"),
+        )
+    };
+    let prompt: Vec<u32> = (0..400).map(|at| 300 + at * 31 % 700).collect();
+    let body = json!({"model": "one", "prompt": prompt, "max_tokens": 1, "temperature": 0});
+    let cached = || {
+        eventually("an answer", || match http.post("/v1/completions", &body)? {
+            answer if answer.status == 200 => {
+                let usage = &answer.json()["usage"];
+                let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+                Ok(cached.as_u64().unwrap_or_default())
+            }
+            answer => Err(answer.text),
+        })
+    };
+    let mut agent = start();
+    assert_eq!(cached(), 0);
+    eventually("its prefix on the disk", || {
+        // kv/ID/0/xx/KEY.safetensors: a whole block, and what follows it.
+        let mut files = vec![scratch.join("state/kv")];
+        for _ in 0..4 {
+            let entries = files.iter().filter(|path| path.is_dir()).flat_map(|path| {
+                let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+                entries.map(|entry| entry.path()).collect::<Vec<_>>()
+            });
+            files = entries.collect();
+        }
+        let blocks = files
+            .iter()
+            .filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+        if blocks.count() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{files:?}"))
+        }
+    });
+    let directory = scratch.path().display().to_string();
+    for worker in processes_with(&[&directory, " worker "]) {
+        kill_9(worker);
+    }
+    assert_eq!(cached(), 399, "after the worker's end");
+    assert!(agent.terminate().success(), "{}", agent.log());
+    let mut agent = start();
+    assert_eq!(cached(), 399, "after the agent's end");
+    // Nothing is stored where that is asked for.
+    scratch.write(
+        "manifests/one.yaml",
+        &manifest("one", "  serving: {kvCache: {diskSize: '0'}}\n"),
+    );
+    eventually("a worker that stores nothing", || {
+        match processes_with(&[&directory, " worker ", "--prefix-cache-dir"]) {
+            workers if workers.is_empty() && cached() == 0 => Ok(()),
+            workers => Err(format!("{workers:?}")),
+        }
+    });
+    assert!(agent.terminate().success(), "{}", agent.log());
 }
 
 #[test]

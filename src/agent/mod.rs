@@ -14,6 +14,7 @@ pub(crate) mod models;
 mod monitor;
 mod node;
 mod node_status;
+mod prefix_files;
 pub(crate) mod probe;
 mod quiet_hours;
 mod replica;
@@ -175,6 +176,7 @@ impl Agent {
             clock.clone(),
             changes.clone(),
             proxy.clone(),
+            host.clone(),
         );
         let manifests_rx = config.manifest_dir.clone().map(|path| {
             let parser = Parser::new(&config.node_name);

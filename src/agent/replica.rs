@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 use crate::api::meta::MIRROR_ANNOTATION;
-use crate::api::v1alpha1::{ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError};
+use crate::api::v1alpha1::{KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError};
 use crate::scheduler::is_overridden;
 
 /// Namespace and name: unique on a node.
@@ -56,6 +56,8 @@ pub(crate) struct ReplicaSpec {
     /// `None`: the model's own maximum, within the default's bound.
     pub(crate) context_tokens: Option<u32>,
     pub(crate) max_concurrency: u32,
+    #[serde(default)]
+    pub(crate) kv_cache: Option<KvCacheSpec>,
 }
 
 impl ReplicaSpec {
@@ -97,6 +99,7 @@ impl DesiredReplica {
                 serving_name: spec.serving.name.clone().unwrap_or_else(|| replica.name_any()),
                 context_tokens: spec.serving.context_tokens,
                 max_concurrency: spec.serving.max_concurrency,
+                kv_cache: spec.serving.kv_cache.clone(),
             },
             terms: Terms {
                 objectives: spec.objectives.clone(),

@@ -220,6 +220,7 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
                 name: Some(spec.serving_name.clone()),
                 context_tokens: spec.context_tokens,
                 max_concurrency: spec.max_concurrency,
+                kv_cache: spec.kv_cache.clone(),
             },
             objectives: report.replica.terms.objectives.clone(),
             placement: PlacementSpec::default(),

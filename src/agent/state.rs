@@ -1,7 +1,8 @@
 //! The agent's state directory: one agent's own, and enough of each replica to find its worker again after a crash.
 //!
 //! `lock` is held while the agent lives. `replicas/ID/` has `record.json`, the worker's log and its last words. Workers
-//! listen in `run/`, or under `/tmp` where that path would be too long for a socket.
+//! listen in `run/`, or under `/tmp` where that path would be too long for a socket. What they store of prompts is in
+//! `kv/`; see `prefix_files`.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
@@ -94,6 +95,9 @@ pub(crate) struct WorkerRecord {
     pub(crate) model_path: Utf8PathBuf,
     pub(crate) fingerprint: u64,
     pub(crate) context_tokens: u32,
+    /// Where it stores prefixes, if it does.
+    #[serde(default)]
+    pub(crate) prefix_dir: Option<Utf8PathBuf>,
 }
 
 /// The state directory, locked.
@@ -138,9 +142,18 @@ impl StateDir {
         })
     }
 
+    pub(crate) fn path(&self) -> &Utf8Path {
+        &self.path
+    }
+
     /// Where workers listen; every one of them has a path below it on its command line.
     pub(crate) fn sockets(&self) -> &Utf8Path {
         &self.sockets
+    }
+
+    /// Where workers store prefixes.
+    pub(crate) fn prefixes(&self) -> Utf8PathBuf {
+        self.path.join("kv")
     }
 
     pub(crate) fn replica(&self, key: &ReplicaKey) -> ReplicaDir {
@@ -274,7 +287,7 @@ fn socket_directory(state: &Utf8Path) -> Utf8PathBuf {
     ))
 }
 
-fn identifier(key: &ReplicaKey) -> String {
+pub(super) fn identifier(key: &ReplicaKey) -> String {
     digest(key.to_string().as_bytes())
 }
 
@@ -297,6 +310,7 @@ mod tests {
                 serving_name: "guide".to_owned(),
                 context_tokens: None,
                 max_concurrency: 4,
+                kv_cache: None,
             },
             restarts: 2,
             ended_by_itself: true,

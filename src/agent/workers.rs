@@ -6,20 +6,22 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::backoff;
 use super::monitor::{self, Contact};
-use super::replica::{DesiredReplica, ReplicaKey, rfc3339};
+use super::prefix_files::{self, PrefixFiles};
+use super::replica::{DesiredReplica, ReplicaKey, ReplicaSpec, rfc3339};
 use super::state::{Record, ReplicaDir, StateDir, WorkerRecord};
 use super::sync::plan::{BadModel, Seen, Start, StopCause, WorkerState};
 use crate::api::v1alpha1::Termination;
 use crate::client::Changes;
 use crate::clock::{Clock, since};
 use crate::error::{Chain, ExitStatus};
+use crate::host::Host;
 use crate::process::logs::{From, Log, MAX_LOG_BYTES};
 use crate::process::{Command, Exit, Process, find_by_argument, spawn};
 use crate::proxy::{Proxy, Upstream};
@@ -104,6 +106,7 @@ pub(crate) struct Workers {
     clock: Clock,
     changes: Changes,
     proxy: Proxy,
+    host: Host,
     slots: BTreeMap<ReplicaKey, Slot>,
     endpoints_tx: watch::Sender<Endpoints>,
 }
@@ -117,6 +120,7 @@ impl Workers {
         clock: Clock,
         changes: Changes,
         proxy: Proxy,
+        host: Host,
     ) -> Self {
         let (endpoints_tx, _) = watch::channel(Endpoints::default());
         let mut workers = Self {
@@ -126,6 +130,7 @@ impl Workers {
             clock,
             changes,
             proxy,
+            host,
             slots: BTreeMap::new(),
             endpoints_tx,
         };
@@ -263,8 +268,9 @@ impl Workers {
                 worker: None,
             },
         };
-        slot.record.begin(replica, start, now);
-        match self.spawn(&slot, start) {
+        let prefixes = self.prefix_files(&key.namespace, &replica.spec);
+        slot.record.begin(replica, start, prefixes.as_ref(), now);
+        match self.spawn(&slot, start, prefixes) {
             Ok(process) => {
                 info!(replica = %key, pid = process.id().map(crate::process::ProcessId::pid), "started a worker");
                 if let Some(worker) = &mut slot.record.worker {
@@ -291,7 +297,30 @@ impl Workers {
         self.slots.insert(key.clone(), slot);
     }
 
-    fn spawn(&self, slot: &Slot, start: &Start) -> Result<Process, (&'static str, String)> {
+    /// Where a worker is to store prefixes, and how much of them.
+    fn prefix_files(&self, namespace: &str, spec: &ReplicaSpec) -> Option<PrefixFiles> {
+        let root = self.state.prefixes();
+        let used: BTreeSet<&Utf8Path> = self
+            .slots
+            .values()
+            .filter_map(|slot| slot.record.worker.as_ref()?.prefix_dir.as_deref())
+            .collect();
+        prefix_files::remove_unused(&root, &used, self.clock.now());
+        let free = self
+            .host
+            .disk(self.state.path())
+            .map_or(Bytes::ZERO, |disk| disk.free);
+        let limit = prefix_files::budget(spec.kv_cache.as_ref(), free)?;
+        let dir = prefix_files::choose(&root, namespace, &spec.serving_name, &used);
+        Some(PrefixFiles { dir, limit })
+    }
+
+    fn spawn(
+        &self,
+        slot: &Slot,
+        start: &Start,
+        prefixes: Option<PrefixFiles>,
+    ) -> Result<Process, (&'static str, String)> {
         let io_failed = |err: io::Error| {
             (
                 "StateUnwritable",
@@ -317,6 +346,11 @@ impl Workers {
             ),
         ] {
             arguments.extend([flag.to_owned(), value]);
+        }
+        if let Some(PrefixFiles { dir, limit }) = prefixes {
+            let (dir, limit) = (dir.to_string(), limit.0.to_string());
+            arguments.extend(["--prefix-cache-dir".to_owned(), dir]);
+            arguments.extend(["--prefix-cache-disk".to_owned(), limit]);
         }
         let command = Command {
             program: self.command.program.clone(),
@@ -403,7 +437,13 @@ fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
 }
 
 impl Record {
-    fn begin(&mut self, replica: &DesiredReplica, start: &Start, now: Timestamp) {
+    fn begin(
+        &mut self,
+        replica: &DesiredReplica,
+        start: &Start,
+        prefixes: Option<&PrefixFiles>,
+        now: Timestamp,
+    ) {
         if self.spec != replica.spec {
             // What went wrong with the old spec says nothing about the new one.
             self.failures = 0;
@@ -421,10 +461,17 @@ impl Record {
             process: None,
             started: now,
             reserved_bytes: start.reservation.total().0,
-            reservation: start.reservation.to_string(),
+            reservation: match prefixes {
+                Some(files) => format!(
+                    "{}; up to {} of disk for prefixes",
+                    start.reservation, files.limit
+                ),
+                None => format!("{}; no disk for prefixes", start.reservation),
+            },
             model_path: start.path.clone(),
             fingerprint: start.fingerprint,
             context_tokens: start.context_tokens,
+            prefix_dir: prefixes.map(|files| files.dir.clone()),
         });
     }
 

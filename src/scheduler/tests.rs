@@ -97,6 +97,7 @@ fn replica(line: &str) -> ModelReplica {
                 name: Some("m".to_owned()),
                 context_tokens: field(line, "context").map(|tokens| tokens.parse().expect("a number")),
                 max_concurrency: 1,
+                kv_cache: None,
             },
             objectives: ObjectivesSpec::default(),
             placement,

@@ -228,6 +228,7 @@ impl Parser {
                 serving_name: serving.name.unwrap_or(name),
                 context_tokens: serving.context_tokens,
                 max_concurrency: serving.max_concurrency,
+                kv_cache: serving.kv_cache,
             },
             terms,
         })
@@ -379,6 +380,7 @@ spec:
             serving_name: "guide".to_owned(),
             context_tokens: None,
             max_concurrency: 4,
+            kv_cache: None,
         };
         assert_eq!(
             manifests,

@@ -40,6 +40,7 @@ fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
         serving_name: "m".to_owned(),
         context_tokens: (context > 0).then_some(context),
         max_concurrency: 1,
+        kv_cache: None,
     }
 }
 

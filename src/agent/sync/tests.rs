@@ -74,6 +74,7 @@ impl Scene {
             clock.clone(),
             changes.clone(),
             Proxy::new(),
+            Host::Fake(host.clone()),
         );
         let (manifests_tx, manifests_rx) = watch::channel(Arc::default());
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
@@ -126,6 +127,7 @@ impl Scene {
                 serving_name: (*name).to_owned(),
                 context_tokens: Some(64),
                 max_concurrency: 1,
+                kv_cache: None,
             };
             let manifest = Manifest {
                 key: key(name),

@@ -90,6 +90,21 @@ pub(crate) struct ServingSpec {
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub(crate) max_concurrency: u32,
+    /// What is kept of requests for others that begin alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kv_cache: Option<KvCacheSpec>,
+}
+
+/// Keys and values of tokens that were computed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KvCacheSpec {
+    /// The most that each replica stores of them on its node's disk, such as 16Gi, so that a worker that takes another's
+    /// place finds them again. "0" stores nothing: tokens of prompts are in the files. Default: a tenth of what is free
+    /// there, at most 8Gi; nothing where less than 20Gi are free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"))]
+    pub(crate) disk_size: Option<String>,
 }
 
 fn default_max_concurrency() -> u32 {
@@ -103,6 +118,7 @@ impl Default for ServingSpec {
             name: None,
             context_tokens: None,
             max_concurrency: default_max_concurrency(),
+            kv_cache: None,
         }
     }
 }

@@ -1,0 +1,170 @@
+//! Where workers store prefixes beyond their lives: `kv/ID/N` of the state directory. ID stands for the namespace and the
+//! served name, so that a worker that takes another's place finds what that one has computed; what is in the files
+//! decides whether it can be used. N tells those apart that run at the same time.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use k8s_openapi::jiff::Timestamp;
+use tracing::{info, warn};
+
+use super::replica::ReplicaKey;
+use super::state::identifier;
+use crate::api::v1alpha1::KvCacheSpec;
+use crate::clock::since;
+use crate::quantity;
+use crate::units::Bytes;
+
+/// The most that one worker stores where nobody says how much: half a million tokens of a model with 16 KiB each, or
+/// fifty thousand with 160.
+const DEFAULT: Bytes = Bytes::gib(8);
+/// Of what is free.
+const DEFAULT_SHARE: u64 = 10;
+/// With less than this free, the disk is left to others.
+const LITTLE_FREE: Bytes = Bytes::gib(20);
+
+/// Directories that no worker has used for so long are removed: what they serve is gone, or elsewhere.
+const KEPT_UNUSED: Duration = Duration::from_hours(7 * 24);
+
+/// A worker's own directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PrefixFiles {
+    pub(crate) dir: Utf8PathBuf,
+    /// The most that the files in it may have.
+    pub(crate) limit: Bytes,
+}
+
+/// How much a worker may store with so much free on the disk; `None` is nothing. What is asked for is not lessened: near
+/// a full disk, the worker itself stops writing.
+pub(crate) fn budget(spec: Option<&KvCacheSpec>, free: Bytes) -> Option<Bytes> {
+    let asked = spec.and_then(|spec| spec.disk_size.as_deref());
+    let bytes = match asked.and_then(|text| quantity::parse_bytes(text).ok()) {
+        Some(asked) => asked,
+        None if free < LITTLE_FREE => Bytes::ZERO,
+        None => Bytes(free.0 / DEFAULT_SHARE).min(DEFAULT),
+    };
+    (bytes > Bytes::ZERO).then_some(bytes)
+}
+
+/// The first directory of these replicas that is not in use.
+pub(crate) fn choose(
+    root: &Utf8Path,
+    namespace: &str,
+    serving_name: &str,
+    used: &BTreeSet<&Utf8Path>,
+) -> Utf8PathBuf {
+    let of_name = root.join(identifier(&ReplicaKey::new(namespace, serving_name)));
+    let mut dirs = (0_usize..).map(|n| of_name.join(n.to_string()));
+    let free = dirs.find(|dir| !used.contains(dir.as_path()));
+    free.expect("finitely many are in use")
+}
+
+/// Removes directories that have not been used for long.
+pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Timestamp) {
+    for of_name in directories(root) {
+        for dir in directories(&of_name) {
+            if used.contains(dir.as_path()) || !is_old(&dir, now) {
+                continue;
+            }
+            match fs::remove_dir_all(&dir) {
+                Ok(()) => info!(%dir, "removed stored prefixes that no worker has used for a week"),
+                Err(err) => warn!(%dir, error = %err, "stored prefixes could not be removed"),
+            }
+        }
+        // Only where nothing is in it.
+        drop(fs::remove_dir(of_name));
+    }
+}
+
+fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
+    let entries = path.read_dir_utf8().into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.into_path());
+    paths.filter(|path| path.is_dir()).collect()
+}
+
+/// A worker truncates its lock when it starts.
+fn is_old(dir: &Utf8Path, now: Timestamp) -> bool {
+    let metadata = fs::metadata(dir.join("lock")).or_else(|_| fs::metadata(dir));
+    let used = metadata.and_then(|metadata| metadata.modified()).ok();
+    let used = used.and_then(|time| Timestamp::try_from(time).ok());
+    used.is_some_and(|used| since(now, used) > KEPT_UNUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn asking(text: &str) -> KvCacheSpec {
+        KvCacheSpec {
+            disk_size: Some(text.to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_budget_is_modest_unless_one_is_asked_for() {
+        let none = KvCacheSpec::default();
+        for (spec, free, expected) in [
+            (None, 500, Some(Bytes::gib(8))),
+            (Some(&none), 500, Some(Bytes::gib(8))),
+            (None, 30, Some(Bytes::gib(3))),
+            (None, 19, None),
+            (Some(&asking("0")), 500, None),
+            (Some(&asking("100Gi")), 19, Some(Bytes::gib(100))),
+        ] {
+            assert_eq!(budget(spec, Bytes::gib(free)), expected, "{spec:?}, {free}");
+        }
+    }
+
+    #[test]
+    fn each_worker_has_a_directory_which_the_next_one_finds() {
+        let root = Utf8Path::new("/kv");
+        let choose = |namespace, name, used: &[&Utf8PathBuf]| {
+            choose(
+                root,
+                namespace,
+                name,
+                &used.iter().map(|dir| dir.as_path()).collect(),
+            )
+        };
+        let first = choose("default", "m", &[]);
+        assert!(first.starts_with(root) && first.ends_with("0"), "{first}");
+        let second = choose("default", "m", &[&first]);
+        assert!(
+            second.ends_with("1") && second.parent() == first.parent(),
+            "{second}"
+        );
+        assert_eq!(choose("default", "m", &[&second]), first);
+        for other in [choose("team", "m", &[]), choose("default", "../../m", &[])] {
+            assert!(
+                other.starts_with(root) && other.parent() != first.parent(),
+                "{other}"
+            );
+            assert_eq!(other.components().count(), first.components().count());
+        }
+    }
+
+    #[test]
+    fn what_nobody_has_used_for_a_week_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Utf8Path::from_path(dir.path()).unwrap();
+        let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
+        let place = |name: &str, hours: u64| {
+            let dir = root.join(name);
+            fs::create_dir_all(dir.join("ab")).unwrap();
+            let lock = fs::File::create(dir.join("lock")).unwrap();
+            lock.set_modified(SystemTime::from(now) - Duration::from_hours(hours))
+                .unwrap();
+            dir
+        };
+        let (old, fresh, used) = (place("a/0", 200), place("b/0", 160), place("b/1", 200));
+        fs::write(root.join("stray"), "").unwrap();
+        remove_unused(root, &BTreeSet::from([used.as_path()]), now);
+        assert!(!old.exists() && !root.join("a").exists());
+        assert!(fresh.exists() && used.exists() && root.join("stray").exists());
+        remove_unused(&root.join("not/there"), &BTreeSet::new(), now);
+    }
+}
