@@ -8,8 +8,8 @@ pub(crate) mod probe;
 pub(crate) mod quantized;
 mod sys;
 
-use mlx_rs::Array;
 use mlx_rs::error::Result;
+use mlx_rs::{Array, Dtype};
 
 /// Chooses settings of MLX's that the user has not chosen. To be called before there is a second thread.
 pub(crate) fn set_environment() {
@@ -20,6 +20,11 @@ pub(crate) fn set_environment() {
 /// buffer.
 pub(crate) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     sys::put_tokens(buffer, part, start)
+}
+
+/// A copy of these bytes as an array of floats or 32-bit integers.
+pub(crate) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
+    sys::from_bytes(bytes, shape, dtype)
 }
 
 /// Held by each test that computes: one thread at a time uses MLX, in tests as elsewhere.

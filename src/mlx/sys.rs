@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use mlx_rs::error::{Exception, Result};
-use mlx_rs::{Array, Stream};
+use mlx_rs::{Array, Dtype, Stream};
 
 use super::quantized::QuantizedMatrix;
 
@@ -89,6 +89,29 @@ pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Arra
             Err(Exception::custom("MLX refused to extend the cache"))
         }
     }
+}
+
+/// A copy of these bytes, which are numbers of type `dtype`, as an array.
+pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
+    let count: Option<usize> = shape.iter().try_fold(1_usize, |count, size| {
+        count.checked_mul(usize::try_from(*size).ok()?)
+    });
+    let size = if matches!(dtype, Dtype::Float32 | Dtype::Uint32) {
+        4
+    } else if matches!(dtype, Dtype::Float16 | Dtype::Bfloat16) {
+        2
+    } else {
+        return Err(Exception::custom("numbers of a type that is not read from bytes"));
+    };
+    if count.and_then(|count| count.checked_mul(size)) != Some(bytes.len()) {
+        return Err(Exception::custom("bytes of another shape"));
+    }
+    if !bytes.as_ptr().addr().is_multiple_of(size) {
+        return Err(Exception::custom("numbers that are not aligned"));
+    }
+    // SAFETY: there are as many numbers as the shape says, aligned as their type asks, and any bits are a number of each
+    // type; MLX copies them before it returns.
+    Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
 fn some(value: i32) -> mlx_sys::mlx_optional_int {

@@ -66,6 +66,7 @@ impl BareEngine {
         let (engine, ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: None,
+            kv: None,
             prefix_cache_memory: None,
             prefix_files: None,
             prompter: Arc::clone(&prompter),

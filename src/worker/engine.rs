@@ -19,7 +19,7 @@ use super::event::{Done, Event};
 use super::kv_budget::{KvBudget, NoRoom};
 use super::kv_memory::KvMemory;
 use super::metrics::{Outcome, StepPart, WorkerMetrics};
-use super::models::Decoder;
+use super::models::{Decoder, KvQuantisation};
 use super::prefix_cache::{
     BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, PrefixFiles, fingerprint,
 };
@@ -33,6 +33,7 @@ use crate::mlx::device::{self, Backend};
 use crate::mlx::load::{LoadError, Weights};
 use crate::model_dir::ModelDir;
 use crate::openai::response::FinishReason;
+use crate::roofline::dimensions::KvBits;
 use crate::roofline::memory::allocatable;
 use crate::units::Bytes;
 use crate::wire::{ModelInfo, WorkerPhase};
@@ -89,6 +90,8 @@ pub(crate) struct EngineConfig {
     pub(crate) model: ModelDir,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
+    /// How caches are quantised; `None` = not.
+    pub(crate) kv: Option<KvQuantisation>,
     /// The most that prefixes may take of that; `None` = as much as the running requests can come to.
     pub(crate) prefix_cache_memory: Option<Bytes>,
     pub(crate) prefix_files: Option<PrefixFiles>,
@@ -303,8 +306,13 @@ impl EngineThread {
             })
         });
         let element = backend.compute_type(model.shape.element);
+        let element_bits = 8 * element.bytes() as u32;
+        let bits = self
+            .config
+            .kv
+            .map_or(KvBits::new(element_bits), |kv| kv.stored_bits(element_bits));
         let budget =
-            KvBudget::new(limit, &model.shape, element).map_err(|err| EngineError::NoRoom { err })?;
+            KvBudget::new(limit, &model.shape, element, bits).map_err(|err| EngineError::NoRoom { err })?;
         let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
         if longest < prompter.context_tokens() {
             tracing::warn!(
@@ -331,9 +339,10 @@ impl EngineThread {
         let model = &self.config.model;
         let element = backend.compute_type(model.shape.element);
         let engine = format!(
-            "{} {} {element:?} {}",
+            "{} {} {element:?} {:?} {}",
             device::engine_version(),
             backend.as_str(),
+            self.config.kv,
             env!("CARGO_PKG_VERSION")
         );
         let model = fingerprint(model, &engine).map_err(|err| OpenFilesError::Model { err })?;
@@ -368,7 +377,7 @@ impl EngineThread {
         } = &self.config.model;
         let load = || {
             let mut weights = Weights::open(weight_files, backend.compute_type(shape.element))?;
-            Decoder::load(shape, &mut weights)
+            Ok(Decoder::load(shape, &mut weights)?.with_kv(self.config.kv))
         };
         load().map_err(|err| EngineError::Load { err })
     }

@@ -29,11 +29,16 @@ pub(crate) struct NoRoom {
 }
 
 impl KvBudget {
-    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step, and the runtime.
-    pub(crate) fn new(limit: Bytes, shape: &ModelShape, element: FloatType) -> Result<Self, NoRoom> {
+    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step, and the runtime, for
+    /// caches of so many `bits`.
+    pub(crate) fn new(
+        limit: Bytes,
+        shape: &ModelShape,
+        element: FloatType,
+        bits: KvBits,
+    ) -> Result<Self, NoRoom> {
         let ModelCost { dimensions, weights } = ModelCost::of_checkpoint(shape, element);
         let model = weights.resident() + activation_bytes(dimensions.hidden) + RUNTIME_OVERHEAD;
-        let bits = KvBits::new(8 * element.bytes() as u32);
         Self::beside(model, limit, dimensions, bits)
     }
 
@@ -107,7 +112,8 @@ mod tests {
                     kv_bits: KvBits::new(8 * element.bytes() as u32),
                 };
                 let demand = Demand { context_tokens: context, max_concurrency: streams };
-                let budget = KvBudget::new(Reservation::new(&served, demand).total(), &shape, element).unwrap();
+                let limit = Reservation::new(&served, demand).total();
+                let budget = KvBudget::new(limit, &shape, element, served.kv_bits).unwrap();
                 let all = u64::from(streams) * budget.request_bytes(context as usize);
                 prop_assert_eq!(budget.bytes(), Bytes(all));
             }

@@ -46,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
+use self::models::{KvQuantisation, KvQuantisationError};
 use self::prefix_cache::OpenFilesError;
 pub(crate) use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
@@ -83,6 +84,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) max_concurrency: usize,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
+    /// Bits of an element of the KV cache, 4 or 8; `None` = those of the model's type.
+    pub(crate) kv_bits: Option<u32>,
     /// The most that prefixes of earlier requests may take of that; `None` = as much as the running requests can come
     /// to. What running requests need goes first.
     pub(crate) prefix_cache_memory: Option<Bytes>,
@@ -108,6 +111,11 @@ pub(crate) enum WorkerError {
     },
     #[error("a context of {asked} tokens was asked for, this model has at most {available}")]
     ContextTooLong { asked: u64, available: u64 },
+    #[error("--kv-bits cannot be had")]
+    KvBits {
+        #[source]
+        err: KvQuantisationError,
+    },
     #[error("listening on `{address}`")]
     Listen {
         address: String,
@@ -137,6 +145,7 @@ impl WorkerError {
             Self::Model { err } => err.reason(),
             Self::Prompt { err } => err.reason(),
             Self::ContextTooLong { .. } => "ContextTooLong",
+            Self::KvBits { .. } => "KvCacheBitsUnsupported",
             Self::Listen { .. } => "ListenFailed",
             Self::Engine {
                 err: EngineError::Load { err },
@@ -166,6 +175,7 @@ impl WorkerError {
             Self::Model { .. }
             | Self::Prompt { .. }
             | Self::ContextTooLong { .. }
+            | Self::KvBits { .. }
             | Self::Engine {
                 err:
                     EngineError::NoRoom { .. }
@@ -225,6 +235,10 @@ impl Worker {
     async fn start(config: WorkerConfig) -> Result<Self, WorkerError> {
         let model = ModelDir::inspect(&config.model).map_err(|err| WorkerError::Model { err })?;
         let context_tokens = context_tokens(config.context_tokens, model.shape.config.max_context_tokens)?;
+        let kv = config
+            .kv_bits
+            .map(|bits| KvQuantisation::new(bits, &model.shape.config));
+        let kv = kv.transpose().map_err(|err| WorkerError::KvBits { err })?;
         let prompter = Prompter::load(
             &model.path,
             &model.shape.config,
@@ -240,6 +254,7 @@ impl Worker {
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: config.memory_limit,
+            kv,
             prefix_cache_memory: config.prefix_cache_memory,
             prefix_files: config.prefix_files,
             prompter: Arc::clone(&prompter),

@@ -40,6 +40,7 @@ fn config() -> WorkerConfig {
         memory_limit: None,
         prefix_cache_memory: None,
         prefix_files: None,
+        kv_bits: None,
         grace: DEADLINE,
         clock: Clock::System,
     }

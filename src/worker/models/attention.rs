@@ -5,7 +5,7 @@ use mlx_rs::error::Result;
 use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
 
-use super::cache::LayerRows;
+use super::cache::{Held, LayerRows};
 use super::linear::Linear;
 use super::mask::Masks;
 use super::norm::RmsNorm;
@@ -150,9 +150,8 @@ impl Attention {
                 if let Some(rope) = &self.rope {
                     (queries, keys) = (rope.apply(&queries, offset)?, rope.apply(&keys, offset)?);
                 }
-                let (keys, values) = cache.update(offset, &keys, &values)?;
-                let mask = masks.mask(tokens, keys.dim(2), self.window)?;
-                scaled_dot_product_attention(queries, keys, values, self.scale, mask, self.sinks.as_ref())?
+                let held = cache.update(offset, &keys, &values)?;
+                self.read(queries, held, masks)?
             }
             LayerRows::Many {
                 caches,
@@ -172,15 +171,8 @@ impl Attention {
                 let projected = queries.into_iter().zip(keys.iter().zip(&values));
                 let attended = caches.into_iter().zip(offsets).zip(projected).map(
                     |((cache, offset), (query, (key, value)))| {
-                        let (keys, values) = cache.update(*offset, key, value)?;
-                        scaled_dot_product_attention(
-                            query,
-                            keys,
-                            values,
-                            self.scale,
-                            None,
-                            self.sinks.as_ref(),
-                        )
+                        let held = cache.update(*offset, key, value)?;
+                        self.read(query, held, masks)
                     },
                 );
                 concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
@@ -190,6 +182,17 @@ impl Attention {
         match gate {
             Some(gate) => self.output.apply(&merged.multiply(sigmoid(gate)?)?),
             None => self.output.apply(&merged),
+        }
+    }
+
+    /// What the queries of some tokens of one sequence read of the keys and values that end with their own.
+    fn read(&self, queries: Array, held: Held, masks: &mut Masks) -> Result<Array> {
+        match held {
+            Held::Floats(keys, values) => {
+                let mask = masks.mask(queries.dim(2), keys.dim(2), self.window)?;
+                scaled_dot_product_attention(queries, keys, values, self.scale, mask, self.sinks.as_ref())
+            }
+            Held::Quantised(quantisation, held) => quantisation.attend(&queries, &held, self.scale),
         }
     }
 

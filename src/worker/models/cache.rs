@@ -2,6 +2,7 @@
 //! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. And
 //! copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
 
+mod quantised;
 mod recurrent;
 
 use std::ops::Range;
@@ -14,6 +15,7 @@ use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 use crate::mlx::put_tokens;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
 
+pub(crate) use quantised::{KvQuantisation, KvQuantisationError};
 pub(crate) use recurrent::{RecurrentCache, State};
 
 /// Tokens by which the buffers grow.
@@ -36,7 +38,7 @@ pub(crate) enum LayerRows<'a> {
 /// A copy of what a cache holds of some tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct KvBlock {
-    /// Keys and values of these tokens in each layer that keeps all tokens.
+    /// Keys and values of these tokens in each layer that keeps all tokens: one pair, or three where they are quantised.
     pub(crate) layers: Vec<(Array, Array)>,
     /// What each other layer holds after the last of these tokens: keys and values of its window, or its state. A
     /// sequence can begin at that token where this is there, or where there are no such layers.
@@ -79,8 +81,9 @@ impl KvCache {
         let mut layers = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             layers.push(if layer.keeps_all() {
-                full += 1;
-                LayerCache::full_with(blocks, full - 1, capacity)?
+                let pairs = full..full + layer.pairs();
+                full = pairs.end;
+                layer.filled(blocks, pairs, capacity)?
             } else {
                 others += 1;
                 let snapshot = blocks.last().and_then(|(block, _)| block.snapshot.as_ref());
@@ -103,7 +106,7 @@ impl KvCache {
         let others = others.map(|layer| layer.snapshot(self.offset));
         Ok(KvBlock {
             layers: full
-                .filter_map(|layer| layer.buffers.as_ref())
+                .flat_map(|layer| &layer.buffers)
                 .map(layer)
                 .collect::<Result<_>>()?,
             snapshot: if snapshot {
@@ -145,6 +148,14 @@ impl KvCache {
     }
 }
 
+/// The keys and values that new tokens may attend to.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Floats(Array, Array),
+    /// Three pairs.
+    Quantised(KvQuantisation, Vec<(Array, Array)>),
+}
+
 /// One layer's cache.
 #[derive(Debug)]
 pub(crate) struct LayerCache {
@@ -152,8 +163,10 @@ pub(crate) struct LayerCache {
     window: Option<i32>,
     /// Position of the first token in the buffers.
     first: i32,
-    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each.
-    buffers: Option<(Array, Array)>,
+    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each, in one pair; quantised, in three. None before the first
+    /// token.
+    buffers: Vec<(Array, Array)>,
+    quantised: Option<KvQuantisation>,
     /// A state instead of all that.
     recurrent: Option<RecurrentCache>,
 }
@@ -164,8 +177,17 @@ impl LayerCache {
         Self {
             window: None,
             first: 0,
-            buffers: None,
+            buffers: Vec::new(),
+            quantised: None,
             recurrent: None,
+        }
+    }
+
+    /// Keeps all tokens, in few bits.
+    pub(crate) fn quantised(quantisation: KvQuantisation) -> Self {
+        Self {
+            quantised: Some(quantisation),
+            ..Self::full()
         }
     }
 
@@ -173,9 +195,7 @@ impl LayerCache {
     pub(crate) fn window(window: i32) -> Self {
         Self {
             window: Some(window),
-            first: 0,
-            buffers: None,
-            recurrent: None,
+            ..Self::full()
         }
     }
 
@@ -191,17 +211,26 @@ impl LayerCache {
         self.window.is_none() && self.recurrent.is_none()
     }
 
-    /// Of the `layer`th of those that keep all tokens.
-    fn full_with(blocks: &[(&KvBlock, usize)], layer: usize, capacity: usize) -> Result<Self> {
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (block, tokens) in blocks {
-            let pair = block.layers.get(layer);
-            let (key, value) = pair.ok_or_else(|| Exception::custom("a block of too few layers"))?;
-            keys.push((key, *tokens));
-            values.push((value, *tokens));
-        }
+    /// Of buffers.
+    fn pairs(&self) -> usize {
+        if self.quantised.is_some() { 3 } else { 1 }
+    }
+
+    /// A layer such as this, which keeps all tokens, with these pairs of each block.
+    fn filled(&self, blocks: &[(&KvBlock, usize)], pairs: Range<usize>, capacity: usize) -> Result<Self> {
+        let pair = |index: usize| {
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            for (block, tokens) in blocks {
+                let pair = block.layers.get(index);
+                let (key, value) = pair.ok_or_else(|| Exception::custom("a block of too few layers"))?;
+                keys.push((key, *tokens));
+                values.push((value, *tokens));
+            }
+            Ok((joined(&keys, capacity)?, joined(&values, capacity)?))
+        };
         Ok(Self {
-            buffers: Some((joined(&keys, capacity)?, joined(&values, capacity)?)),
+            buffers: pairs.map(pair).collect::<Result<_>>()?,
+            quantised: self.quantised,
             ..Self::full()
         })
     }
@@ -238,8 +267,8 @@ impl LayerCache {
         Ok(Self {
             window: self.window,
             first: offset - held,
-            buffers: Some((store(one)?, store(other)?)),
-            recurrent: None,
+            buffers: vec![(store(one)?, store(other)?)],
+            ..Self::full()
         })
     }
 
@@ -269,15 +298,30 @@ impl LayerCache {
 
     /// Appends after `offset` tokens and returns the keys and values that the new tokens may attend to, oldest first: of a
     /// window, those that any of them reaches.
-    pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
-        let Some(window) = self.window else {
-            return self.append(offset, keys, values);
+    pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<Held> {
+        if let Some(quantisation) = self.quantised {
+            let held = self.append(offset, &quantisation.pack(keys, values)?)?;
+            return Ok(Held::Quantised(quantisation, held));
+        }
+        let held = match self.window {
+            Some(window) => self.update_window(window, offset, keys, values)?,
+            None => self.append_pair(offset, keys, values)?,
         };
+        Ok(Held::Floats(held.0, held.1))
+    }
+
+    fn update_window(
+        &mut self,
+        window: i32,
+        offset: i32,
+        keys: &Array,
+        values: &Array,
+    ) -> Result<(Array, Array)> {
         let new = keys.dim(2);
         let reached = self.reached(offset);
         if new == 1 {
             self.make_room(offset, reached, keys)?;
-            let (keys, values) = self.append(offset, keys, values)?;
+            let (keys, values) = self.append_pair(offset, keys, values)?;
             let from = keys.dim(2) - 1 - reached;
             return Ok((
                 tokens(&keys, from, keys.dim(2))?,
@@ -298,14 +342,14 @@ impl LayerCache {
             // A copy: a slice would hold on to all of it.
             put_tokens(empty(all, kept + 1)?, &tokens(all, from, all.dim(2))?, 0)
         };
-        self.buffers = Some((store(&all_keys)?, store(&all_values)?));
+        self.buffers = vec![(store(&all_keys)?, store(&all_values)?)];
         self.first = offset + new - kept;
         Ok((all_keys, all_values))
     }
 
     /// Moves the last `reached` tokens to the front of new buffers if there is no room for one more.
     fn make_room(&mut self, offset: i32, reached: i32, new: &Array) -> Result<()> {
-        let Some((keys, _)) = &self.buffers else {
+        let Some((keys, _)) = self.buffers.first() else {
             return Ok(());
         };
         if offset - self.first < keys.dim(2) || reached == offset - self.first {
@@ -313,7 +357,7 @@ impl LayerCache {
         }
         if let (Some(keys), Some(values)) = self.last(offset, reached)? {
             let moved = |old: &Array| put_tokens(empty(new, reached + STEP_TOKENS)?, old, 0);
-            self.buffers = Some((moved(&keys)?, moved(&values)?));
+            self.buffers = vec![(moved(&keys)?, moved(&values)?)];
         }
         self.first = offset - reached;
         Ok(())
@@ -325,7 +369,7 @@ impl LayerCache {
             return Ok((None, None));
         }
         let from = offset - count - self.first;
-        match &self.buffers {
+        match self.buffers.first() {
             Some((keys, values)) if from >= 0 => {
                 let of = |all: &Array| tokens(all, from, from + count).map(Some);
                 Ok((of(keys)?, of(values)?))
@@ -334,19 +378,33 @@ impl LayerCache {
         }
     }
 
-    fn append(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+    fn append_pair(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+        let mut held = self.append(offset, &[(keys.clone(), values.clone())])?;
+        held.pop()
+            .ok_or_else(|| Exception::custom("a cache without buffers"))
+    }
+
+    /// All that is held with these behind `offset` tokens.
+    fn append(&mut self, offset: i32, new: &[(Array, Array)]) -> Result<Vec<(Array, Array)>> {
         let at = offset - self.first;
-        let end = at + keys.dim(2);
         // Taken out, so that the old handles are gone when the update runs and it can work in place.
-        let (all_keys, all_values) = match self.buffers.take() {
-            Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
-            Some((old_keys, old_values)) => (grown(old_keys, at, keys)?, grown(old_values, at, values)?),
-            None => (empty(keys, keys.dim(2))?, empty(values, values.dim(2))?),
-        };
-        let all_keys = put_tokens(all_keys, keys, at)?;
-        let all_values = put_tokens(all_values, values, at)?;
-        let (all_keys, all_values) = self.buffers.insert((all_keys, all_values));
-        Ok((tokens(all_keys, 0, end)?, tokens(all_values, 0, end)?))
+        let mut old = std::mem::take(&mut self.buffers).into_iter();
+        let mut held = Vec::with_capacity(new.len());
+        for (keys, values) in new {
+            let end = at + keys.dim(2);
+            let (all_keys, all_values) = match old.next() {
+                Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
+                Some((old_keys, old_values)) => (grown(old_keys, at, keys)?, grown(old_values, at, values)?),
+                None => (empty(keys, keys.dim(2))?, empty(values, values.dim(2))?),
+            };
+            let (all_keys, all_values) = (
+                put_tokens(all_keys, keys, at)?,
+                put_tokens(all_values, values, at)?,
+            );
+            held.push((tokens(&all_keys, 0, end)?, tokens(&all_values, 0, end)?));
+            self.buffers.push((all_keys, all_values));
+        }
+        Ok(held)
     }
 }
 

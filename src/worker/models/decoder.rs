@@ -5,7 +5,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use super::block::Block;
-use super::cache::{KvCache, LayerCache, LayerRows};
+use super::cache::{KvCache, KvQuantisation, LayerCache, LayerRows};
 use super::linear::{Embedding, Linear};
 use super::mask::Masks;
 use super::norm::RmsNorm;
@@ -25,6 +25,8 @@ pub(crate) struct Decoder {
     /// What embeddings are multiplied with.
     embedding_scale: Option<Array>,
     keeps: Vec<Keeps>,
+    /// Of layers that keep all tokens.
+    kv: Option<KvQuantisation>,
 }
 
 /// What a layer keeps of a sequence.
@@ -89,12 +91,18 @@ impl Decoder {
                 .iter()
                 .map(|layer| Keeps::of(&layer.mixer))
                 .collect(),
+            kv: None,
         })
+    }
+
+    /// With caches in few bits, or as they are.
+    pub(crate) fn with_kv(self, kv: Option<KvQuantisation>) -> Self {
+        Self { kv, ..self }
     }
 
     pub(crate) fn new_cache(&self) -> KvCache {
         KvCache::new(self.keeps.iter().map(|keeps| match keeps {
-            Keeps::All => LayerCache::full(),
+            Keeps::All => self.kv.map_or_else(LayerCache::full, LayerCache::quantised),
             Keeps::Window(window) => LayerCache::window(*window),
             Keeps::State => LayerCache::state(),
         }))

@@ -377,7 +377,6 @@ impl PrefixCache {
             self.tree.touch_path(key);
             self.tree.shrink(others, false);
             if self.tree.bytes() <= others {
-                transforms::async_eval(block.arrays())?;
                 let snapshot = block.snapshot.is_some();
                 self.tree.hold(key, Stored { bytes, snapshot }, block);
             }

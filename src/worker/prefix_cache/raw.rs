@@ -5,6 +5,7 @@ use mlx_rs::{Array, Dtype};
 use safetensors::Dtype as RawDtype;
 
 use super::block_file::{RawBlock, RawTensor};
+use crate::mlx;
 use crate::worker::models::KvBlock;
 
 /// What caches consist of.
@@ -49,15 +50,12 @@ pub(super) fn from_bytes(block: &RawBlock) -> Result<KvBlock> {
     let array = |tensor: &RawTensor| -> Result<Array> {
         let dtype = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype);
         let (dtype, _) = dtype.ok_or_else(|| Exception::custom("a file of another element type"))?;
-        let mut shape = tensor
+        let shape = tensor
             .shape
             .iter()
             .map(|size| i32::try_from(*size).map_err(|err| Exception::custom(err.to_string())))
             .collect::<Result<Vec<i32>>>()?;
-        if let Some(last) = shape.last_mut() {
-            *last *= i32::try_from(tensor.dtype.bitsize() / 8).expect("an element has few bytes");
-        }
-        Array::from_slice(&block.data[tensor.place.clone()], &shape).view_dtype(*dtype)
+        mlx::from_bytes(&block.data[tensor.place.clone()], &shape, *dtype)
     };
     let pairs = |pairs: &Vec<[RawTensor; 2]>| {
         let pair = |[one, other]: &[RawTensor; 2]| Ok((array(one)?, array(other)?));

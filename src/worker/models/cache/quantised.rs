@@ -1,0 +1,358 @@
+//! Keys and values of a layer in few bits: groups of each head's elements with a scale and a bias, as MLX quantises
+//! matrices. Attention multiplies with them as they are, so that a step reads fewer bytes.
+
+use mlx_rs::Array;
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::ops::{arange, concatenate, quantize, quantized_matmul, select, softmax_axis, split_at_indices};
+
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::model::{LayerConfig, MixerConfig, ModelConfig};
+
+/// Elements that share a scale and a bias. Larger ones save little, smaller ones cost half a bit per element more.
+const GROUP: u32 = 64;
+
+/// Of the scores that one pass over many tokens has in memory at a time. A whole chunk of a prompt against a long cache
+/// would have gigabytes of them.
+const SCORES_BYTES: u64 = 256 << 20;
+
+/// How keys and values are quantised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KvQuantisation {
+    bits: u32,
+}
+
+/// Why a model's cache cannot be quantised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum KvQuantisationError {
+    #[error("a KV cache of {0} bits is not possible: 4 and 8 are, or none for the model's own type")]
+    Bits(u32),
+    #[error(
+        "the KV cache of this model cannot be quantised: {0} of its layers keep a sliding window of tokens"
+    )]
+    Windows(usize),
+    #[error("the KV cache of this model cannot be quantised: {0} of its layers have attention sinks")]
+    Sinks(usize),
+    #[error(
+        "the KV cache of this model cannot be quantised: its heads have {0} elements, which is no multiple of {GROUP}"
+    )]
+    HeadDim(u32),
+}
+
+impl KvQuantisation {
+    pub(crate) fn new(bits: u32, config: &ModelConfig) -> std::result::Result<Self, KvQuantisationError> {
+        if !matches!(bits, 4 | 8) {
+            return Err(KvQuantisationError::Bits(bits));
+        }
+        let attention = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(attention) => Some(attention.clone()),
+            // Its state stays as it is.
+            MixerConfig::GatedDelta(_) => None,
+        };
+        let layers: Vec<_> = config.layers.iter().filter_map(attention).collect();
+        let sinks = layers.iter().filter(|layer| layer.sinks).count();
+        let windows = layers.iter().filter(|layer| layer.window.is_some()).count();
+        if sinks > 0 {
+            return Err(KvQuantisationError::Sinks(sinks));
+        }
+        if windows > 0 {
+            return Err(KvQuantisationError::Windows(windows));
+        }
+        match layers.iter().find(|layer| layer.head_dim % GROUP != 0) {
+            Some(layer) => Err(KvQuantisationError::HeadDim(layer.head_dim)),
+            None => Ok(Self { bits }),
+        }
+    }
+
+    /// Of an element, with its part of a scale and a bias of `element_bits` each.
+    pub(crate) fn stored_bits(self, element_bits: u32) -> KvBits {
+        KvBits(f64::from(self.bits) + 2.0 * f64::from(element_bits) / f64::from(GROUP))
+    }
+
+    /// Packed elements, scales and biases of keys and of values, `[1, kv_heads, tokens, …]` each.
+    pub(super) fn pack(self, keys: &Array, values: &Array) -> Result<[(Array, Array); 3]> {
+        let pack = |array: &Array| quantize(array, GROUP.cast_signed(), self.bits.cast_signed());
+        let (keys, values) = (pack(keys)?, pack(values)?);
+        Ok([(keys.0, values.0), (keys.1, values.1), (keys.2, values.2)])
+    }
+
+    fn multiply(
+        self,
+        x: &Array,
+        (packed, scales, biases): (&Array, &Array, &Array),
+        transposed: bool,
+    ) -> Result<Array> {
+        let (group, bits) = (GROUP.cast_signed(), self.bits.cast_signed());
+        quantized_matmul(x, packed, scales, biases, transposed, group, bits)
+    }
+
+    /// What `queries`, `[1, heads, tokens, head_dim]`, read of the keys and values that end with their own, each of
+    /// those up to itself. The order of operations is mlx-lm's.
+    pub(crate) fn attend(self, queries: &Array, held: &[(Array, Array)], scale: f32) -> Result<Array> {
+        self.attend_within(SCORES_BYTES, queries, held, scale)
+    }
+
+    /// With scores of no more than so many bytes at a time, unless one token has more.
+    fn attend_within(
+        self,
+        scores_bytes: u64,
+        queries: &Array,
+        held: &[(Array, Array)],
+        scale: f32,
+    ) -> Result<Array> {
+        let [packed, scales, biases] = held else {
+            return Err(Exception::custom("a quantised cache has three pairs"));
+        };
+        let (heads, tokens) = (queries.dim(1), queries.dim(2));
+        let (kv_heads, known) = (packed.0.dim(1), packed.0.dim(2));
+        let queries = queries.multiply(Array::from_f32(scale).as_dtype(queries.dtype())?)?;
+        // Heads that share keys are one matrix more, which the keys are repeated over.
+        let by_kv_head = |array: &Array| array.expand_dims(2);
+        let queries = queries.reshape(&[1, kv_heads, heads / kv_heads, tokens, -1])?;
+        let part = |pair: &(Array, Array)| -> Result<(Array, Array)> {
+            Ok((by_kv_head(&pair.0)?, by_kv_head(&pair.1)?))
+        };
+        let (packed, scales, biases) = (part(packed)?, part(scales)?, part(biases)?);
+        let keys = (&packed.0, &scales.0, &biases.0);
+        let values = (&packed.1, &scales.1, &biases.1);
+        let attend = |queries: &Array, first: i32| -> Result<Array> {
+            let mut scores = self.multiply(queries, keys, true)?;
+            let count = queries.dim(3);
+            if tokens > 1 {
+                let positions = arange::<i32, i32>(first, first + count, 1)?.expand_dims(1)?;
+                let seen = positions.ge(arange::<i32, i32>(0, known, 1)?.expand_dims(0)?)?;
+                let never = Array::from_f32(f32::NEG_INFINITY).as_dtype(scores.dtype())?;
+                scores = select(&seen, &scores, &never)?;
+            }
+            self.multiply(&softmax_axis(scores, -1, true)?, values, false)
+        };
+        let row_bytes = u64::from(heads.unsigned_abs()) * u64::from(known.unsigned_abs()) * 4;
+        let at_once = i32::try_from(scores_bytes / row_bytes.max(1))
+            .unwrap_or(i32::MAX)
+            .max(1);
+        let first = known - tokens;
+        let read = if tokens <= at_once {
+            attend(&queries, first)?
+        } else {
+            let cuts: Vec<i32> = (1..)
+                .map(|part| part * at_once)
+                .take_while(|at| *at < tokens)
+                .collect();
+            let parts = split_at_indices(&queries, &cuts, 3)?;
+            let starts = std::iter::once(0).chain(cuts.iter().copied());
+            let read = parts
+                .iter()
+                .zip(starts)
+                .map(|(part, at)| attend(part, first + at));
+            concatenate(&read.collect::<Result<Vec<Array>>>()?, 3)?
+        };
+        read.reshape(&[1, heads, tokens, -1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::{Utf8Path, Utf8PathBuf};
+    use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+    use mlx_rs::ops::dequantize;
+    use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+
+    use super::*;
+    use crate::mlx;
+    use crate::mlx::device::Backend;
+    use crate::mlx::load::Weights;
+    use crate::model_dir::ModelDir;
+    use crate::roofline::model::FloatType;
+    use crate::worker::models::{Decoder, KvCache};
+    use crate::worker::sequence::token_row;
+
+    /// Numbers between -1 and 1 without a pattern.
+    fn noise(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / f64::from(1 << 23) as f32 - 1.0
+        };
+        (0..count).map(next).collect()
+    }
+
+    fn array(shape: &[i32], seed: u32) -> Array {
+        Array::from_slice(&noise(shape.iter().product::<i32>() as usize, seed), shape)
+    }
+
+    fn bits(array: &Array) -> Vec<u32> {
+        let floats = array.to_vec_exact::<f32>().unwrap();
+        floats.into_iter().map(f32::to_bits).collect()
+    }
+
+    /// MLX's own attention over the same numbers, unpacked, is the reference.
+    #[test]
+    fn attention_is_that_over_the_unpacked_numbers() {
+        let _mlx = mlx::exclusive();
+        for bits_of_each in [8, 4] {
+            let quantisation = KvQuantisation { bits: bits_of_each };
+            let (keys, values) = (array(&[1, 2, 70, 64], 1), array(&[1, 2, 70, 64], 2));
+            let held = quantisation.pack(&keys, &values).unwrap();
+            let unpack = |one: fn(&(Array, Array)) -> &Array| {
+                let [packed, scales, biases] = held.each_ref().map(one);
+                dequantize(packed, scales, biases, 64, bits_of_each.cast_signed()).unwrap()
+            };
+            let (keys, values) = (unpack(|pair| &pair.0), unpack(|pair| &pair.1));
+            for tokens in [1, 9] {
+                let queries = array(&[1, 4, tokens, 64], 3);
+                let read = quantisation.attend(&queries, &held, 0.125).unwrap();
+                let mask = (tokens > 1).then_some(ScaledDotProductAttentionMask::Causal);
+                let expected =
+                    scaled_dot_product_attention(&queries, &keys, &values, 0.125, mask, None).unwrap();
+                assert_eq!(read.shape(), expected.shape());
+                let apart = read.subtract(&expected).unwrap().abs().unwrap();
+                let apart: f32 = apart.max(None).unwrap().item_exact();
+                assert!(apart < 1e-5, "{bits_of_each} bits, {tokens} tokens: {apart}");
+                // In parts of three tokens, the last of one.
+                let parts = quantisation
+                    .attend_within(3 * 4 * 70 * 4, &queries, &held, 0.125)
+                    .unwrap();
+                let apart = read.subtract(&parts).unwrap().abs().unwrap();
+                let apart: f32 = apart.max(None).unwrap().item_exact();
+                assert!(apart < 1e-6, "{apart}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_quantised_is_refused_by_name() {
+        let config = |name: &str| {
+            let path = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models");
+            ModelDir::inspect(&path.join(name)).unwrap().shape.config
+        };
+        let refused = |bits, name: &str| KvQuantisation::new(bits, &config(name)).unwrap_err();
+        assert_eq!(refused(6, "qwen3"), KvQuantisationError::Bits(6));
+        assert!(matches!(refused(8, "gpt-oss"), KvQuantisationError::Sinks(_)));
+        assert!(matches!(refused(8, "gemma3"), KvQuantisationError::Windows(_)));
+        assert_eq!(refused(4, "qwen3"), KvQuantisationError::HeadDim(16));
+        let text = refused(8, "gemma3").to_string();
+        assert!(text.contains("sliding window"), "{text}");
+    }
+
+    /// A Llama of two layers whose heads have 64 elements.
+    fn model(dir: &Utf8Path) -> ModelDir {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "rms_norm_eps": 1e-5, "vocab_size": 100,
+            "max_position_embeddings": 2048, "tie_word_embeddings": true, "eos_token_id": 0
+        });
+        std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+        let fixture = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models/llama3");
+        std::fs::copy(fixture.join("tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+        let mut shapes = vec![
+            ("model.embed_tokens.weight".to_owned(), vec![100, 64]),
+            ("model.norm.weight".to_owned(), vec![64]),
+        ];
+        for layer in 0..2 {
+            for (part, shape) in [
+                ("input_layernorm", vec![64]),
+                ("post_attention_layernorm", vec![64]),
+                ("self_attn.q_proj", vec![256, 64]),
+                ("self_attn.k_proj", vec![128, 64]),
+                ("self_attn.v_proj", vec![128, 64]),
+                ("self_attn.o_proj", vec![64, 256]),
+                ("mlp.gate_proj", vec![96, 64]),
+                ("mlp.up_proj", vec![96, 64]),
+                ("mlp.down_proj", vec![64, 96]),
+            ] {
+                shapes.push((format!("model.layers.{layer}.{part}.weight"), shape));
+            }
+        }
+        let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = (0_u32..)
+            .zip(shapes)
+            .map(|(seed, (name, shape))| {
+                let numbers = noise(shape.iter().product(), seed);
+                let bytes = numbers
+                    .into_iter()
+                    .flat_map(|number| (number * 0.3).to_le_bytes());
+                (name, shape, bytes.collect())
+            })
+            .collect();
+        let views = tensors.iter().map(|(name, shape, bytes)| {
+            let float = safetensors::Dtype::F32;
+            let view = safetensors::tensor::TensorView::new(float, shape.clone(), bytes);
+            (name.clone(), view.unwrap())
+        });
+        safetensors::serialize_to_file(views, None, dir.join("model.safetensors").as_std_path()).unwrap();
+        ModelDir::inspect(dir).unwrap()
+    }
+
+    /// Whatever the chunks are, and whether a row is alone or begins with what another one computed.
+    #[test]
+    fn bits_do_not_depend_on_how_a_text_is_computed() {
+        let _mlx = mlx::exclusive();
+        if Backend::current().unwrap() != Backend::Cpu {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let dir = model(Utf8Path::from_path(dir.path()).unwrap());
+        let mut plain = None;
+        for each in [8, 4] {
+            let quantisation = KvQuantisation::new(each, &dir.shape.config).unwrap();
+            let load = |kv| {
+                let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
+                Decoder::load(&dir.shape, &mut weights).unwrap().with_kv(kv)
+            };
+            let plain: &Decoder = plain.get_or_insert_with(|| load(None));
+            let model = load(Some(quantisation));
+            let text: Vec<u32> = (0..600).map(|at| 3 + at * at % 89).collect();
+            let read = |model: &Decoder, cache: &mut KvCache, text: &[u32], chunk: usize| {
+                let mut logits = None;
+                for part in text.chunks(chunk) {
+                    logits = Some(model.forward(&token_row(part), cache).unwrap());
+                }
+                logits.unwrap()
+            };
+            let mut whole_cache = model.new_cache();
+            let whole = read(&model, &mut whole_cache, &text, 600);
+            assert_eq!(
+                bits(&whole),
+                bits(&read(&model, &mut model.new_cache(), &text, 77)),
+                "chunks"
+            );
+            // Begun with blocks of another row.
+            let blocks = [0..256, 256..500].map(|range| whole_cache.block(&range, false).unwrap());
+            let begun = [(&blocks[0], 256), (&blocks[1], 200)];
+            let mut begun = model.new_cache().begun(&begun, 600).unwrap();
+            assert_eq!(
+                bits(&whole),
+                bits(&read(&model, &mut begun, &text[456..], 600)),
+                "prefix"
+            );
+            // Two rows beside each other.
+            let mut other = model.new_cache();
+            read(&model, &mut other, &text[..100], 600);
+            let mut alone = model.new_cache();
+            read(&model, &mut alone, &text[..100], 600);
+            let next = Array::from_slice(&[7_u32, 7], &[2]);
+            let both = model.decode(&next, &mut [&mut whole_cache, &mut other]).unwrap();
+            let single = model.forward(&token_row(&[7]), &mut alone).unwrap();
+            let second = both.try_index((1.., Ellipsis)).unwrap();
+            assert_eq!(bits(&second), bits(&single), "batch");
+            // It is smaller, and says nearly the same as without.
+            let mut float_cache = plain.new_cache();
+            let float = read(plain, &mut float_cache, &text, 600);
+            let share = whole_cache.bytes() as f64 / float_cache.bytes() as f64;
+            let expected = quantisation.stored_bits(32).0 / 32.0;
+            assert!((share / expected - 1.0).abs() < 1e-3, "{share} of {expected}");
+            let apart: f32 = whole
+                .subtract(&float)
+                .unwrap()
+                .abs()
+                .unwrap()
+                .max(None)
+                .unwrap()
+                .item_exact();
+            let largest: f32 = float.abs().unwrap().max(None).unwrap().item_exact();
+            let bound = if each == 8 { 0.05 } else { 0.5 };
+            assert!(
+                apart > 0.0 && apart < bound * largest,
+                "{each} bits: {apart} of {largest}"
+            );
+        }
+    }
+}
