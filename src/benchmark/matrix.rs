@@ -10,14 +10,30 @@ use serde::Serialize;
 pub(crate) enum PromptState {
     /// Nothing: no such prompt was sent before.
     Cold,
+    /// Its keys and values in files only: it was answered before, and others since then.
+    Warm,
+    /// The same, and the server was started anew.
+    Restart,
     /// Its keys and values in memory: the same prompt was answered just before.
     Hot,
+}
+
+impl PromptState {
+    /// Whether the server must be one that is started here, with a directory for its prefixes.
+    pub(crate) fn needs_files(self) -> bool {
+        match self {
+            Self::Warm | Self::Restart => true,
+            Self::Cold | Self::Hot => false,
+        }
+    }
 }
 
 impl fmt::Display for PromptState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Restart => "restart",
             Self::Hot => "hot",
         })
     }
@@ -50,11 +66,11 @@ pub(crate) struct Cell {
 }
 
 impl Matrix {
-    /// The shape of a published study of prefix caches: prompts of 1k to 32k tokens, cold and hot, three runs.
+    /// The shape of a published study of prefix caches: prompts of 1k to 32k tokens, cold, warm and hot, three runs.
     pub(crate) fn cache_study() -> Self {
         Self {
             contexts: [1, 2, 4, 8, 16, 32].map(|k| k * 1024).to_vec(),
-            states: vec![PromptState::Cold, PromptState::Hot],
+            states: vec![PromptState::Cold, PromptState::Warm, PromptState::Hot],
             concurrency: vec![1],
             streaming: vec![true],
             runs: 3,
@@ -93,7 +109,9 @@ impl Cell {
         let of_one = match self.state {
             PromptState::Cold => runs * (read + said),
             // Each prompt is read once before.
-            PromptState::Hot => read + runs * said,
+            PromptState::Hot | PromptState::Restart => read + runs * said,
+            // And another one, too.
+            PromptState::Warm => 2.0 * read + runs * said,
         };
         f64::from(self.concurrency) * of_one
     }
@@ -109,7 +127,7 @@ mod tests {
         matrix.concurrency = vec![1, 4];
         matrix.streaming = vec![true, false];
         let cells = matrix.cells();
-        assert_eq!(cells.len(), 6 * 2 * 2 * 2);
+        assert_eq!(cells.len(), 6 * 3 * 2 * 2);
         for (at, cell) in cells.iter().enumerate() {
             assert!(!cells[..at].contains(cell), "{cell:?}");
         }
@@ -133,5 +151,6 @@ mod tests {
         // 10 s to read, 2 s to answer; 3 runs of 2 requests.
         assert_eq!(seconds(PromptState::Cold), 72.0);
         assert_eq!(seconds(PromptState::Hot), 32.0);
+        assert_eq!(seconds(PromptState::Warm), 52.0);
     }
 }

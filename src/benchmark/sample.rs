@@ -94,8 +94,10 @@ impl Sample {
         match (cell.state, self.cached_tokens) {
             (PromptState::Cold, Some(cached)) => note(cached > COMMON_PREFIX_TOKENS, Taint::CacheHit),
             (PromptState::Cold, None) => {}
-            (PromptState::Hot, None) => note(true, Taint::CacheUnknown),
-            (PromptState::Hot, Some(cached)) => {
+            (PromptState::Hot | PromptState::Warm | PromptState::Restart, None) => {
+                note(true, Taint::CacheUnknown);
+            }
+            (PromptState::Hot | PromptState::Warm | PromptState::Restart, Some(cached)) => {
                 let prompt = self.prompt_tokens.unwrap_or(0) as f64;
                 note((cached as f64) < LEAST_CACHED * prompt, Taint::CacheMiss);
             }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::super::events::Events;
 use crate::benchmark::Sample;
 use crate::clock::Clock;
+use crate::wire::WorkerStatus;
 
 /// Longest time between two pieces of an answer, the first included.
 const SILENCE: Duration = Duration::from_secs(1800);
@@ -49,6 +50,16 @@ impl Client {
             model,
             clock,
         })
+    }
+
+    /// Bytes that a token adds to the cache of a worker of ours.
+    pub(super) async fn kv_bytes_per_token(&self) -> anyhow::Result<u64> {
+        let url = format!("{}/status", self.base);
+        let answer = self.http.get(&url).send().await;
+        let answer = answer.with_context(|| format!("no answer from {url}"))?;
+        let status: WorkerStatus = answer.json().await.with_context(|| format!("reading {url}"))?;
+        let model = status.model.context("the worker does not know its model")?;
+        Ok(model.kv_bytes_per_token)
     }
 
     /// Asks greedily, and waits for the end of the answer.

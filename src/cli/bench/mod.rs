@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use self::client::Ask;
-use self::target::Target;
+use self::target::{Target, Trial};
 use super::{Failure, ui};
 use crate::api::v1alpha1::{PowerSource, ThermalState};
 use crate::benchmark::{Cell, CellReport, Conditions, Matrix, PromptState, Round};
@@ -41,7 +41,8 @@ pub(super) struct Args {
     /// Tokens of the prompts, such as 128,1k,4k.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_tokens, default_value = "128,1k")]
     contexts: Vec<u32>,
-    /// What the server has of a prompt: cold = nothing, hot = it was answered just before.
+    /// What the server has of a prompt: cold = nothing, hot = it was answered just before, warm = its prefix is in files
+    /// only, restart = that, and the server was started anew. The last two need a model's directory.
     #[arg(
         long,
         value_name = "STATE,…",
@@ -79,6 +80,8 @@ pub(super) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum State {
     Cold,
+    Warm,
+    Restart,
     Hot,
 }
 
@@ -91,7 +94,7 @@ enum Streaming {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Preset {
-    /// Prompts of 1k to 32k tokens, cold and hot, three runs.
+    /// Prompts of 1k to 32k tokens, cold, hot and, where the target is a model's directory, warm; three runs.
     CacheStudy,
 }
 
@@ -135,10 +138,17 @@ impl Args {
     fn matrix(&self) -> Matrix {
         let state = |state: &State| match state {
             State::Cold => PromptState::Cold,
+            State::Warm => PromptState::Warm,
+            State::Restart => PromptState::Restart,
             State::Hot => PromptState::Hot,
         };
         match self.preset {
-            Some(Preset::CacheStudy) => Matrix::cache_study(),
+            Some(Preset::CacheStudy) => {
+                let mut matrix = Matrix::cache_study();
+                let all_here = self.targets.iter().all(|target| !target::is_url(target));
+                matrix.states.retain(|state| all_here || !state.needs_files());
+                matrix
+            }
             None => Matrix {
                 contexts: self.contexts.clone(),
                 states: self.states.iter().map(state).collect(),
@@ -159,8 +169,14 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     let clock = Clock::System;
     let matrix = args.matrix();
     let most = matrix.concurrency.iter().copied().max().unwrap_or(1);
+    let stores = matrix.states.iter().any(|state| state.needs_files());
     let mut targets = Vec::new();
     for name in &args.targets {
+        if stores && target::is_url(name) {
+            let err =
+                anyhow!("`{name}`: warm and restart need a model's directory, for which a server is started");
+            return Err(Failure::new(ExitStatus::Usage, err));
+        }
         targets.push(
             Target::open(name, args.model.as_deref(), most, &clock)
                 .await
@@ -168,9 +184,10 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
         );
     }
     let cells = matrix.cells();
+    let trials: Vec<Trial> = targets.iter().map(|target| target.trial).collect();
     let of_cell = |cell: &Cell| -> f64 {
-        let seconds = |target: &Target| cell.seconds(&matrix, target.trial.prefill, target.trial.decode);
-        targets.iter().map(seconds).sum()
+        let seconds = |trial: &Trial| cell.seconds(&matrix, trial.prefill, trial.decode);
+        trials.iter().map(seconds).sum()
     };
     let expected: f64 = cells.iter().map(of_cell).sum();
     ui::progress(&format!(
@@ -189,7 +206,14 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
             cell.context_tokens, cell.state, cell.concurrency
         ));
         let ceilings = ceilings(&args, &cell)?;
-        reports.push(measure(&targets, &matrix, cell, &ceilings, &mut seed, &clock).await);
+        for target in &mut targets {
+            target
+                .prepare(&cell, &clock)
+                .await
+                .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
+        }
+        let report = measure(&mut targets, &matrix, cell, &ceilings, &mut seed, &clock).await;
+        reports.push(report.map_err(|err| Failure::new(ExitStatus::Unavailable, err))?);
         bar.inc((1e3 * of_cell(&cell)) as u64);
     }
     bar.finish_and_clear();
@@ -227,27 +251,31 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
 
 /// All runs of one cell, every target in each.
 async fn measure(
-    targets: &[Target],
+    targets: &mut [Target],
     matrix: &Matrix,
     cell: Cell,
     ceilings: &[Option<f64>],
     seed: &mut u64,
     clock: &Clock,
-) -> CellReport {
+) -> anyhow::Result<CellReport> {
     let mut rounds: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
-    let mut kept: Vec<Vec<String>> = Vec::new();
+    let (mut kept, mut others): (Vec<Vec<String>>, Vec<Vec<String>>) = Default::default();
     // Two servers get the same prompts; a server that is compared with itself would have them cached.
     let alike = targets.len() == 2 && targets[0].client.base != targets[1].client.base;
     if cell.state != PromptState::Cold {
         let first = *seed;
-        for target in targets {
+        for target in targets.iter() {
             if alike {
                 *seed = first;
             }
-            let prompts = prompts(target, &cell, seed);
+            let known = prompts(target, &cell, seed);
             // Answered once before; a failure shows in the runs.
-            wave(target, &cell, matrix.tokens, &prompts, clock).await;
-            kept.push(prompts);
+            wave(target, &cell, matrix.tokens, &known, clock).await;
+            if cell.state == PromptState::Warm {
+                // In memory there is room for one of the two.
+                others.push(prompts(target, &cell, seed));
+            }
+            kept.push(known);
         }
     }
     for run in 0..matrix.runs as usize {
@@ -265,12 +293,18 @@ async fn measure(
                     &fresh
                 }
             };
+            if cell.state == PromptState::Restart {
+                targets[at].restart(clock).await?;
+            }
+            if let Some(others) = others.get(at) {
+                wave(&targets[at], &cell, matrix.tokens, others, clock).await;
+            }
             let mut round = wave(&targets[at], &cell, matrix.tokens, prompts, clock).await;
             round.conditions.ceiling = ceilings[at];
             rounds[at].push(round);
         }
     }
-    CellReport::new(matrix, cell, &rounds)
+    Ok(CellReport::new(matrix, cell, &rounds))
 }
 
 fn prompts(target: &Target, cell: &Cell, seed: &mut u64) -> Vec<String> {

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use camino::{Utf8Path, Utf8PathBuf};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use uuid::Uuid;
 
 use super::client::Client;
 use super::prompt::{self, Length};
-use crate::benchmark::Sample;
+use crate::benchmark::{Cell, Sample};
 use crate::cli::bench::client::Ask;
 use crate::clock::Clock;
 
@@ -29,7 +32,12 @@ pub(super) struct Target {
     pub(super) client: Client,
     pub(super) trial: Trial,
     /// Of a model directory; ends with this.
-    _worker: Option<Worker>,
+    worker: Option<Worker>,
+}
+
+/// Whether a target is a server that runs already.
+pub(super) fn is_url(target: &str) -> bool {
+    target.starts_with("http://") || target.starts_with("https://")
 }
 
 /// What was learnt before the first measurement.
@@ -49,10 +57,10 @@ impl Target {
         concurrency: u32,
         clock: &Clock,
     ) -> anyhow::Result<Self> {
-        let (client, worker) = if name.starts_with("http://") || name.starts_with("https://") {
+        let (client, worker) = if is_url(name) {
             (Client::connect(name, model, clock.clone()).await?, None)
         } else {
-            let mut worker = Worker::start(Utf8Path::new(name), concurrency)?;
+            let mut worker = Worker::start(Utf8Path::new(name), concurrency, None)?;
             let client = worker.wait_until_ready(clock).await?;
             (client, Some(worker))
         };
@@ -63,8 +71,70 @@ impl Target {
             name: name.to_owned(),
             client,
             trial,
-            _worker: worker,
+            worker,
         })
+    }
+
+    /// Gives a cell the server that it needs: where prompts are to be in files only, one that stores them and has room in
+    /// memory for those of one wave.
+    pub(super) async fn prepare(&mut self, cell: &Cell, clock: &Clock) -> anyhow::Result<()> {
+        let Some(worker) = self.worker.take() else {
+            return Ok(());
+        };
+        let files = if cell.state.needs_files() {
+            let tokens = u64::from(cell.context_tokens) * u64::from(cell.concurrency);
+            let bytes = self.client.kv_bytes_per_token().await? * tokens;
+            // Answers, and ends of blocks, come in addition.
+            Some(Files::new(bytes + bytes / 2)?)
+        } else if worker.files.is_some() {
+            None
+        } else {
+            self.worker = Some(worker);
+            return Ok(());
+        };
+        let worker = worker.replaced(files)?;
+        self.begin(worker, clock).await
+    }
+
+    /// Ends the server, which writes what it still has to, and starts another with the same files.
+    pub(super) async fn restart(&mut self, clock: &Clock) -> anyhow::Result<()> {
+        let Some(mut worker) = self.worker.take() else {
+            return Ok(());
+        };
+        worker.end().await?;
+        let files = worker.files.take();
+        let worker = worker.replaced(files)?;
+        self.begin(worker, clock).await
+    }
+
+    async fn begin(&mut self, mut worker: Worker, clock: &Clock) -> anyhow::Result<()> {
+        self.client = worker.wait_until_ready(clock).await?;
+        self.worker = Some(worker);
+        // The first request of a server's life may load or compile something.
+        ask(&self.client, TRIAL_WORDS[0], 0).await?;
+        Ok(())
+    }
+}
+
+/// Where a worker stores prefixes, besides few in memory; removed in the end.
+#[derive(Debug)]
+struct Files {
+    dir: Utf8PathBuf,
+    memory_bytes: u64,
+}
+
+impl Files {
+    fn new(memory_bytes: u64) -> anyhow::Result<Self> {
+        let dir = std::env::temp_dir().join(format!("rooflet-bench-{}", Uuid::new_v4()));
+        let dir = Utf8PathBuf::try_from(dir).context("the directory for temporary files")?;
+        Ok(Self { dir, memory_bytes })
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // A worker that never stored anything has made none.
+        drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
@@ -104,10 +174,12 @@ struct Worker {
     child: Child,
     port: u16,
     model: Utf8PathBuf,
+    concurrency: u32,
+    files: Option<Files>,
 }
 
 impl Worker {
-    fn start(model: &Utf8Path, concurrency: u32) -> anyhow::Result<Self> {
+    fn start(model: &Utf8Path, concurrency: u32, files: Option<Files>) -> anyhow::Result<Self> {
         if !model.is_dir() {
             bail!("`{model}` is neither an http:// or https:// URL nor a model's directory");
         }
@@ -116,10 +188,17 @@ impl Worker {
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let program = std::env::current_exe().context("finding this program's own file")?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["worker", "--model", model.as_str(), "--name", NAME])
             .args(["--listen", &format!("127.0.0.1:{port}")])
-            .args(["--max-concurrency", &concurrency.to_string()])
+            .args(["--max-concurrency", &concurrency.to_string()]);
+        if let Some(Files { dir, memory_bytes }) = &files {
+            command
+                .args(["--prefix-cache-dir", dir.as_str()])
+                .args(["--prefix-cache-memory", &memory_bytes.to_string()]);
+        }
+        let child = command
             .env("ROOFLET_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -129,7 +208,26 @@ impl Worker {
             child,
             port,
             model: model.to_owned(),
+            concurrency,
+            files,
         })
+    }
+
+    /// Another one of the same model, in place of this.
+    fn replaced(self, files: Option<Files>) -> anyhow::Result<Self> {
+        let (model, concurrency) = (self.model.clone(), self.concurrency);
+        drop(self);
+        Self::start(&model, concurrency, files)
+    }
+
+    /// As a supervisor would end it.
+    async fn end(&mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        kill(pid, Signal::SIGTERM).context("ending a worker")?;
+        while self.child.try_wait()?.is_none() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
     }
 
     async fn wait_until_ready(&mut self, clock: &Clock) -> anyhow::Result<Client> {
