@@ -16,12 +16,14 @@ mod node;
 mod node_status;
 mod prefix_files;
 pub(crate) mod probe;
+mod quarantine;
 mod quiet_hours;
 mod replica;
 mod report;
 mod server;
 mod state;
 mod sync;
+mod wired;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -169,6 +171,7 @@ impl Agent {
             arguments: vec!["worker".to_owned()],
             grace: config.grace,
         };
+        let quarantined = quarantine::look(&state, &host, &identity.os_build);
         let workers = Workers::adopt(
             state.clone(),
             command,
@@ -226,6 +229,7 @@ impl Agent {
             node: config.node_name.clone(),
             host: host.clone(),
             chip: identity.chip.clone(),
+            quarantined,
             clock: clock.clone(),
             sources: Sources {
                 api: api.as_ref().map(|api| api.replicas.clone()),
@@ -268,6 +272,7 @@ impl Agent {
                 state_path: config.state_dir.clone(),
                 endpoint: config.endpoint.clone(),
                 quiet_hours: config.quiet_hours.clone(),
+                wired: Arc::default(),
                 clock,
                 cache: api.nodes.clone(),
                 changes: changes.clone(),

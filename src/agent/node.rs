@@ -2,7 +2,7 @@
 //! labels of others belong to the user.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -19,6 +19,7 @@ use super::node_status::{NodeFacts, node_status};
 use super::probe::ProbeState;
 use super::quiet_hours::QuietHours;
 use super::sync::Reports;
+use super::wired::WiredMemory;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{LEASE_NAMESPACE, lease_name};
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
@@ -26,6 +27,7 @@ use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER,
 use crate::clock::{Clock, since};
 use crate::error::Chain;
 use crate::host::{Host, Identity};
+use crate::units::Bytes;
 
 /// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
@@ -49,6 +51,7 @@ pub(crate) struct NodeReporter {
     pub(crate) state_path: Utf8PathBuf,
     pub(crate) endpoint: String,
     pub(crate) quiet_hours: QuietHours,
+    pub(super) wired: Arc<Mutex<WiredMemory>>,
     pub(crate) clock: Clock,
     pub(crate) cache: Cache<FleetNode>,
     pub(crate) changes: Changes,
@@ -147,6 +150,7 @@ impl NodeReporter {
         }
         let node = self.label(&api, node).await?;
         let previous = node.status.clone().unwrap_or_default();
+        let stranded = self.stranded();
         let status = {
             let (reports, probe) = (self.reports_rx.borrow(), self.probe_rx.borrow());
             let facts = NodeFacts {
@@ -156,6 +160,7 @@ impl NodeReporter {
                 disk: self.host.disk(&self.state_path).ok(),
                 power: self.host.power(),
                 presence: self.host.presence(),
+                stranded,
                 quiet: self.quiet_hours.contain(self.clock.time_of_day()),
                 endpoint: &self.endpoint,
                 probe: &probe,
@@ -172,6 +177,14 @@ impl NodeReporter {
         Ok(())
     }
 
+    /// Wired memory that did not come back.
+    fn stranded(&self) -> Option<Bytes> {
+        let wired = self.host.wired()?;
+        let idle = self.reports_rx.borrow().idle;
+        let mut memory = self.wired.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.observe(wired, idle, self.clock.instant())
+    }
+
     fn tell(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {
         for kind in [
             condition_type::READY,
@@ -181,6 +194,7 @@ impl NodeReporter {
             condition_type::ON_BATTERY,
             condition_type::LID_CLOSED,
             condition_type::QUIET_HOURS,
+            condition_type::REBOOT_REQUIRED,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
-use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
 use crate::api::v1alpha1::{
     Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
     Resources, ThermalState,
@@ -38,6 +38,8 @@ pub(crate) struct NodeFacts<'a> {
     pub(crate) disk: Option<Disk>,
     pub(crate) power: Power,
     pub(crate) presence: Presence,
+    /// Wired memory that did not come back after the last worker, where the system tells.
+    pub(crate) stranded: Option<Bytes>,
     /// It is a time of day at which the machine is not to serve.
     pub(crate) quiet: bool,
     pub(crate) endpoint: &'a str,
@@ -205,6 +207,31 @@ pub(crate) fn node_status(
     } in circumstances(facts)
     {
         set(kind, truth, reason, message.to_owned());
+    }
+    if let Some(stranded) = facts.stranded {
+        let message = format!(
+            "{stranded} stayed wired after the last worker had ended: only a restart of the machine frees it"
+        );
+        set(
+            condition_type::WIRED_MEMORY_LEAKED,
+            Truth::True,
+            "MemoryStaysWired",
+            message,
+        );
+        let message = "the machine's wired memory has leaked".to_owned();
+        set(
+            condition_type::REBOOT_REQUIRED,
+            Truth::True,
+            "MemoryStaysWired",
+            message,
+        );
+    } else if is_true(&previous.conditions, condition_type::WIRED_MEMORY_LEAKED) {
+        for kind in [
+            condition_type::WIRED_MEMORY_LEAKED,
+            condition_type::REBOOT_REQUIRED,
+        ] {
+            set(kind, Truth::False, "MemoryCameBack", String::new());
+        }
     }
     let (truth, reason, message) = probe_fresh(facts.probe, now);
     set(condition_type::PROBE_FRESH, truth, reason, message);
@@ -393,6 +420,7 @@ mod tests {
             disk: host.disk("/".into()).ok(),
             power: Power::default(),
             presence: Presence::default(),
+            stranded: None,
             quiet: false,
             endpoint: "http://127.0.0.1:1",
             probe: &probe,
@@ -491,6 +519,24 @@ mod tests {
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
              ThermalPressure=False/ThermalStateNominal OnBattery=False/ExternalPower UserPresent=True/UserActive \
              QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+        );
+    }
+
+    #[test]
+    fn memory_that_stays_wired_asks_for_a_reboot_until_it_comes_back() {
+        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
+        let leaked = check(
+            |facts| facts.stranded = Some(Bytes::gib(35)),
+            &format!(
+                "{usual} WiredMemoryLeaked=True/MemoryStaysWired RebootRequired=True/MemoryStaysWired ProbeFresh=False/NotMeasured"
+            ),
+        );
+        let conditions = leaked.conditions;
+        assert!(
+            conditions
+                .iter()
+                .any(|one| one.message.starts_with("35.0 GiB stayed wired")),
+            "{conditions:?}"
         );
     }
 

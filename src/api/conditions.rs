@@ -41,6 +41,10 @@ pub(crate) mod condition_type {
     pub(crate) const USER_PRESENT: &str = "UserPresent";
     /// It is a time of day at which the machine is not to serve.
     pub(crate) const QUIET_HOURS: &str = "QuietHours";
+    /// Memory of workers that are gone is still wired in the kernel.
+    pub(crate) const WIRED_MEMORY_LEAKED: &str = "WiredMemoryLeaked";
+    /// Only a restart helps the machine.
+    pub(crate) const REBOOT_REQUIRED: &str = "RebootRequired";
     /// No replica is left on a node that is being drained.
     pub(crate) const DRAINED: &str = "Drained";
     /// The node's bandwidth figure is measured and not too old.

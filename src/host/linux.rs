@@ -62,6 +62,14 @@ pub(super) fn os_build() -> String {
     System::kernel_version().unwrap_or_default()
 }
 
+/// There are none of these.
+pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
+
+/// Only a Mac's tells of models.
+pub(super) fn wired() -> Option<Bytes> {
+    None
+}
+
 /// What it would say is no Mac's, and no reader of ours acts on it.
 pub(super) fn power() -> Power {
     Power::default()

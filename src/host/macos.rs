@@ -57,6 +57,15 @@ pub(super) fn os_build() -> String {
     text("kern.osversion").unwrap_or_default()
 }
 
+/// Where the system reports that it went down.
+pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
+
+/// `host_statistics64`, as `vm_stat` shows it.
+pub(super) fn wired() -> Option<Bytes> {
+    let output = Command::new("/usr/bin/vm_stat").output().ok()?;
+    super::vm_stat::wired(&String::from_utf8_lossy(&output.stdout))
+}
+
 /// `NSProcessInfo` and the power sources of IOKit.
 pub(super) fn power() -> Power {
     let (thermal_state, low_power_mode) = process_info();

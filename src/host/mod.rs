@@ -13,12 +13,16 @@ mod fake;
 mod linux;
 #[cfg(target_os = "macos")]
 mod macos;
+mod panic_report;
+#[cfg(any(target_os = "macos", test))]
+mod vm_stat;
 
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
 use camino::Utf8Path;
+use jiff::Timestamp;
 use nix::sys::statvfs::statvfs;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
@@ -29,6 +33,7 @@ use macos as native;
 
 #[cfg(test)]
 pub(crate) use fake::FakeHost;
+pub(crate) use panic_report::PanicReport;
 
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::units::Bytes;
@@ -135,6 +140,24 @@ impl Host {
             Self::Native => native::presence(),
             #[cfg(test)]
             Self::Fake(_) => Presence::default(),
+        }
+    }
+
+    /// Memory that cannot be swapped out, all programs' and the kernel's; `None` where the system does not tell.
+    pub(crate) fn wired(&self) -> Option<Bytes> {
+        match self {
+            Self::Native => native::wired(),
+            #[cfg(test)]
+            Self::Fake(_) => None,
+        }
+    }
+
+    /// The kernel's panics since then, the oldest first.
+    pub(crate) fn panics(&self, since: Timestamp) -> Vec<PanicReport> {
+        match self {
+            Self::Native => panic_report::read(Utf8Path::new(native::PANIC_REPORTS), since),
+            #[cfg(test)]
+            Self::Fake(_) => Vec::new(),
         }
     }
 

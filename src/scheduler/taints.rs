@@ -9,7 +9,12 @@ use crate::api::conditions::{condition_type, is_true};
 use crate::api::v1alpha1::{FleetNode, Taint, TaintEffect};
 
 /// Conditions that act as taints, the taint's key and its effect.
-const OF_CONDITIONS: [(&str, &str, TaintEffect); 7] = [
+const OF_CONDITIONS: [(&str, &str, TaintEffect); 8] = [
+    (
+        condition_type::REBOOT_REQUIRED,
+        "rooflet.dev/reboot-required",
+        TaintEffect::NoSchedule,
+    ),
     (
         condition_type::MEMORY_PRESSURE,
         "rooflet.dev/memory-pressure",

@@ -102,6 +102,8 @@ pub(crate) struct SyncLoop {
     pub(crate) node: String,
     pub(crate) host: Host,
     pub(crate) chip: Chip,
+    /// By fingerprint, models that took the machine down, and what is to be said of them.
+    pub(crate) quarantined: BTreeMap<u64, String>,
     pub(crate) clock: Clock,
     pub(crate) sources: Sources,
     pub(crate) workers: Workers,
@@ -185,6 +187,7 @@ impl SyncLoop {
             },
             hardware,
             calibrations,
+            quarantined: self.quarantined.clone(),
             probing: *self.sources.probing.borrow(),
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct Observed {
     pub(crate) hardware: Option<Hardware>,
     /// What runs here have taught about it.
     pub(crate) calibrations: Vec<Calibration>,
+    /// By fingerprint, models that took the machine down, and what is to be said of them.
+    pub(crate) quarantined: BTreeMap<u64, String>,
     /// The bandwidth probe is running and wants the machine for itself.
     pub(crate) probing: bool,
 }
@@ -280,6 +282,11 @@ impl Pass<'_> {
         };
         if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
             return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
+        }
+        if let Some(message) = self.observed.quarantined.get(&facts.fingerprint)
+            && !replica.terms.overridden
+        {
+            return refuse(Ground::Never, "Quarantined", message.clone());
         }
         let demand = demand(replica, facts);
         if demand.context_tokens > facts.max_context_tokens {

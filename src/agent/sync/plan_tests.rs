@@ -139,11 +139,18 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
             allocatable: Bytes::gib(10),
             available: Bytes::gib(100),
         },
+        quarantined: BTreeMap::new(),
         probing: false,
     };
     for word in wanted_text.split_whitespace() {
         match word.split_once('=').unwrap_or((word, "")) {
             ("@stopping", _) => desired.stopping = true,
+            ("@quarantined", fingerprint) => {
+                let fingerprint = fingerprint.parse().unwrap();
+                observed
+                    .quarantined
+                    .insert(fingerprint, "it took the machine down".to_owned());
+            }
             ("@probing", _) => observed.probing = true,
             ("@m4pro", _) => {
                 let chip = chip::find("M4 Pro", Some(20), None).expect("in the catalogue");
@@ -241,6 +248,15 @@ fn a_bad_model_is_tried_again_when_its_files_change_or_after_a_while() {
     check("a:model=missing", "", "a=refuse(Artifacts/ModelNotFound)");
     check("a:model=missing", "a", "a=keep");
     check("a:ctx=1025", "", "a=refuse(Never/ContextTooLong)");
+}
+
+#[test]
+fn a_model_that_took_the_machine_down_is_not_started_unless_its_owner_insists() {
+    check("a @quarantined=7", "", "a=refuse(Never/Quarantined)");
+    check("a:overridden @quarantined=7", "", "a=start(1.0 GiB)");
+    check("a @quarantined=8", "", "a=start(1.0 GiB)");
+    // Its worker was found again: the machine did not go down.
+    check("a @quarantined=7", "a", "a=keep");
 }
 
 #[test]

@@ -82,6 +82,7 @@ impl Scene {
         let models = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
         let (_, probe) = watch::channel(ProbeState::Waiting);
         let sync = SyncLoop {
+            quarantined: BTreeMap::new(),
             node: "mini-1".to_owned(),
             host: Host::Fake(host.clone()),
             chip: Chip::default(),
