@@ -17,6 +17,8 @@ mod apiserver;
 mod harness;
 #[path = "bench/overhead.rs"]
 mod overhead;
+#[path = "bench/placement.rs"]
+mod placement;
 #[path = "bench/plan.rs"]
 mod plan;
 #[path = "bench/prefix.rs"]
@@ -41,6 +43,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
     ("plan", plan::run),
+    ("placement", placement::run),
     ("prefix", prefix::run),
     ("rival", rival::run),
 ];

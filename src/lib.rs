@@ -63,8 +63,9 @@ mod layers;
 pub use cli::run;
 
 /// What `cargo bench` measures and no command reaches.
-#[cfg(feature = "mlx")]
 #[doc(hidden)]
 pub mod bench {
+    pub use crate::scheduler::bench::{PlacementCount, PlacementTrial};
+    #[cfg(feature = "mlx")]
     pub use crate::worker::bench::BareEngine;
 }

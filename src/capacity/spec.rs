@@ -316,7 +316,7 @@ pub(crate) fn current_fleet(
         let status = node.status.clone().unwrap_or_default();
         let held = state.allocatable - state.free();
         let committed = state
-            .commitments
+            .commitments()
             .iter()
             .map(|one| one.share)
             .sum::<f64>()
@@ -340,15 +340,15 @@ pub(crate) fn current_fleet(
             .as_ref()
             .map(|probe| probe.measurements.qmv.median_bytes_per_second);
         let nominal = state
-            .hardware
+            .hardware()
             .and_then(|hardware| hardware.chip())
             .map(|chip| chip.bandwidth.0);
         let class = NodeClass {
             name: name.clone(),
             chip,
             nodes: 1,
-            hardware: state.hardware,
-            calibrations: state.calibrations.clone(),
+            hardware: state.hardware(),
+            calibrations: state.calibrations().to_vec(),
             bandwidth: measured.or(nominal).map(BytesPerSecond),
             allocatable: state.allocatable,
             held,

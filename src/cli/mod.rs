@@ -16,6 +16,7 @@ mod logs;
 mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
+mod rebalance;
 mod server;
 mod ui;
 mod up;
@@ -71,6 +72,8 @@ enum Command {
     Uncordon(cordon::Args),
     /// Move a node's replicas to others, as fast as their deployments can spare them.
     Drain(drain::Args),
+    /// Say which replicas would be better off on other nodes, and move them if asked to.
+    Rebalance(rebalance::Args),
     /// Tell whether a model fits a machine, and how fast it would be there.
     Fit(fit::Args),
     /// Tell whether Macs carry a demand, how far, and what to buy.
@@ -163,6 +166,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Cordon(args) => block_on(cordon::cordon(args)),
         Command::Uncordon(args) => block_on(cordon::uncordon(args)),
         Command::Drain(args) => block_on(drain::run(args)),
+        Command::Rebalance(args) => block_on(rebalance::run(args)),
         Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),

@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// How many writing requests the API server works on at once; more are answered 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
+    /// Place replicas only so that those of any N nodes would find room on the others.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    reserve_node_failures: u8,
     /// Stop when standard input ends: a supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -66,6 +69,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             requests: args.max_requests_inflight,
             mutating_requests: args.max_mutating_requests_inflight,
         },
+        reserve_node_failures: args.reserve_node_failures.into(),
         kubeconfig: args.kubeconfig,
     };
     server::start(config, &tasks)

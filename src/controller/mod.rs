@@ -17,6 +17,7 @@ use std::time::Duration;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::v1alpha1::ModelDeploymentSpec;
 use crate::client::{Elector, Leadership, Recorder};
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
@@ -31,12 +32,19 @@ const LEASE_NAME: &str = "rooflet-controller";
 /// How long reconcilers may take to finish a pass when leadership ends.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
+/// How many replicas of a deployment have to be available, whatever is moved or replaced.
+pub(crate) fn min_available(spec: &ModelDeploymentSpec) -> usize {
+    deployment::Bounds::of(spec).min_available
+}
+
 /// How this controller takes part.
 #[derive(Debug, Clone)]
 pub(crate) struct ControllerConfig {
     /// Must differ between processes that may run at the same time. One that stays the same over a restart of the
     /// same process lets it go on at once instead of waiting for its own lease to expire.
     pub(crate) identity: String,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(crate) reserve_node_failures: usize,
 }
 
 /// Starts the controllers: they wait to lead, and act while they do.
@@ -62,6 +70,7 @@ pub(crate) fn run(
         config.identity,
         clock.clone(),
     );
+    let reserve_node_failures = config.reserve_node_failures;
     tasks.spawn("controller", move |stop| {
         Box::pin(async move {
             elector
@@ -72,6 +81,7 @@ pub(crate) fn run(
                         recorder: recorder.clone(),
                         metrics: metrics.clone(),
                         leadership,
+                        reserve_node_failures,
                     };
                     term.run(stop)
                 })
@@ -89,6 +99,7 @@ struct Term {
     recorder: Recorder,
     metrics: ControllerMetrics,
     leadership: Leadership,
+    reserve_node_failures: usize,
 }
 
 impl Term {
@@ -105,7 +116,7 @@ impl Term {
             () = stop.cancelled() => {}
             () = world.synced() => {
                 self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
-                self.start(&tasks, &world, binder::Binder::new(world.clone()));
+                self.start(&tasks, &world, binder::Binder::new(world.clone(), self.reserve_node_failures));
                 self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
                 self.start(&tasks, &world, capacity_plan::CapacityPlans::new(world.clone()));

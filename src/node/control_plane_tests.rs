@@ -99,6 +99,7 @@ impl Scene {
         let tasks = Tasks::new();
         let config = ControllerConfig {
             identity: identity.to_owned(),
+            reserve_node_failures: 0,
         };
         controller::run(
             config,

@@ -50,6 +50,8 @@ pub(crate) struct ServerConfig {
     pub(crate) roles: Vec<Role>,
     /// How many requests the API server works on at once.
     pub(crate) in_flight: InFlightLimits,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(crate) reserve_node_failures: usize,
     /// An API server elsewhere, for roles without an own one.
     pub(crate) kubeconfig: Option<Utf8PathBuf>,
 }
@@ -143,6 +145,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&config),
+            reserve_node_failures: config.reserve_node_failures,
         };
         controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
     }

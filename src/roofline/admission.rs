@@ -307,28 +307,66 @@ pub(crate) struct Verdict {
     pub(crate) refusals: Vec<Refusal>,
 }
 
-impl Verdict {
-    pub(crate) fn new(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Self {
-        let reservation = Reservation::new(ask.model, ask.demand);
-        let mut refusals = Vec::new();
-        let memory = admit(supply.memory, supply.held.iter().copied(), reservation.total());
-        refusals.extend(memory.err().map(Refusal::Memory));
+/// What a replica takes of a machine whatever else runs there: the part of a [`Verdict`] that load does not change.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Appraisal {
+    pub(crate) reservation: Reservation,
+    /// `None`: nobody can tell how fast the machine is.
+    pub(crate) speed: Option<Speed>,
+    /// The share of the chip's time that it takes.
+    pub(crate) share: f64,
+    objectives: Objectives,
+}
 
-        let speed = supply.hardware.map(|hardware| {
-            Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, supply.calibrations)
-        });
+impl Appraisal {
+    pub(crate) fn new(
+        ask: &Ask<'_>,
+        hardware: Option<Hardware>,
+        calibrations: &[Calibration],
+        parameters: &Parameters,
+    ) -> Self {
+        let speed = hardware
+            .map(|hardware| Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, calibrations));
         let has_objectives = ask.objectives != Objectives::default();
         let share = match &speed {
             Some(speed) => speed.share(ask.objectives),
-            None if has_objectives => {
-                refusals.push(Refusal::SpeedUnknown);
-                1.0
-            }
+            None if has_objectives => 1.0,
             None => BEST_EFFORT_SHARE,
         };
-        let free_share = supply.free_share();
-        match &speed {
-            Some(speed) if share > 1.0 => refusals.push(out_of_reach(ask.objectives, speed)),
+        Self {
+            reservation: Reservation::new(ask.model, ask.demand),
+            speed,
+            share,
+            objectives: ask.objectives,
+        }
+    }
+
+    /// Whether a node promises it more than best effort.
+    pub(crate) fn has_objectives(&self) -> bool {
+        self.objectives != Objectives::default()
+    }
+
+    /// Whether a [`Verdict`] would admit it where so much is promised to nobody. No reasons, and no cost.
+    pub(crate) fn fits(&self, free: Bytes, free_share: f64) -> bool {
+        self.reservation.total() <= free
+            && (self.speed.is_some() || !self.has_objectives())
+            && self.share <= (free_share + SHARE_TOLERANCE).min(1.0)
+    }
+
+    pub(crate) fn verdict(&self, supply: &Supply<'_>) -> Verdict {
+        let mut refusals = Vec::new();
+        let memory = admit(
+            supply.memory,
+            supply.held.iter().copied(),
+            self.reservation.total(),
+        );
+        refusals.extend(memory.err().map(Refusal::Memory));
+        if self.speed.is_none() && self.has_objectives() {
+            refusals.push(Refusal::SpeedUnknown);
+        }
+        let (share, free_share) = (self.share, supply.free_share());
+        match &self.speed {
+            Some(speed) if share > 1.0 => refusals.push(out_of_reach(self.objectives, speed)),
             Some(_) | None if share > free_share + SHARE_TOLERANCE => refusals.push(Refusal::Bandwidth {
                 share,
                 free_share,
@@ -336,15 +374,21 @@ impl Verdict {
             }),
             Some(_) | None => {}
         }
-        Self {
+        Verdict {
             free: supply.memory.allocatable - supply.held.iter().map(|held| held.reserved).sum(),
             limit: supply.memory.allocatable,
-            reservation,
-            speed,
+            reservation: self.reservation,
+            speed: self.speed,
             share,
             free_share,
             refusals,
         }
+    }
+}
+
+impl Verdict {
+    pub(crate) fn new(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Self {
+        Appraisal::new(ask, supply.hardware, supply.calibrations, parameters).verdict(supply)
     }
 
     pub(crate) fn admitted(&self) -> bool {

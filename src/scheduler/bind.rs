@@ -1,21 +1,80 @@
 //! Decides for all waiting replicas, one after the other, each on what the ones before have left.
 
-use super::filter::{Unschedulable, feasible};
-use super::fleet::{Fleet, ReplicaKey, ReplicaRequest};
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::filter::filter;
+use super::fleet::Fleet;
+use super::preempt::{Preemption, preempt};
+use super::request::{ReplicaKey, ReplicaRequest};
+use super::reserve::survives;
 use super::score::PlacementScore;
+use super::unschedulable::Unschedulable;
+use crate::api::v1alpha1::PlacementStrategy;
 use crate::roofline::admission::Verdict;
+
+/// Nodes that are shown beside the one that is chosen.
+const SHOWN_NODES: usize = 3;
+/// Nodes that are tried while a reserve for failures is kept.
+const TRIED_NODES: usize = 16;
+/// Placements of one pass that are tried elsewhere to make room for what has found none.
+const MAX_REPAIRS: usize = 512;
+/// Decisions of one call from which on they are not looked at once more, and how often they are.
+const MAX_POLISHED: usize = 256;
+const POLISHING_ROUNDS: usize = 3;
 
 /// Where a replica goes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Placement {
-    pub(crate) score: PlacementScore,
+    node: String,
     /// `None` while only the agent can tell.
     pub(crate) needed: Option<Verdict>,
+    pub(crate) table: ScoreTable,
 }
 
 impl Placement {
     pub(crate) fn node(&self) -> &str {
-        &self.score.node
+        &self.node
+    }
+}
+
+/// How the node compares with the next ones. `Display` is of bounded length.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ScoreTable {
+    strategy: PlacementStrategy,
+    /// The chosen one first.
+    rows: Vec<(String, PlacementScore)>,
+    /// How many nodes could take it, and how many there are.
+    feasible: usize,
+    nodes: usize,
+}
+
+impl ScoreTable {
+    /// The score of the node that is chosen.
+    pub(super) fn chosen(&self) -> Option<&PlacementScore> {
+        self.rows.first().map(|(_, score)| score)
+    }
+}
+
+impl fmt::Display for ScoreTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let strategy = match self.strategy {
+            PlacementStrategy::SloSlack => "SloSlack",
+            PlacementStrategy::BinPack => "BinPack",
+            PlacementStrategy::Spread => "Spread",
+            PlacementStrategy::Fastest => "Fastest",
+        };
+        write!(
+            f,
+            "{} of {} nodes fit, best by {strategy}: ",
+            self.feasible, self.nodes
+        )?;
+        let rows: Vec<_> = self
+            .rows
+            .iter()
+            .map(|(node, score)| format!("{node} ({})", score.columns()))
+            .collect();
+        f.write_str(&rows.join("; "))
     }
 }
 
@@ -24,36 +83,219 @@ impl Placement {
 pub(crate) struct Decision {
     pub(crate) key: ReplicaKey,
     pub(crate) outcome: Result<Placement, Unschedulable>,
+    /// Who leaves for it where there is no room.
+    pub(crate) preemption: Option<Preemption>,
 }
 
-/// The best node for one replica. `fleet` is not changed.
-pub(crate) fn place(request: &ReplicaRequest, fleet: &Fleet) -> Result<Placement, Unschedulable> {
-    let (score, needed) = feasible(request, fleet)?
-        .into_iter()
-        .map(|(node, needed)| (PlacementScore::new(request, node, &needed), needed))
-        .min_by(|(a, _), (b, _)| a.cmp(b))
-        .expect("`feasible` gives at least one node or an error");
-    Ok(Placement { score, needed })
+/// The best node for one replica. Nothing is promised.
+pub(crate) fn place(request: &ReplicaRequest, fleet: &mut Fleet) -> Result<Placement, Unschedulable> {
+    if let Some(placement) = place_where_nominated(request, fleet) {
+        return Ok(placement);
+    }
+    let reserve = fleet.reserve_node_failures;
+    let tried = if reserve > 0 { TRIED_NODES } else { SHOWN_NODES };
+    let mut best = fleet.ranked(request, |ranking, _, _| ranking.best(tried));
+    if reserve > 0 {
+        best.retain(|score| survives(request, score.at, fleet));
+    }
+    best.truncate(SHOWN_NODES);
+    fleet.ranked(request, |ranking, nodes, fits| {
+        let Some(chosen) = best.first() else {
+            let explained = ranking.explained.take().unwrap_or_else(|| {
+                Unschedulable::new(request, nodes, fits, ranking.domains.as_ref(), reserve)
+            });
+            ranking.explained = Some(explained.clone());
+            return Err(explained);
+        };
+        let node = &nodes[chosen.at];
+        let appraisal = fits[node.machine_id].appraisal.as_ref();
+        let load = node.load_for(request);
+        Ok(Placement {
+            node: node.name.clone(),
+            needed: appraisal.map(|appraisal| node.with_supply(&load, |supply| appraisal.verdict(supply))),
+            table: ScoreTable {
+                strategy: request.placement.strategy,
+                rows: best
+                    .iter()
+                    .map(|score| (nodes[score.at].name.clone(), *score))
+                    .collect(),
+                feasible: ranking.feasible(),
+                nodes: nodes.len(),
+            },
+        })
+    })
 }
 
-/// Decides for every request in the order given, and enters each placement into `fleet`.
+/// The node where others have left for it is taken before any other, if it can.
+fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
+    let at = fleet.position(request.nominated.as_deref()?).ok()?;
+    let (fits, nodes) = fleet.fits(request);
+    let node = &nodes[at];
+    let fit = fits[node.machine_id];
+    let load = node.load_for(request);
+    filter(request, node, fit, &load).ok()?;
+    if super::topology::Domains::new(request, nodes)
+        .and_then(|domains| domains.against(at))
+        .is_some()
+    {
+        return None;
+    }
+    let score = PlacementScore::new(request, at, node, fit, &load);
+    Some(Placement {
+        node: node.name.clone(),
+        needed: fit
+            .appraisal
+            .as_ref()
+            .map(|appraisal| node.with_supply(&load, |supply| appraisal.verdict(supply))),
+        table: ScoreTable {
+            strategy: request.placement.strategy,
+            rows: vec![(node.name.clone(), score)],
+            feasible: 1,
+            nodes: nodes.len(),
+        },
+    })
+}
+
+/// [`decide_all`] where nothing that is bound leaves.
 pub(crate) fn bind_all<'a>(
     requests: impl IntoIterator<Item = &'a ReplicaRequest>,
     fleet: &mut Fleet,
 ) -> Vec<Decision> {
-    requests
-        .into_iter()
+    decide_all(requests, fleet, 0)
+}
+
+/// Decides for every request in the order given, and enters each placement into `fleet`. What finds no room may move
+/// others of the same call, which are nowhere yet, to other nodes; and so many of them may preempt what is bound, for
+/// which they should come in order of priority.
+pub(crate) fn decide_all<'a>(
+    requests: impl IntoIterator<Item = &'a ReplicaRequest>,
+    fleet: &mut Fleet,
+    mut preemptions: usize,
+) -> Vec<Decision> {
+    let requests: Vec<_> = requests.into_iter().collect();
+    let mut decisions: Vec<_> = requests
+        .iter()
         .map(|request| {
             let outcome = place(request, fleet);
-            if let Ok(placement) = &outcome
-                && let Some(node) = fleet.node_mut(placement.node())
-            {
-                node.promise(request, placement.needed.as_ref());
+            if let Ok(placement) = &outcome {
+                fleet.end_nomination(&request.key);
+                fleet.promise(request, placement.node());
+            }
+            let mut preemption = None;
+            if outcome.is_err() && preemptions > 0 {
+                preemption = preempt(request, fleet);
+                preemptions -= usize::from(preemption.is_some());
             }
             Decision {
                 key: request.key.clone(),
                 outcome,
+                preemption,
             }
         })
-        .collect()
+        .collect();
+    repair(&requests, &mut decisions, fleet);
+    polish(&requests, &mut decisions, fleet);
+    decisions
+}
+
+/// Decides once more for each placement, now that all others are known. What is decided in one call begins at the same
+/// time, so the first need not have the worst of it.
+fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
+    if decisions.len() > MAX_POLISHED || fleet.reserve_node_failures > 0 {
+        return;
+    }
+    for _ in 0..POLISHING_ROUNDS {
+        let mut moved = false;
+        for (request, decision) in requests.iter().zip(decisions.iter_mut()) {
+            let Ok(placement) = &mut decision.outcome else {
+                continue;
+            };
+            // One of which nobody knows what it takes fills its node: it came where there was least to lose.
+            if placement.needed.is_none() {
+                continue;
+            }
+            fleet.take_back(&request.key, None);
+            if let Ok(better) = place(request, fleet) {
+                moved |= better.node != placement.node;
+                *placement = better;
+            }
+            fleet.promise(request, placement.node());
+        }
+        if !moved {
+            return;
+        }
+    }
+}
+
+/// Tries to make room for what has none by moving one placement of the same call.
+fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
+    let mut by_node: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, decision) in decisions.iter().enumerate() {
+        if let Ok(placement) = &decision.outcome {
+            by_node
+                .entry(placement.node().to_owned())
+                .or_default()
+                .push(index);
+        }
+    }
+    let mut tries = MAX_REPAIRS;
+    for waiting in 0..decisions.len() {
+        if decisions[waiting].outcome.is_ok() || decisions[waiting].preemption.is_some() {
+            continue;
+        }
+        let candidates: Vec<(String, usize)> = by_node
+            .iter()
+            .flat_map(|(node, placed)| placed.iter().map(|index| (node.clone(), *index)))
+            .filter(|(_, index)| {
+                let is_known = |placement: &Placement| placement.needed.is_some();
+                decisions[*index].outcome.as_ref().is_ok_and(is_known)
+                    && !requests[*index].is_like(requests[waiting])
+            })
+            .take(tries)
+            .collect();
+        for (from, moved) in candidates {
+            tries -= 1;
+            let Some((newcomer, elsewhere)) = swap(requests[waiting], requests[moved], &from, fleet) else {
+                continue;
+            };
+            if let Some(placed) = by_node.get_mut(&from) {
+                placed.retain(|index| *index != moved);
+            }
+            by_node
+                .entry(elsewhere.node().to_owned())
+                .or_default()
+                .push(moved);
+            by_node
+                .entry(newcomer.node().to_owned())
+                .or_default()
+                .push(waiting);
+            decisions[moved].outcome = Ok(elsewhere);
+            decisions[waiting].outcome = Ok(newcomer);
+            break;
+        }
+        if tries == 0 {
+            return;
+        }
+    }
+}
+
+/// Places `waiting` where `moved` was and `moved` elsewhere, or leaves all as it is.
+fn swap(
+    waiting: &ReplicaRequest,
+    moved: &ReplicaRequest,
+    from: &str,
+    fleet: &mut Fleet,
+) -> Option<(Placement, Placement)> {
+    fleet.take_back(&moved.key, None);
+    let newcomer = place(waiting, fleet);
+    if let Ok(newcomer) = newcomer {
+        fleet.promise(waiting, newcomer.node());
+        if let Ok(elsewhere) = place(moved, fleet) {
+            fleet.promise(moved, elsewhere.node());
+            return Some((newcomer, elsewhere));
+        }
+        fleet.take_back(&waiting.key, None);
+    }
+    fleet.promise(moved, from);
+    None
 }

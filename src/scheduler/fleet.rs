@@ -1,277 +1,60 @@
-//! The fleet as the scheduler sees it: nodes with what is reserved on them, replicas with what they ask for.
+//! The fleet as the scheduler sees it, kept up to date object by object.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, HashMap};
 
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
-use super::taints;
+use super::machine::{Fit, Machines};
+use super::node::{Claim, Load, NodeFacts, NodeState, Resident};
+use super::ranking::Ranking;
+use super::request::{ReplicaKey, ReplicaRequest};
+use crate::api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 
-use crate::api::conditions::condition_type::READY;
-use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
-use crate::api::v1alpha1::{
-    DEFAULT_CONTEXT_TOKENS, FleetNode, ModelReplica, ModelSource, NodeModel, PlacementSpec, ReplicaPhase,
-    Taint,
-};
-use crate::quantity;
-use crate::roofline::admission::{Ask, BEST_EFFORT_SHARE, Commitment, Objectives, Supply, Verdict};
-use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
-use crate::roofline::predict::calibration::Calibration;
-use crate::roofline::predict::{Engine, Hardware, Parameters};
-use crate::roofline::published;
-use crate::units::Bytes;
+/// Changes that are remembered for rankings to catch up; beyond them they are made anew.
+const MAX_CHANGES: usize = 100_000;
+/// Kinds of requests whose rankings are kept. Requests come deployment by deployment, so that few are in use at a time;
+/// one takes about 100 bytes a node.
+const MAX_RANKINGS: usize = 16;
 
-/// Names a ModelReplica.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ReplicaKey {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-impl ReplicaKey {
-    pub(crate) fn of<K: Resource>(object: &K) -> Self {
-        Self {
-            namespace: object.meta().namespace.clone().unwrap_or_default(),
-            name: object.name_any(),
-        }
-    }
-}
-
-impl fmt::Display for ReplicaKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// What a replica asks of its node.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ReplicaRequest {
-    pub(crate) key: ReplicaKey,
-    /// Namespace and name of its deployment, over whose replicas it should be spread.
-    pub(crate) deployment: Option<ReplicaKey>,
-    /// `None`: the source is not one that can be served.
-    pub(crate) source: Option<ModelSource>,
-    /// `None`: whatever the node's model has, at most the default.
-    pub(crate) context_tokens: Option<u32>,
-    pub(crate) max_concurrency: u32,
-    pub(crate) objectives: Objectives,
-    pub(crate) placement: PlacementSpec,
-    /// What speaks against it is told and not enforced.
-    pub(crate) overridden: bool,
-    /// Nodes whose agents refused replicas of the same revision a short time ago, and why.
-    pub(crate) refused: BTreeMap<String, String>,
-}
-
-impl ReplicaRequest {
-    pub(crate) fn new(replica: &ModelReplica) -> Self {
-        Self {
-            key: ReplicaKey::of(replica),
-            deployment: deployment_of(replica),
-            source: replica.spec.model.source.parse().ok(),
-            context_tokens: replica.spec.serving.context_tokens,
-            max_concurrency: replica.spec.serving.max_concurrency,
-            objectives: Objectives::from(&replica.spec.objectives),
-            placement: replica.spec.placement.clone(),
-            overridden: is_overridden(replica),
-            refused: BTreeMap::new(),
-        }
-    }
-
-    /// Context and streams that are reserved with this model; the agent computes the same.
-    pub(super) fn demand(&self, model: &NodeModel) -> Demand {
-        let longest = Some(model.max_context_tokens).filter(|tokens| *tokens > 0);
-        let context_tokens = self.context_tokens.unwrap_or_else(|| {
-            longest.map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
-                tokens.min(DEFAULT_CONTEXT_TOKENS)
-            })
-        });
-        Demand {
-            context_tokens,
-            max_concurrency: self.max_concurrency,
-        }
-    }
-
-    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel) -> Ask<'a> {
-        Ask {
-            model: served,
-            engine: Engine::Mlx,
-            demand: self.demand(model),
-            objectives: self.objectives,
-        }
-    }
-}
-
-/// Whether its owner wants it whatever admission says.
-pub(crate) fn is_overridden(object: &impl ResourceExt) -> bool {
-    let annotation = object.annotations().get(ADMISSION_ANNOTATION);
-    annotation.map(String::as_str) == Some(ADMISSION_WARN)
-}
-
-/// The deployment that made it.
-pub(crate) fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
-    let name = replica.labels().get(DEPLOYMENT_LABEL)?;
-    Some(ReplicaKey {
-        namespace: replica.namespace().unwrap_or_default(),
-        name: name.clone(),
-    })
-}
-
-/// One node, and what is taken of it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct NodeState {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) taints: Vec<Taint>,
-    pub(crate) cordoned: bool,
-    /// Why it cannot take work, if it cannot.
-    pub(crate) not_ready: Option<String>,
-    pub(crate) allocatable: Bytes,
-    pub(crate) models: Vec<NodeModel>,
-    /// What its speed can be predicted from, if anything can.
-    pub(crate) hardware: Option<Hardware>,
-    /// What runs on it have taught about its speed.
-    pub(crate) calibrations: Vec<Calibration>,
-    /// Memory promised to replicas bound to it, those that are ending included.
-    pub(crate) reserved: Bytes,
-    /// Time of the chip promised to them.
-    pub(crate) commitments: Vec<Commitment>,
-    /// Replicas bound to it of which nobody can tell yet what they take: until then nothing is free.
-    pub(crate) undetermined: u32,
-    /// How many replicas of each deployment it has, those that are ending not included.
-    pub(crate) replicas: BTreeMap<ReplicaKey, u32>,
-}
-
-impl NodeState {
-    fn new(node: &FleetNode) -> Self {
-        let status = node.status.clone().unwrap_or_default();
-        let ready = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == READY);
-        let not_ready = match ready {
-            Some(ready) if ready.status == "True" => None,
-            Some(ready) => Some(ready.reason.clone()),
-            None => Some("NotYetReported".to_owned()),
-        };
-        Self {
-            name: node.name_any(),
-            labels: node.labels().clone(),
-            taints: taints::of(node),
-            cordoned: taints::is_cordoned(node),
-            not_ready,
-            // A figure that cannot be read is no memory at all: never more than the node has.
-            allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
-            hardware: published::hardware(&status),
-            calibrations: published::calibrations(&status),
-            models: status.models,
-            reserved: Bytes::ZERO,
-            commitments: Vec::new(),
-            undetermined: 0,
-            replicas: BTreeMap::new(),
-        }
-    }
-
-    pub(crate) fn free(&self) -> Bytes {
-        if self.undetermined > 0 {
-            return Bytes::ZERO;
-        }
-        self.allocatable - self.reserved
-    }
-
-    /// Whether it carries all labels that the placement asks for.
-    pub(crate) fn is_selected(&self, placement: &PlacementSpec) -> bool {
-        let selected = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
-        placement.node_selector.iter().all(selected)
-    }
-
-    pub(super) fn model(&self, name: &str) -> Option<&NodeModel> {
-        self.models.iter().find(|model| model.name == name)
-    }
-
-    /// Judges one more replica by what is promised so far.
-    pub(super) fn judge(&self, ask: &Ask<'_>) -> Verdict {
-        self.with_supply(|supply| Verdict::new(ask, supply, Parameters::built_in()))
-    }
-
-    pub(super) fn with_supply<T>(&self, act: impl FnOnce(&Supply<'_>) -> T) -> T {
-        let held = [Held {
-            reserved: self.allocatable - self.free(),
-            resident: Bytes::ZERO,
-        }];
-        act(&Supply {
-            memory: NodeMemory {
-                allocatable: self.allocatable,
-                available: self.allocatable,
-            },
-            held: &held,
-            hardware: self.hardware,
-            calibrations: &self.calibrations,
-            commitments: &self.commitments,
-        })
-    }
-
-    /// Counts a replica that is bound here.
-    fn hold(&mut self, replica: &ModelReplica) {
-        let request = ReplicaRequest::new(replica);
-        let name = request.key.to_string();
-        let status = replica.status.as_ref();
-        // Of one that failed the agent has looked, and nothing runs.
-        let failed = status.is_some_and(|status| status.phase == ReplicaPhase::Failed);
-        let reported = status
-            .and_then(|status| status.reserved_memory.as_deref())
-            .and_then(|text| quantity::parse_bytes(text).ok());
-        let model = match &request.source {
-            Some(ModelSource::Local(name)) => self.model(name).filter(|model| model.problem.is_none()),
-            Some(ModelSource::File(_)) | None => None,
-        };
-        let served = model.and_then(|model| Some((model, ServedModel::published(model)?)));
-        let verdict = served.map(|(model, served)| self.judge(&request.ask(model, &served)));
-        let computed = verdict.as_ref().map(|verdict| verdict.reservation.total());
-        match reported.max(computed).or(failed.then_some(Bytes::ZERO)) {
-            // What its agent says or what the same arithmetic gives here, whichever is more.
-            Some(bytes) => self.reserved += bytes,
-            None => self.undetermined += 1,
-        }
-        if !failed {
-            self.commitments
-                .push(commitment(name, verdict.as_ref(), request.objectives));
-        }
-        if replica.meta().deletion_timestamp.is_none()
-            && let Some(deployment) = deployment_of(replica)
-        {
-            *self.replicas.entry(deployment).or_default() += 1;
-        }
-    }
-
-    /// Counts a placement that was just decided.
-    pub(super) fn promise(&mut self, request: &ReplicaRequest, needed: Option<&Verdict>) {
-        self.commitments
-            .push(commitment(request.key.to_string(), needed, request.objectives));
-        match needed {
-            Some(verdict) => self.reserved += verdict.reservation.total(),
-            None => self.undetermined += 1,
-        }
-        if let Some(deployment) = &request.deployment {
-            *self.replicas.entry(deployment.clone()).or_default() += 1;
-        }
-    }
-}
-
-fn commitment(replica: String, verdict: Option<&Verdict>, objectives: Objectives) -> Commitment {
-    match verdict {
-        Some(verdict) => verdict.commitment(replica, objectives),
-        None => Commitment {
-            replica,
-            share: BEST_EFFORT_SHARE,
-            decode: None,
-        },
-    }
-}
-
-/// All nodes, ordered by name.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// All nodes, ordered by name, and what is promised on them.
+///
+/// Made from all objects, or changed object by object: the outcome is the same.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Fleet {
     pub(crate) nodes: Vec<NodeState>,
+    machines: Machines,
+    /// The node of every replica that has one.
+    bound: HashMap<ReplicaKey, String>,
+    /// The node of every replica for which others are leaving.
+    nominated: HashMap<ReplicaKey, String>,
+    /// Replicas on nodes that are not there (any more).
+    homeless: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(super) reserve_node_failures: usize,
+    changes: Changes,
+    rankings: Vec<Ranking>,
+}
+
+/// Which nodes changed, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Changes {
+    /// Counts up whenever places of nodes change, or too much is remembered.
+    pub(super) epoch: u64,
+    pub(super) nodes: Vec<usize>,
+}
+
+impl Changes {
+    fn mark(&mut self, at: usize) {
+        if self.nodes.len() >= MAX_CHANGES {
+            self.restart();
+        }
+        self.nodes.push(at);
+    }
+
+    fn restart(&mut self) {
+        self.epoch += 1;
+        self.nodes.clear();
+    }
 }
 
 impl Fleet {
@@ -280,27 +63,208 @@ impl Fleet {
         nodes: impl IntoIterator<Item = &'a FleetNode>,
         replicas: impl IntoIterator<Item = &'a ModelReplica>,
     ) -> Self {
-        let mut by_name: BTreeMap<String, NodeState> = nodes
-            .into_iter()
-            .map(|node| (node.name_any(), NodeState::new(node)))
-            .collect();
+        let mut fleet = Self::default();
+        for node in nodes {
+            fleet.set_node(node);
+        }
         for replica in replicas {
-            let node = replica.spec.node_name.as_ref();
-            if let Some(node) = node.and_then(|name| by_name.get_mut(name)) {
-                node.hold(replica);
+            fleet.set_replica(replica);
+        }
+        fleet
+    }
+
+    /// Placements are to leave room for the replicas of any so many nodes.
+    pub(crate) fn with_reserve(self, node_failures: usize) -> Self {
+        Self {
+            reserve_node_failures: node_failures,
+            ..self
+        }
+    }
+
+    /// The node is new, or has changed.
+    pub(crate) fn set_node(&mut self, node: &FleetNode) {
+        let name = node.name_any();
+        let facts = NodeFacts::new(node);
+        match self.position(&name) {
+            Ok(at) => {
+                let state = &mut self.nodes[at];
+                let same_machine = *state.machine == facts.machine;
+                if same_machine
+                    && state.labels == facts.labels
+                    && state.taints == facts.taints
+                    && state.cordoned == facts.cordoned
+                    && state.not_ready == facts.not_ready
+                    && state.allocatable == facts.allocatable
+                {
+                    return;
+                }
+                if !same_machine {
+                    let (id, machine) = self.machines.enter(facts.machine);
+                    self.machines.leave(state.machine_id);
+                    (state.machine_id, state.machine) = (id, machine);
+                }
+                let same_labels = state.labels == facts.labels;
+                state.labels = facts.labels;
+                state.taints = facts.taints;
+                state.cordoned = facts.cordoned;
+                state.not_ready = facts.not_ready;
+                state.allocatable = facts.allocatable;
+                if !same_machine {
+                    self.appraise_anew(at);
+                }
+                if same_labels {
+                    self.changes.mark(at);
+                } else {
+                    // They decide which domain a node belongs to, which rankings look up once.
+                    self.changes.restart();
+                }
+            }
+            Err(at) => {
+                let (machine_id, machine) = self.machines.enter(facts.machine);
+                let state = NodeState {
+                    name: name.clone(),
+                    labels: facts.labels,
+                    taints: facts.taints,
+                    cordoned: facts.cordoned,
+                    not_ready: facts.not_ready,
+                    allocatable: facts.allocatable,
+                    machine,
+                    machine_id,
+                    residents: BTreeMap::new(),
+                    nominees: BTreeMap::new(),
+                    load: Load::default(),
+                    copies: BTreeMap::new(),
+                };
+                self.nodes.insert(at, state);
+                for (key, claim) in self.homeless.remove(&name).unwrap_or_default() {
+                    self.enter(at, key, claim);
+                }
+                self.changes.restart();
             }
         }
-        Self {
-            nodes: by_name.into_values().collect(),
+    }
+
+    /// The node is gone. Its replicas count again when it comes back.
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        let Ok(at) = self.position(name) else { return };
+        let state = self.nodes.remove(at);
+        self.machines.leave(state.machine_id);
+        let claims: BTreeMap<_, _> = state
+            .residents
+            .into_iter()
+            .map(|(key, resident)| (key, resident.claim))
+            .collect();
+        if !claims.is_empty() {
+            self.homeless.insert(name.to_owned(), claims);
         }
+        self.changes.restart();
+    }
+
+    /// The replica is new, or has changed.
+    pub(crate) fn set_replica(&mut self, replica: &ModelReplica) {
+        let key = ReplicaKey::of(replica);
+        self.remove_replica(&key);
+        let claim = Claim::new(replica);
+        let nominated = claim.request.nominated.clone();
+        match (&replica.spec.node_name, nominated) {
+            (Some(node), _) => self.hold(node.clone(), key, claim),
+            (None, Some(node)) if !claim.ending => self.nominate(&node, key, claim),
+            (None, _) => {}
+        }
+    }
+
+    /// The replica is gone, or what was decided for it is taken back.
+    pub(crate) fn remove_replica(&mut self, key: &ReplicaKey) {
+        self.withdraw(key);
+        self.end_nomination(key);
+    }
+
+    /// Nothing is kept for the replica any more.
+    pub(super) fn end_nomination(&mut self, key: &ReplicaKey) {
+        if let Some(name) = self.nominated.remove(key)
+            && let Ok(at) = self.position(&name)
+        {
+            self.nodes[at].nominees.remove(key);
+            self.changes.mark(at);
+        }
+    }
+
+    /// Takes a replica off its node; [`Fleet::take_back`] undoes it. Where it was, and what it claimed.
+    pub(super) fn withdraw(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
+        let name = self.bound.remove(key)?;
+        let claim = if let Ok(at) = self.position(&name) {
+            let node = &mut self.nodes[at];
+            let resident = node.residents.remove(key);
+            node.recount();
+            self.changes.mark(at);
+            resident?.claim
+        } else {
+            self.homeless.get_mut(&name)?.remove(key)?
+        };
+        Some((name, claim))
+    }
+
+    /// Enters a placement that was decided, or tried. Where the replica was before.
+    pub(super) fn promise(&mut self, request: &ReplicaRequest, node: &str) -> Option<(String, Claim)> {
+        let before = self.withdraw(&request.key);
+        self.hold(node.to_owned(), request.key.clone(), Claim::promised(request));
+        before
+    }
+
+    /// Undoes a [`Fleet::promise`].
+    pub(super) fn take_back(&mut self, key: &ReplicaKey, before: Option<(String, Claim)>) {
+        self.withdraw(key);
+        if let Some((node, claim)) = before {
+            self.hold(node, key.clone(), claim);
+        }
+    }
+
+    fn hold(&mut self, node: String, key: ReplicaKey, claim: Claim) {
+        match self.position(&node) {
+            Ok(at) => self.enter(at, key.clone(), claim),
+            Err(_) => drop(
+                self.homeless
+                    .entry(node.clone())
+                    .or_default()
+                    .insert(key.clone(), claim),
+            ),
+        }
+        self.bound.insert(key, node);
+    }
+
+    fn enter(&mut self, at: usize, key: ReplicaKey, claim: Claim) {
+        let node = &mut self.nodes[at];
+        let fit = self.machines.fit(node.machine_id, &claim.request);
+        node.residents.insert(key, Resident::new(claim, fit));
+        node.recount();
+        self.changes.mark(at);
+    }
+
+    /// Keeps what others leave on the node for a replica.
+    pub(super) fn nominate(&mut self, name: &str, key: ReplicaKey, claim: Claim) {
+        let Ok(at) = self.position(name) else { return };
+        let node = &mut self.nodes[at];
+        let fit = self.machines.fit(node.machine_id, &claim.request);
+        node.nominees.insert(key.clone(), Resident::new(claim, fit));
+        self.nominated.insert(key, name.to_owned());
+        self.changes.mark(at);
+    }
+
+    fn appraise_anew(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        for resident in node.residents.values_mut().chain(node.nominees.values_mut()) {
+            let fit = self.machines.fit(node.machine_id, &resident.claim.request);
+            *resident = Resident::new(resident.claim.clone(), fit);
+        }
+        node.recount();
+    }
+
+    pub(super) fn position(&self, name: &str) -> Result<usize, usize> {
+        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name))
     }
 
     pub(crate) fn node(&self, name: &str) -> Option<&NodeState> {
-        self.nodes.iter().find(|node| node.name == name)
-    }
-
-    pub(super) fn node_mut(&mut self, name: &str) -> Option<&mut NodeState> {
-        self.nodes.iter_mut().find(|node| node.name == name)
+        self.position(name).ok().map(|at| &self.nodes[at])
     }
 
     /// The servable copies of a model on all nodes.
@@ -310,6 +274,37 @@ impl Fleet {
     ) -> impl Iterator<Item = (&'a NodeState, &'a NodeModel)> {
         self.nodes
             .iter()
-            .filter_map(move |node| Some((node, node.model(name)?)))
+            .filter_map(move |node| Some((node, node.machine.model(name)?)))
+    }
+
+    /// The nodes for requests like this one, the best first, as they are now; and the nodes themselves.
+    pub(super) fn ranked<T>(
+        &mut self,
+        request: &ReplicaRequest,
+        look: impl FnOnce(&mut Ranking, &[NodeState], &[&Fit]) -> T,
+    ) -> T {
+        let found = self
+            .rankings
+            .iter()
+            .position(|ranking| ranking.is_for(request, self.changes.epoch));
+        let fits = self.machines.fits(request);
+        let mut ranking = match found {
+            Some(at) => self.rankings.remove(at),
+            None => Ranking::new(request, &self.nodes, &fits, &self.changes),
+        };
+        ranking.catch_up(&self.nodes, &fits, &self.changes);
+        let looked = look(&mut ranking, &self.nodes, &fits);
+        // The one used last is the last.
+        self.rankings.retain(|ranking| ranking.is_of(self.changes.epoch));
+        if self.rankings.len() >= MAX_RANKINGS {
+            self.rankings.remove(0);
+        }
+        self.rankings.push(ranking);
+        looked
+    }
+
+    /// What requests like this one take of each node's machine, by the machine's place; and the nodes.
+    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Vec<&Fit>, &[NodeState]) {
+        (self.machines.fits(request), &self.nodes)
     }
 }

@@ -1,17 +1,35 @@
 //! One replica to one node: filter, score, bind. The words and the order of kube-scheduler.
 //!
-//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a placement, or every
-//! node's reason against it. Pure and deterministic; never promises memory that is promised already.
+//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a placement with the scores
+//! behind it, or why there is none and what would help; and who leaves for a replica of a higher priority. Pure and
+//! deterministic; never promises memory or time of a chip that is promised already.
+//!
+//! Fast in large fleets by three means: what a request takes of a kind of machine is computed once (`machine`), the fleet
+//! follows its objects one by one (`fleet`), and the order of nodes for a kind of request is kept while nodes change
+//! (`ranking`).
 
+pub(crate) mod bench;
 mod bind;
 mod filter;
 mod fleet;
+mod machine;
+mod node;
+mod preempt;
+mod ranking;
+mod rebalance;
+mod request;
+mod reserve;
 mod score;
 mod taints;
 #[cfg(test)]
 mod tests;
+mod topology;
+mod unschedulable;
 
-pub(crate) use bind::{Decision, bind_all};
+pub(crate) use bind::{Decision, bind_all, decide_all};
 pub(crate) use filter::tolerated;
-pub(crate) use fleet::{Fleet, ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
+pub(crate) use fleet::Fleet;
+pub(crate) use preempt::{Preemption, is_waited_for};
+pub(crate) use rebalance::{Move, rebalance};
+pub(crate) use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
 pub(crate) use taints::of_conditions as taints_of_conditions;

@@ -1,50 +1,180 @@
-//! Which of the nodes that can take a replica should.
+//! Which of the nodes that can take a replica should. Integers, so that equal nodes are equal.
 
-use std::cmp::Reverse;
 use std::fmt;
 
-use super::filter::{Needed, reluctance};
-use super::fleet::{NodeState, ReplicaRequest};
+use super::filter::reluctance;
+use super::machine::Fit;
+use super::node::{Load, NodeState};
+use super::request::ReplicaRequest;
+use crate::api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use crate::roofline::memory::RUNTIME_OVERHEAD;
 use crate::units::Bytes;
 
 /// Lower is better. Fields compare top to bottom.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlacementScore {
+    /// By how much its domain would exceed the spread's bound.
+    pub(super) excess: u32,
     /// Taints of effect PreferNoSchedule that are not tolerated.
-    pub(crate) unwelcome: usize,
+    pub(super) unwelcome: u32,
     /// Replicas of the same deployment on the node: one machine's failure should not take all of them.
-    pub(crate) same_deployment: u32,
-    /// Free memory after placement; more is better, so that what grows later still fits.
-    pub(crate) memory_left: Reverse<Bytes>,
-    /// So that equal nodes are taken in order of name.
-    pub(crate) node: String,
+    pub(super) copies: u32,
+    pub(super) terms: Terms,
+    /// The node's place, so that equal nodes are taken in order of name.
+    pub(super) at: usize,
+}
+
+/// What the strategy looks at, the most important first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Terms {
+    SloSlack {
+        /// Percent of slack that the objectives of all replicas on the node lose, the new one's included: slack is the part
+        /// of its time that a replica does not need for its objective. Whole percents: predictions know no more.
+        slack_lost: i64,
+        /// Whether nothing on the node holds the model in memory.
+        cold: bool,
+        memory_left: Bytes,
+    },
+    BinPack {
+        /// Whether nothing else is there.
+        unused: bool,
+        /// Percent of memory or of the chip's time, whichever is less, that is left.
+        left: i64,
+        memory_left: Bytes,
+    },
+    Spread {
+        /// Percent of memory or of the chip's time, whichever is more, that is then used.
+        used: i64,
+        replicas: usize,
+    },
+    Fastest {
+        /// Microseconds that a token of one stream takes in the time that is left; the most there is where nobody can tell.
+        token_micros: i64,
+        slack_lost: i64,
+        memory_left: Bytes,
+    },
 }
 
 impl PlacementScore {
-    pub(super) fn new(request: &ReplicaRequest, node: &NodeState, needed: &Needed) -> Self {
-        let same_deployment = request
-            .deployment
-            .as_ref()
-            .and_then(|deployment| node.replicas.get(deployment));
-        let needed = needed
-            .as_ref()
-            .map_or(RUNTIME_OVERHEAD, |verdict| verdict.reservation.total());
+    pub(super) fn new(request: &ReplicaRequest, at: usize, node: &NodeState, fit: &Fit, load: &Load) -> Self {
+        let copies = match request.anti_affinity() {
+            AntiAffinity::Preferred | AntiAffinity::Required => node.copies_of(request.deployment.as_ref()),
+            AntiAffinity::Ignored => 0,
+        };
         Self {
+            excess: 0,
             unwelcome: reluctance(request, node),
-            same_deployment: same_deployment.copied().unwrap_or(0),
-            memory_left: Reverse(node.free() - needed),
-            node: node.name.clone(),
+            copies,
+            terms: Terms::new(request, node, fit, load),
+            at,
+        }
+    }
+
+    /// Its columns, for people.
+    pub(super) fn columns(&self) -> String {
+        let mut text = String::new();
+        for (count, what) in [
+            (self.excess, "beyond maxSkew"),
+            (self.unwelcome, "unwelcome taints"),
+            (self.copies, "of the same deployment there"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!("{count} {what}, "));
+            }
+        }
+        format!("{text}{}", self.terms)
+    }
+}
+
+impl Terms {
+    fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit, load: &Load) -> Self {
+        let appraisal = fit.appraisal.as_ref();
+        let needed = appraisal.map_or(RUNTIME_OVERHEAD, |appraisal| appraisal.reservation.total());
+        let memory_left = load.free(node.allocatable) - needed;
+        let share = appraisal.map_or(0.0, |appraisal| appraisal.share);
+        let part_left = || {
+            let memory = memory_left.0 as f64 / node.allocatable.0.max(1) as f64;
+            (memory, (load.free_share() - share).max(0.0))
+        };
+        let has_objectives = request.has_objectives();
+        let slack_lost = || percent(load.pressure(Some((share, has_objectives))) - load.pressure(None));
+        match request.placement.strategy {
+            PlacementStrategy::SloSlack => Self::SloSlack {
+                slack_lost: slack_lost(),
+                cold: !node
+                    .residents
+                    .values()
+                    .any(|resident| resident.claim.request.source == request.source),
+                memory_left,
+            },
+            PlacementStrategy::BinPack => {
+                let (memory, time) = part_left();
+                Self::BinPack {
+                    unused: load.is_empty(),
+                    left: percent(memory.min(time)),
+                    memory_left,
+                }
+            }
+            PlacementStrategy::Spread => {
+                let (memory, time) = part_left();
+                Self::Spread {
+                    used: percent(1.0 - memory.min(time)),
+                    replicas: node.residents.len(),
+                }
+            }
+            PlacementStrategy::Fastest => {
+                let rate = appraisal
+                    .and_then(|appraisal| appraisal.speed)
+                    .map(|speed| speed.decode.p50 * load.left(has_objectives))
+                    .filter(|rate| *rate > 0.0);
+                Self::Fastest {
+                    token_micros: rate.map_or(i64::MAX, |rate| (1e6 / rate).round() as i64),
+                    slack_lost: slack_lost(),
+                    memory_left,
+                }
+            }
         }
     }
 }
 
-impl fmt::Display for PlacementScore {
+fn percent(part: f64) -> i64 {
+    (part * 100.0).round() as i64
+}
+
+impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} left free", self.memory_left.0)?;
-        if self.same_deployment > 0 {
-            write!(f, ", {} of the same deployment there", self.same_deployment)?;
+        match self {
+            Self::SloSlack {
+                slack_lost,
+                cold,
+                memory_left,
+            } => {
+                let cold = if *cold { "not loaded" } else { "loaded" };
+                write!(
+                    f,
+                    "{slack_lost} % slack lost, model {cold}, {memory_left} left free"
+                )
+            }
+            Self::BinPack {
+                unused,
+                left,
+                memory_left,
+            } => {
+                let used = if *unused { "unused" } else { "used" };
+                write!(f, "{used}, {left} % left, {memory_left} left free")
+            }
+            Self::Spread { used, replicas } => write!(f, "{used} % used, {replicas} replicas"),
+            Self::Fastest {
+                token_micros,
+                slack_lost,
+                memory_left,
+            } => {
+                match *token_micros {
+                    i64::MAX => f.write_str("speed unknown")?,
+                    micros => write!(f, "{:.1} tokens/s", 1e6 / micros.max(1) as f64)?,
+                }
+                write!(f, ", {slack_lost} % slack lost, {memory_left} left free")
+            }
         }
-        Ok(())
     }
 }

@@ -1,9 +1,14 @@
+mod events;
+mod quality;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::bind::{bind_all, place};
-use super::fleet::{Fleet, ReplicaKey, ReplicaRequest};
+use super::bind::{bind_all, decide_all, place};
+use super::fleet::Fleet;
+use super::rebalance::rebalance;
+use super::request::{ReplicaKey, ReplicaRequest};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::*;
@@ -20,7 +25,7 @@ fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 model=guide:4 label=zone:x taint=key:NoSchedule cordoned notready broken=guide`; sizes in GiB.
+/// `a mem=8 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 cordoned notready broken`; sizes in GiB.
 fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -42,7 +47,15 @@ fn node(line: &str) -> FleetNode {
     }
     let mut status = FleetNodeStatus::default();
     status.allocatable.memory = format!("{}Gi", field(line, "mem").unwrap_or("16"));
-    if let Some((name, weights)) = field(line, "model").and_then(|model| model.split_once(':')) {
+    if let Some(chip) = field(line, "chip") {
+        let (name, cores) = chip.split_once('/').unwrap_or((chip, ""));
+        status.chip.name = format!("Apple {}", name.replace('_', " "));
+        status.chip.gpu_cores = cores.parse().ok();
+    }
+    let models = field(line, "model")
+        .into_iter()
+        .flat_map(|models| models.split(','));
+    for (name, weights) in models.filter_map(|model| model.split_once(':')) {
         let weights = Bytes::gib(weights.parse().expect("a number"));
         let model = ServedModel::of_size(weights, 1024);
         status.models.push(NodeModel {
@@ -70,7 +83,8 @@ fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x of=dep on=a model=guide context=2048 select=zone:x tolerate=key reserved=5 failed ending file`.
+/// `x of=dep on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5 strategy=BinPack anti=Required
+/// spread=zone anyway nominated=a reserved=5 ready failed ending file`.
 fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
     let source = if has(line, "file") {
@@ -89,6 +103,26 @@ fn replica(line: &str) -> ModelReplica {
             ..Toleration::default()
         });
     }
+    placement.strategy = match field(line, "strategy") {
+        Some("BinPack") => PlacementStrategy::BinPack,
+        Some("Spread") => PlacementStrategy::Spread,
+        Some("Fastest") => PlacementStrategy::Fastest,
+        _ => PlacementStrategy::SloSlack,
+    };
+    placement.anti_affinity = field(line, "anti").map(|anti| match anti {
+        "Required" => AntiAffinity::Required,
+        "Ignored" => AntiAffinity::Ignored,
+        _ => AntiAffinity::Preferred,
+    });
+    placement.spread = field(line, "spread").map(|key| TopologySpread {
+        topology_key: key.to_owned(),
+        max_skew: 1,
+        when_unsatisfiable: if has(line, "anyway") {
+            WhenUnsatisfiable::ScheduleAnyway
+        } else {
+            WhenUnsatisfiable::DoNotSchedule
+        },
+    });
     let mut replica = ModelReplica::new(
         name,
         ModelReplicaSpec {
@@ -99,9 +133,12 @@ fn replica(line: &str) -> ModelReplica {
                 max_concurrency: 1,
                 kv_cache: None,
             },
-            objectives: ObjectivesSpec::default(),
+            objectives: ObjectivesSpec {
+                decode_tokens_per_second: field(line, "rate").map(|rate| rate.parse().expect("a number")),
+                time_to_first_token: None,
+            },
             placement,
-            priority: 0,
+            priority: field(line, "priority").map_or(0, |priority| priority.parse().expect("a number")),
             node_name: field(line, "on").map(str::to_owned),
         },
     );
@@ -114,7 +151,8 @@ fn replica(line: &str) -> ModelReplica {
         let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
         replica.metadata.deletion_timestamp = Some(now);
     }
-    let status = ModelReplicaStatus {
+    let mut status = ModelReplicaStatus {
+        nominated_node_name: field(line, "nominated").map(str::to_owned),
         reserved_memory: field(line, "reserved").map(|gib| format!("{gib}Gi")),
         phase: if has(line, "failed") {
             ReplicaPhase::Failed
@@ -123,6 +161,19 @@ fn replica(line: &str) -> ModelReplica {
         },
         ..ModelReplicaStatus::default()
     };
+    if has(line, "ready") {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let conditions = &mut status.conditions;
+        set_condition(
+            conditions,
+            condition_type::READY,
+            Truth::True,
+            "Serving",
+            "",
+            None,
+            now,
+        );
+    }
     replica.status = Some(status);
     replica
 }
@@ -131,36 +182,245 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// Binds the replicas without a node, in the order given; prints `x->a` or `x: why not`.
+/// Decides for the replicas without a node, in the order given; prints `x->a`, `x: why not` or `x preempts y on a`.
 fn check(nodes: &str, replicas: &str, expect: &str) {
+    check_with_reserve(nodes, replicas, 0, expect);
+}
+
+fn check_with_reserve(nodes: &str, replicas: &str, node_failures: usize, expect: &str) {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
-    let mut fleet = Fleet::new(&nodes, &replicas);
+    let mut fleet = Fleet::new(&nodes, &replicas).with_reserve(node_failures);
     let requests: Vec<_> = replicas
         .iter()
         .filter(|replica| replica.spec.node_name.is_none())
         .map(ReplicaRequest::new)
         .collect();
-    let said: Vec<_> = bind_all(&requests, &mut fleet)
+    let said: Vec<_> = decide_all(&requests, &mut fleet, 1)
         .into_iter()
-        .map(|decision| match decision.outcome {
-            Ok(placement) => format!("{}->{}", decision.key.name, placement.node()),
-            Err(why) => format!("{}: {why}", decision.key.name),
+        .map(|decision| match (decision.outcome, decision.preemption) {
+            (Ok(placement), _) => format!("{}->{}", decision.key.name, placement.node()),
+            (Err(_), Some(preemption)) => {
+                let victims: Vec<_> = preemption.victims.into_iter().map(|victim| victim.name).collect();
+                let (key, victims) = (decision.key.name, victims.join("+"));
+                format!("{key} preempts {victims} on {}", preemption.node)
+            }
+            (Err(why), None) => format!("{}: {why}", decision.key.name),
         })
         .collect();
     assert_eq!(said.join("\n"), expect);
 }
 
 #[test]
-fn the_emptiest_node_without_a_copy_is_taken() {
+fn the_smallest_room_without_a_copy_is_taken() {
     let nodes = "a mem=16 model=guide:2; b mem=32 model=guide:2; c mem=8 model=guide:2";
-    check(nodes, "x", "x->b");
+    check(nodes, "x", "x->c");
     check(
         nodes,
         "x of=d; y of=d; z of=d; w of=d; other of=e",
-        "x->b\ny->a\nz->c\nw->b\nother->b",
+        "x->c\ny->a\nz->b\nw->c\nother->c",
     );
     check("b model=guide:2; a model=guide:2", "x", "x->a");
+    // A node that holds the model in memory comes before a smaller one.
+    check(nodes, "old on=b; x", "x->b");
+}
+
+#[test]
+fn strategies_choose_differently() {
+    let nodes = "air chip=M4 mem=10 model=guide:2; max chip=M4_Max/40 mem=60 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2";
+    check(nodes, "x", "x->air");
+    check(nodes, "x rate=20", "x->max");
+    check(nodes, "x strategy=Fastest", "x->max");
+    check(nodes, "x strategy=Spread", "x->max");
+    check(nodes, "old on=pro model=guide; x strategy=BinPack", "x->pro");
+    check(
+        nodes,
+        "x of=d strategy=BinPack; y of=d strategy=BinPack; z of=d strategy=BinPack anti=Required",
+        "x->air\ny->air\nz->pro",
+    );
+    // What runs there slows it down.
+    check(
+        nodes,
+        "a on=max rate=40; b on=max rate=40; x strategy=Fastest",
+        "x->pro",
+    );
+}
+
+#[test]
+fn slack_is_kept_where_objectives_are_tight() {
+    // The same request on two chips: the faster one keeps more slack, until what runs there has too little.
+    let nodes = "a chip=M4_Pro mem=40 model=guide:4; b chip=M4_Max/40 mem=40 model=guide:4";
+    check(nodes, "x rate=10", "x->b");
+    check(nodes, "old on=b rate=50; x rate=10", "x->a");
+}
+
+#[test]
+fn replicas_keep_off_one_another_where_they_must() {
+    let nodes = "a model=guide:2; b model=guide:2";
+    check(
+        nodes,
+        "x of=d anti=Required; y of=d anti=Required; z of=d anti=Required",
+        "x->a\ny->b\nz: 0/2 nodes are available: 2 had a replica of the same deployment already (spec.placement.antiAffinity)",
+    );
+    check(nodes, "x of=d anti=Ignored; y of=d anti=Ignored", "x->a\ny->a");
+    // One that is ending is none any more.
+    check(nodes, "old of=d on=a ending; x of=d anti=Required", "x->a");
+}
+
+#[test]
+fn a_spread_is_kept_over_the_domains_of_a_label() {
+    let nodes = "a label=zone:x mem=64 model=guide:2; b label=zone:x mem=64 model=guide:2; \
+                 c label=zone:y mem=8 model=guide:2; d mem=64 model=guide:2";
+    let four = |more: &str| -> String {
+        let one = |name: &str| format!("{name} of=d anti=Ignored spread=zone {more}");
+        [one("p"), one("q"), one("r"), one("s")].join("; ")
+    };
+    // c has the smallest room, and then zone x is due.
+    check(nodes, &four(""), "p->c\nq->a\nr->c\ns->a");
+    let full = format!("old on=c reserved=7; {}", four(""));
+    check(
+        nodes,
+        &full,
+        "p->a\n\
+         q: 0/4 nodes are available: 1 had no label zone of spec.placement.spread, 2 would exceed \
+         spec.placement.spread.maxSkew in zone=x, 1 insufficient memory; c: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 \
+         MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB free\n\
+         r: 0/4 nodes are available: 1 had no label zone of spec.placement.spread, 2 would exceed \
+         spec.placement.spread.maxSkew in zone=x, 1 insufficient memory; c: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 \
+         MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB free\n\
+         s: 0/4 nodes are available: 1 had no label zone of spec.placement.spread, 2 would exceed \
+         spec.placement.spread.maxSkew in zone=x, 1 insufficient memory; c: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 \
+         MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB free",
+    );
+    let full = format!("old on=c reserved=7; {}", four("anyway"));
+    check(nodes, &full, "p->a\nq->a\nr->a\ns->a");
+    // Every node is a domain of its own.
+    check(
+        "a model=guide:2; b model=guide:2",
+        "x of=d anti=Ignored spread=kubernetes.io/hostname; y of=d anti=Ignored spread=kubernetes.io/hostname",
+        "x->a\ny->b",
+    );
+}
+
+#[test]
+fn a_higher_priority_makes_the_least_of_the_lower_leave() {
+    let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3";
+    let low = "p on=a of=d ready priority=1; q on=a of=e priority=2; r on=b of=f ready priority=1; s on=b of=f ready priority=1";
+    // Each node holds two of 3.5 GiB. On a, p would leave its deployment without a replica; q has a higher priority.
+    check(nodes, &format!("{low}; x priority=5"), "x preempts s on b");
+    check(nodes, &format!("{low}; x priority=2"), "x preempts s on b");
+    // Never one of the same or a higher priority.
+    let equal = |name: &str| format!("x priority={name}");
+    let told = "x: 0/2 nodes are available: 2 insufficient memory; b: needs 3.5 GiB (weights 3.0 GiB + KV cache 4.0 MiB \
+                for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.1 GiB free";
+    check(nodes, &format!("{low}; {}", equal("1")), told);
+    check(nodes, &format!("{low}; {}", equal("-1")), told);
+    // Nor one that nothing would make anew.
+    check(
+        "a mem=4 model=guide:3",
+        "p on=a priority=-3; x",
+        "x: 0/1 nodes are available: 1 insufficient memory; a: needs 3.5 GiB (weights 3.0 GiB + KV cache 4.0 MiB \
+         for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 543.2 MiB free",
+    );
+}
+
+#[test]
+fn what_leaves_for_one_is_not_taken_by_another() {
+    let nodes = "a mem=8 model=guide:3,small:1";
+    let leaving = "p on=a of=d ending; q on=a of=e ready priority=9; x nominated=a priority=5";
+    let waits = "x: 0/1 nodes are available: 1 insufficient memory; a: needs 3.5 GiB (weights 3.0 GiB + KV cache 4.0 MiB \
+                 for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.1 GiB free";
+    check(nodes, leaving, waits);
+    // p has left: the room is there, for x, and for what has a higher priority than x.
+    let left = "q on=a of=e ready priority=9; y model=small priority=4; x nominated=a priority=5";
+    check(
+        nodes,
+        left,
+        "y: 0/1 nodes are available: 1 insufficient memory; a: needs 1.5 GiB (weights 1.0 GiB + KV cache 4.0 MiB \
+         for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.1 GiB free\nx->a",
+    );
+    check(
+        nodes,
+        "q on=a of=e priority=9; y priority=6; x nominated=a priority=5",
+        &format!("y->a\n{waits}"),
+    );
+}
+
+#[test]
+fn room_is_left_for_the_replicas_of_nodes_that_fail() {
+    let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3; c mem=8 model=guide:3";
+    let six = "p of=d; q of=d; r of=d; s of=d; t of=d; u of=d";
+    let placed = |node_failures: usize| {
+        let nodes: Vec<_> = lines(nodes).map(node).collect();
+        let replicas: Vec<_> = lines(six).map(replica).collect();
+        let requests: Vec<_> = replicas.iter().map(ReplicaRequest::new).collect();
+        let mut fleet = Fleet::new(&nodes, []).with_reserve(node_failures);
+        let decisions = bind_all(&requests, &mut fleet);
+        decisions
+            .iter()
+            .filter(|decision| decision.outcome.is_ok())
+            .count()
+    };
+    // Two fit on a node. Without one node there is room for four, without two for two.
+    assert_eq!([0, 1, 2, 3].map(placed), [6, 4, 2, 0]);
+    check_with_reserve(
+        "a mem=8 model=guide:3",
+        "x of=d",
+        1,
+        "x: 0/1 nodes are available: 1 kept free for the failure of 1 nodes (--reserve-node-failures)",
+    );
+}
+
+#[test]
+fn a_score_table_says_how_the_next_ones_compare() {
+    let nodes: Vec<_> = lines("a mem=16 model=guide:2; b mem=8 model=guide:2; c cordoned")
+        .map(node)
+        .collect();
+    let x = replica("x of=d");
+    let old = replica("old of=d on=b");
+    let mut fleet = Fleet::new(&nodes, [&x, &old]);
+    let placement = place(&ReplicaRequest::new(&x), &mut fleet).expect("two fit");
+    assert_eq!(
+        placement.table.to_string(),
+        "2 of 3 nodes fit, best by SloSlack: a (0 % slack lost, model not loaded, 13.5 GiB left free); b (1 of the same \
+         deployment there, 0 % slack lost, model loaded, 3.1 GiB left free)"
+    );
+}
+
+#[test]
+fn a_move_is_proposed_where_it_is_worth_its_cost() {
+    let nodes: Vec<_> = lines(
+        "a mem=16 model=guide:2; b mem=16 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2; \
+         max chip=M4_Max/40 mem=40 model=guide:2",
+    )
+    .map(node)
+    .collect();
+    let check = |replicas: &str, expect: &str| {
+        let replicas: Vec<_> = lines(replicas).map(replica).collect();
+        let mut fleet = Fleet::new(&nodes, &replicas);
+        let said: Vec<_> = rebalance(&mut fleet)
+            .into_iter()
+            .map(|one| format!("{} {}->{}", one.replica.name, one.from, one.to))
+            .collect();
+        assert_eq!(said.join(", "), expect);
+        assert_eq!(rebalance(&mut fleet), [], "the moves were made already");
+    };
+    check("p of=d on=a ready; q of=d on=b ready", "");
+    check("p of=d on=a ready; q of=d on=a ready", "p a->b");
+    // Neither what does not serve yet nor what nothing would make anew.
+    check("p of=d on=a; q of=d on=a", "");
+    check("p on=pro rate=40 ready", "");
+    check("p of=d on=pro rate=40 ready", "p pro->max");
+    check("p of=d on=pro strategy=Fastest ready", "p pro->max");
+    check(
+        "p of=d on=a ready strategy=BinPack; q of=e on=b ready strategy=BinPack",
+        "p a->b",
+    );
+    // More is promised than there is.
+    check(
+        "p of=d on=pro rate=70 ready; q of=e on=pro rate=70 ready",
+        "p pro->max",
+    );
 }
 
 #[test]
@@ -209,8 +469,8 @@ fn the_context_that_would_fit_is_told() {
     let model = ServedModel::of_size(Bytes::gib(2), 1 << 20);
     models[0] = model.publish("guide".to_owned(), "llama".to_owned(), 4096);
     let x = replica("x");
-    let fleet = Fleet::new([&small], [&x]);
-    let why = place(&ReplicaRequest::new(&x), &fleet).expect_err("4 GiB of KV cache");
+    let mut fleet = Fleet::new([&small], [&x]);
+    let why = place(&ReplicaRequest::new(&x), &mut fleet).expect_err("4 GiB of KV cache");
     // 547 tokens would fit, and a cache grows by 256.
     assert!(
         why.to_string()
@@ -225,7 +485,7 @@ fn selectors_and_tolerations_open_nodes() {
     let nodes = "a model=guide:2 taint=lid:NoExecute; b model=guide:2 label=zone:x mem=4; \
                  c model=guide:2 taint=lid:PreferNoSchedule mem=64";
     check(nodes, "x", "x->b");
-    check(nodes, "x tolerate=lid", "x->c");
+    check(nodes, "x tolerate=lid strategy=Spread", "x->c");
     check(nodes, "x select=zone:x", "x->b");
 }
 
@@ -233,13 +493,13 @@ fn selectors_and_tolerations_open_nodes() {
 fn a_node_that_refused_is_left_alone() {
     let nodes = [node("a model=guide:2 mem=64"), node("b model=guide:2")];
     let x = replica("x");
-    let fleet = Fleet::new(&nodes, [&x]);
+    let mut fleet = Fleet::new(&nodes, [&x]);
     let mut request = ReplicaRequest::new(&x);
     request
         .refused
         .insert("a".to_owned(), "other programs use it".to_owned());
     assert_eq!(
-        place(&request, &fleet).map(|p| p.node().to_owned()),
+        place(&request, &mut fleet).map(|p| p.node().to_owned()),
         Ok("b".to_owned())
     );
 }
@@ -316,8 +576,8 @@ fn bind_one_by_one(nodes: &[FleetNode], replicas: &mut [ModelReplica]) {
         if replicas[at].spec.node_name.is_some() {
             continue;
         }
-        let fleet = Fleet::new(nodes, replicas.iter());
-        if let Ok(placement) = place(&ReplicaRequest::new(&replicas[at]), &fleet) {
+        let mut fleet = Fleet::new(nodes, replicas.iter());
+        if let Ok(placement) = place(&ReplicaRequest::new(&replicas[at]), &mut fleet) {
             replicas[at].spec.node_name = Some(placement.node().to_owned());
         }
     }
@@ -344,8 +604,8 @@ proptest! {
         let after = Fleet::new(&nodes, &bound);
         for (before, after) in before.nodes.iter().zip(&after.nodes) {
             // What others did beforehand may be too much already; then nothing may be added.
-            let limit = before.allocatable.max(before.reserved);
-            prop_assert!(after.reserved <= limit, "{}: {} of {}", after.name, after.reserved, limit);
+            let limit = before.allocatable.max(before.load.reserved);
+            prop_assert!(after.load.reserved <= limit, "{}: {} of {}", after.name, after.load.reserved, limit);
         }
         prop_assert_eq!(decisions.len(), requests.len());
     }
@@ -356,8 +616,8 @@ proptest! {
         bind_one_by_one(&nodes, &mut replicas);
         let after = Fleet::new(&nodes, &replicas);
         for (before, after) in before.nodes.iter().zip(&after.nodes) {
-            let limit = before.allocatable.max(before.reserved);
-            prop_assert!(after.reserved <= limit, "{}: {} of {}", after.name, after.reserved, limit);
+            let limit = before.allocatable.max(before.load.reserved);
+            prop_assert!(after.load.reserved <= limit, "{}: {} of {}", after.name, after.load.reserved, limit);
         }
     }
 

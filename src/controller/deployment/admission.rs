@@ -120,7 +120,7 @@ fn not_found(name: &str, fleet: &Fleet) -> String {
     let known: BTreeSet<_> = fleet
         .nodes
         .iter()
-        .flat_map(|node| &node.models)
+        .flat_map(|node| node.models())
         .map(|model| format!("local://{}", model.name))
         .collect();
     let nodes: Vec<_> = fleet.nodes.iter().map(|node| node.name.clone()).collect();

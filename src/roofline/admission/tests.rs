@@ -152,6 +152,8 @@ proptest! {
             let supply = Supply { memory, held: &held, hardware, calibrations: &[], commitments: &commitments };
             let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
             prop_assert_eq!(verdict.admitted(), verdict.refusals.is_empty());
+            let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
+            prop_assert_eq!(verdict.admitted(), appraisal.fits(verdict.free, verdict.free_share));
             if verdict.admitted() {
                 held.push(Held { reserved: verdict.reservation.total(), resident: verdict.reservation.total() });
                 commitments.push(verdict.commitment(index.to_string(), ask.objectives));

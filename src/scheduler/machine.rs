@@ -1,0 +1,238 @@
+//! Nodes on which a model would run alike are one machine, and what a request takes of a machine is computed once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use super::filter::Rejection;
+use super::request::ReplicaRequest;
+use crate::api::v1alpha1::{ModelSource, NodeModel};
+use crate::roofline::admission::Appraisal;
+use crate::roofline::memory::ServedModel;
+use crate::roofline::predict::calibration::Calibration;
+use crate::roofline::predict::{Hardware, Parameters};
+
+/// Kinds of requests whose figures are kept. A fleet serves fewer models than that; those of deployments that are gone
+/// are forgotten when it is reached.
+const MAX_ASKS: usize = 4096;
+
+/// What of a node decides how a model runs there with nothing beside it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Machine {
+    /// What its speed can be predicted from, if anything can.
+    pub(super) hardware: Option<Hardware>,
+    /// What runs on it have taught about its speed.
+    pub(super) calibrations: Vec<Calibration>,
+    pub(super) models: Vec<NodeModel>,
+}
+
+impl Machine {
+    pub(super) fn model(&self, name: &str) -> Option<&NodeModel> {
+        self.models.iter().find(|model| model.name == name)
+    }
+
+    /// Equal for equal machines, and rarely for others.
+    fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self.hardware {
+            Some(Hardware::Chip(chip)) => std::ptr::from_ref(chip).hash(&mut hasher),
+            Some(Hardware::Measured(machine)) => machine.read.to_bits().hash(&mut hasher),
+            None => {}
+        }
+        self.calibrations.len().hash(&mut hasher);
+        for model in &self.models {
+            (&model.name, model.weights_bytes).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn fit(&self, request: &ReplicaRequest) -> Fit {
+        let never = |rejection| Fit {
+            appraisal: None,
+            obstacle: Some(rejection),
+        };
+        let name = match &request.source {
+            Some(ModelSource::Local(name)) => name,
+            // Only the agent sees what lies at a path.
+            Some(ModelSource::File(_)) => return Fit::default(),
+            None => {
+                return never(Rejection::ModelNotServable {
+                    problem: "its source is not one that this version serves".to_owned(),
+                });
+            }
+        };
+        let Some(model) = self.model(name) else {
+            return never(Rejection::ModelMissing { model: name.clone() });
+        };
+        if let Some(problem) = &model.problem {
+            return never(Rejection::ModelNotServable {
+                problem: problem.clone(),
+            });
+        }
+        let Some(served) = ServedModel::published(model) else {
+            return never(Rejection::ModelNotServable {
+                problem: "its agent does not say what the model costs; it may be an older version".to_owned(),
+            });
+        };
+        let ask = request.ask(model, &served);
+        let model_max_tokens = model.max_context_tokens;
+        let too_long = model_max_tokens > 0
+            && request
+                .context_tokens
+                .is_some_and(|tokens| tokens > model_max_tokens);
+        Fit {
+            appraisal: Some(Appraisal::new(
+                &ask,
+                self.hardware,
+                &self.calibrations,
+                Parameters::built_in(),
+            )),
+            obstacle: too_long.then_some(Rejection::ContextTooLong { model_max_tokens }),
+        }
+    }
+}
+
+/// What a kind of request takes of a machine.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Fit {
+    /// `None` where only the agent can tell, and where it cannot be served.
+    pub(super) appraisal: Option<Appraisal>,
+    /// Why it never runs there, whatever else does.
+    pub(super) obstacle: Option<Rejection>,
+}
+
+/// What of a request decides what it takes of a machine; figures by their bits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Ask {
+    source: Option<ModelSource>,
+    context_tokens: Option<u32>,
+    max_concurrency: u32,
+    decode: Option<u64>,
+    first_token: Option<(u64, Option<u32>)>,
+}
+
+impl From<&ReplicaRequest> for Ask {
+    fn from(request: &ReplicaRequest) -> Self {
+        let objectives = request.objectives;
+        Self {
+            source: request.source.clone(),
+            context_tokens: request.context_tokens,
+            max_concurrency: request.max_concurrency,
+            decode: objectives.decode.map(f64::to_bits),
+            first_token: objectives
+                .first_token
+                .map(|objective| (objective.max_seconds.to_bits(), objective.prompt_tokens)),
+        }
+    }
+}
+
+/// The kinds of requests and machines, each once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Machines {
+    asks: BTreeMap<Ask, usize>,
+    entries: Vec<Entry>,
+    by_print: HashMap<u64, Vec<usize>>,
+    unused: Vec<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    machine: Arc<Machine>,
+    print: u64,
+    nodes: usize,
+    /// By kind of request.
+    fits: Vec<Option<Fit>>,
+}
+
+impl Machines {
+    /// The place of a machine, until [`Machines::leave`].
+    pub(super) fn enter(&mut self, machine: Machine) -> (usize, Arc<Machine>) {
+        let print = machine.print();
+        let alike = self.by_print.entry(print).or_default();
+        if let Some(id) = alike
+            .iter()
+            .copied()
+            .find(|id| *self.entries[*id].machine == machine)
+        {
+            let entry = &mut self.entries[id];
+            entry.nodes += 1;
+            return (id, entry.machine.clone());
+        }
+        let entry = Entry {
+            machine: Arc::new(machine),
+            print,
+            nodes: 1,
+            fits: Vec::new(),
+        };
+        let machine = entry.machine.clone();
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.entries[id] = entry;
+                id
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+        };
+        alike.push(id);
+        (id, machine)
+    }
+
+    pub(super) fn leave(&mut self, id: usize) {
+        let entry = &mut self.entries[id];
+        entry.nodes -= 1;
+        if entry.nodes > 0 {
+            return;
+        }
+        entry.fits = Vec::new();
+        let print = entry.print;
+        if let Some(alike) = self.by_print.get_mut(&print) {
+            alike.retain(|known| *known != id);
+            if alike.is_empty() {
+                self.by_print.remove(&print);
+            }
+        }
+        self.unused.push(id);
+    }
+
+    fn ask(&mut self, request: &ReplicaRequest) -> usize {
+        let ask = Ask::from(request);
+        if let Some(id) = self.asks.get(&ask) {
+            return *id;
+        }
+        if self.asks.len() >= MAX_ASKS {
+            self.asks.clear();
+            for entry in &mut self.entries {
+                entry.fits.clear();
+            }
+        }
+        let id = self.asks.len();
+        self.asks.insert(ask, id);
+        id
+    }
+
+    /// What the request takes of one machine.
+    pub(super) fn fit(&mut self, id: usize, request: &ReplicaRequest) -> &Fit {
+        let ask = self.ask(request);
+        self.entries[id].fit(ask, request)
+    }
+
+    /// What the request takes of each machine, by its place.
+    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> Vec<&Fit> {
+        let ask = self.ask(request);
+        self.entries
+            .iter_mut()
+            .map(|entry| entry.fit(ask, request))
+            .collect()
+    }
+}
+
+impl Entry {
+    fn fit(&mut self, ask: usize, request: &ReplicaRequest) -> &Fit {
+        if self.fits.len() <= ask {
+            self.fits.resize(ask + 1, None);
+        }
+        self.fits[ask].get_or_insert_with(|| self.machine.fit(request))
+    }
+}

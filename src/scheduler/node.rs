@@ -1,0 +1,324 @@
+//! One node, and what is taken of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::{Resource, ResourceExt};
+
+use super::machine::{Fit, Machine};
+use super::request::{ReplicaKey, ReplicaRequest};
+use super::taints;
+use crate::api::conditions::condition_type::READY;
+use crate::api::conditions::is_true;
+use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
+use crate::api::v1alpha1::{FleetNode, ModelReplica, NodeModel, PlacementSpec, ReplicaPhase, Taint};
+use crate::quantity;
+use crate::roofline::admission::{BEST_EFFORT_SHARE, Commitment, Supply};
+use crate::roofline::memory::{Held, NodeMemory};
+use crate::roofline::predict::Hardware;
+use crate::roofline::predict::calibration::Calibration;
+use crate::roofline::published;
+use crate::units::Bytes;
+
+/// A replica that holds a place on a node, or is to have one: what its object says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Claim {
+    pub(super) request: ReplicaRequest,
+    /// What its agent says that it takes.
+    pub(super) reported: Option<Bytes>,
+    /// Its agent has looked, and nothing runs.
+    pub(super) failed: bool,
+    pub(super) ending: bool,
+    pub(super) ready: bool,
+    /// Whether something makes another one when it is deleted.
+    pub(super) replaceable: bool,
+}
+
+impl Claim {
+    pub(super) fn new(replica: &ModelReplica) -> Self {
+        let status = replica.status.as_ref();
+        Self {
+            request: ReplicaRequest::new(replica),
+            reported: status
+                .and_then(|status| status.reserved_memory.as_deref())
+                .and_then(|text| quantity::parse_bytes(text).ok()),
+            failed: status.is_some_and(|status| status.phase == ReplicaPhase::Failed),
+            ending: replica.meta().deletion_timestamp.is_some(),
+            ready: status.is_some_and(|status| is_true(&status.conditions, READY)),
+            replaceable: replica.labels().contains_key(DEPLOYMENT_LABEL)
+                && !replica.annotations().contains_key(MIRROR_ANNOTATION),
+        }
+    }
+
+    /// Of a replica that was just placed, or nominated: nothing runs yet.
+    pub(super) fn promised(request: &ReplicaRequest) -> Self {
+        Self {
+            request: request.clone(),
+            reported: None,
+            failed: false,
+            ending: false,
+            ready: false,
+            replaceable: request.deployment.is_some(),
+        }
+    }
+}
+
+/// A [`Claim`] with what it takes of its node.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resident {
+    pub(super) claim: Claim,
+    /// `None`: nobody can tell yet.
+    memory: Option<Bytes>,
+    /// Of the chip's time.
+    share: f64,
+    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
+    decode: Option<(f64, f64)>,
+}
+
+impl Resident {
+    pub(super) fn new(claim: Claim, fit: &Fit) -> Self {
+        let appraisal = fit.appraisal.as_ref();
+        let computed = appraisal.map(|appraisal| appraisal.reservation.total());
+        let objective = claim.request.objectives.decode;
+        let alone = appraisal.and_then(|appraisal| appraisal.speed);
+        Self {
+            // What its agent says or what the same arithmetic gives here, whichever is more.
+            memory: claim
+                .reported
+                .max(computed)
+                .or(claim.failed.then_some(Bytes::ZERO)),
+            share: appraisal.map_or(BEST_EFFORT_SHARE, |appraisal| appraisal.share),
+            decode: objective.zip(alone.map(|speed| speed.decode.p10)),
+            claim,
+        }
+    }
+
+    /// What another one of it has to load.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.memory.unwrap_or(Bytes::ZERO)
+    }
+}
+
+/// What replicas take of a node together.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Load {
+    /// Memory promised to them, those that are ending included.
+    pub(super) reserved: Bytes,
+    /// How many of them nobody can tell of yet what they take: until then nothing is free.
+    pub(super) undetermined: u32,
+    /// Time of the chip promised to them.
+    pub(super) commitments: Vec<Commitment>,
+    /// Its sum.
+    share: f64,
+    /// Shares of those with objectives.
+    promised: Vec<f64>,
+}
+
+impl Load {
+    pub(super) fn of<'a>(residents: impl IntoIterator<Item = (&'a ReplicaKey, &'a Resident)>) -> Self {
+        let mut load = Self::default();
+        for (key, resident) in residents {
+            match resident.memory {
+                Some(bytes) => load.reserved += bytes,
+                None => load.undetermined += 1,
+            }
+            // Of one that failed the agent has looked, and nothing runs.
+            if resident.claim.failed {
+                continue;
+            }
+            load.share += resident.share;
+            if resident.claim.request.has_objectives() {
+                load.promised.push(resident.share);
+            }
+            load.commitments.push(Commitment {
+                replica: key.to_string(),
+                share: resident.share,
+                decode: resident.decode,
+            });
+        }
+        load
+    }
+
+    pub(super) fn free(&self, allocatable: Bytes) -> Bytes {
+        if self.undetermined > 0 {
+            return Bytes::ZERO;
+        }
+        allocatable - self.reserved
+    }
+
+    /// The share of the chip's time that is promised to nobody.
+    pub(super) fn free_share(&self) -> f64 {
+        (1.0 - self.share).max(0.0)
+    }
+
+    /// How much of what is left to them the objectives of all replicas need, each between 0 and 1, summed up: an
+    /// objective of share s needs s of the time that the others leave. 1 minus that is its slack.
+    pub(super) fn pressure(&self, added: Option<(f64, bool)>) -> f64 {
+        let all = self.share + added.map_or(0.0, |(share, _)| share);
+        let new = added.filter(|(_, has_objectives)| *has_objectives);
+        self.promised
+            .iter()
+            .copied()
+            .chain(new.map(|(share, _)| share))
+            .map(|share| share / (1.0 - all + share).max(share))
+            .sum()
+    }
+
+    /// The share of the chip's time that one more replica would have: with objectives all that no other reserves, else
+    /// its part of what objectives leave.
+    pub(super) fn left(&self, has_objectives: bool) -> f64 {
+        if has_objectives {
+            return self.free_share();
+        }
+        let promised: f64 = self.promised.iter().sum();
+        let others = self.commitments.len() - self.promised.len();
+        (1.0 - promised).max(0.0) / (others + 1) as f64
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.commitments.is_empty() && self.undetermined == 0
+    }
+}
+
+/// One node, and what is taken of it.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeState {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) cordoned: bool,
+    /// Why it cannot take work, if it cannot.
+    pub(crate) not_ready: Option<String>,
+    pub(crate) allocatable: Bytes,
+    pub(super) machine: Arc<Machine>,
+    /// Its place among the machines.
+    pub(super) machine_id: usize,
+    /// Replicas bound to it.
+    pub(super) residents: BTreeMap<ReplicaKey, Resident>,
+    /// Replicas for which others are leaving it.
+    pub(super) nominees: BTreeMap<ReplicaKey, Resident>,
+    /// What the residents take.
+    pub(super) load: Load,
+    /// How many replicas of each deployment it has, those that are ending not included.
+    pub(super) copies: BTreeMap<ReplicaKey, u32>,
+}
+
+/// What a FleetNode says that does not change with what is placed there.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NodeFacts {
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) taints: Vec<Taint>,
+    pub(super) cordoned: bool,
+    pub(super) not_ready: Option<String>,
+    pub(super) allocatable: Bytes,
+    pub(super) machine: Machine,
+}
+
+impl NodeFacts {
+    pub(super) fn new(node: &FleetNode) -> Self {
+        let status = node.status.clone().unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == READY);
+        let not_ready = match ready {
+            Some(ready) if ready.status == "True" => None,
+            Some(ready) => Some(ready.reason.clone()),
+            None => Some("NotYetReported".to_owned()),
+        };
+        Self {
+            labels: node.labels().clone(),
+            taints: taints::of(node),
+            cordoned: taints::is_cordoned(node),
+            not_ready,
+            // A figure that cannot be read is no memory at all: never more than the node has.
+            allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
+            machine: Machine {
+                hardware: published::hardware(&status),
+                calibrations: published::calibrations(&status),
+                models: status.models,
+            },
+        }
+    }
+}
+
+impl NodeState {
+    pub(crate) fn free(&self) -> Bytes {
+        self.load.free(self.allocatable)
+    }
+
+    pub(crate) fn hardware(&self) -> Option<Hardware> {
+        self.machine.hardware
+    }
+
+    /// What runs on it have taught about its speed.
+    pub(crate) fn calibrations(&self) -> &[Calibration] {
+        &self.machine.calibrations
+    }
+
+    /// Time of the chip promised to its replicas.
+    pub(crate) fn commitments(&self) -> &[Commitment] {
+        &self.load.commitments
+    }
+
+    pub(crate) fn models(&self) -> &[NodeModel] {
+        &self.machine.models
+    }
+
+    /// Whether it carries all labels that the placement asks for.
+    pub(crate) fn is_selected(&self, placement: &PlacementSpec) -> bool {
+        let selected = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
+        placement.node_selector.iter().all(selected)
+    }
+
+    pub(super) fn copies_of(&self, deployment: Option<&ReplicaKey>) -> u32 {
+        deployment
+            .and_then(|deployment| self.copies.get(deployment))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// What is taken of it from the point of view of a request: what others of at least its priority are nominated for
+    /// is theirs.
+    pub(super) fn load_for(&self, request: &ReplicaRequest) -> std::borrow::Cow<'_, Load> {
+        let counts = |(key, nominee): &(&ReplicaKey, &Resident)| {
+            **key != request.key && nominee.claim.request.priority >= request.priority
+        };
+        if !self.nominees.iter().any(|nominee| counts(&nominee)) {
+            return std::borrow::Cow::Borrowed(&self.load);
+        }
+        let all = self
+            .residents
+            .iter()
+            .chain(self.nominees.iter().filter(|nominee| counts(nominee)));
+        std::borrow::Cow::Owned(Load::of(all))
+    }
+
+    pub(super) fn with_supply<T>(&self, load: &Load, act: impl FnOnce(&Supply<'_>) -> T) -> T {
+        let held = [Held {
+            reserved: self.allocatable - load.free(self.allocatable),
+            resident: Bytes::ZERO,
+        }];
+        act(&Supply {
+            memory: NodeMemory {
+                allocatable: self.allocatable,
+                available: self.allocatable,
+            },
+            held: &held,
+            hardware: self.machine.hardware,
+            calibrations: &self.machine.calibrations,
+            commitments: &load.commitments,
+        })
+    }
+
+    /// Sums up anew.
+    pub(super) fn recount(&mut self) {
+        self.load = Load::of(&self.residents);
+        self.copies.clear();
+        for resident in self.residents.values().filter(|resident| !resident.claim.ending) {
+            if let Some(deployment) = &resident.claim.request.deployment {
+                *self.copies.entry(deployment.clone()).or_default() += 1;
+            }
+        }
+    }
+}

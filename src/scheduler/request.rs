@@ -1,0 +1,146 @@
+//! What a replica asks of its node.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use kube::{Resource, ResourceExt};
+
+use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
+use crate::api::v1alpha1::{
+    AntiAffinity, DEFAULT_CONTEXT_TOKENS, ModelReplica, ModelSource, NodeModel, PlacementSpec,
+    PlacementStrategy,
+};
+use crate::roofline::admission::{Ask, Objectives};
+use crate::roofline::memory::{Demand, ServedModel};
+use crate::roofline::predict::Engine;
+
+/// Names a ModelReplica, or what it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ReplicaKey {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl ReplicaKey {
+    pub(crate) fn of<K: Resource>(object: &K) -> Self {
+        Self {
+            namespace: object.meta().namespace.clone().unwrap_or_default(),
+            name: object.name_any(),
+        }
+    }
+}
+
+impl fmt::Display for ReplicaKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a replica asks of its node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ReplicaRequest {
+    pub(crate) key: ReplicaKey,
+    /// Namespace and name of its deployment, over whose replicas it should be spread.
+    pub(crate) deployment: Option<ReplicaKey>,
+    /// `None`: the source is not one that can be served.
+    pub(crate) source: Option<ModelSource>,
+    /// `None`: whatever the node's model has, at most the default.
+    pub(crate) context_tokens: Option<u32>,
+    pub(crate) max_concurrency: u32,
+    pub(crate) objectives: Objectives,
+    pub(crate) placement: PlacementSpec,
+    pub(crate) priority: i32,
+    /// What speaks against it is told and not enforced.
+    pub(crate) overridden: bool,
+    /// Nodes whose agents refused replicas of the same revision a short time ago, and why.
+    pub(crate) refused: BTreeMap<String, String>,
+    /// The node where others are leaving for it.
+    pub(crate) nominated: Option<String>,
+}
+
+impl ReplicaRequest {
+    pub(crate) fn new(replica: &ModelReplica) -> Self {
+        Self {
+            key: ReplicaKey::of(replica),
+            deployment: deployment_of(replica),
+            source: replica.spec.model.source.parse().ok(),
+            context_tokens: replica.spec.serving.context_tokens,
+            max_concurrency: replica.spec.serving.max_concurrency,
+            objectives: Objectives::from(&replica.spec.objectives),
+            placement: replica.spec.placement.clone(),
+            priority: replica.spec.priority,
+            overridden: is_overridden(replica),
+            refused: BTreeMap::new(),
+            nominated: replica
+                .status
+                .as_ref()
+                .and_then(|status| status.nominated_node_name.clone()),
+        }
+    }
+
+    /// Whether `other` would be placed just like this one.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.deployment == other.deployment
+            && self.source == other.source
+            && self.context_tokens == other.context_tokens
+            && self.max_concurrency == other.max_concurrency
+            && self.objectives == other.objectives
+            && self.placement == other.placement
+            && self.priority == other.priority
+            && self.overridden == other.overridden
+            && self.refused == other.refused
+    }
+
+    pub(super) fn has_objectives(&self) -> bool {
+        self.objectives != Objectives::default()
+    }
+
+    pub(super) fn anti_affinity(&self) -> AntiAffinity {
+        self.placement
+            .anti_affinity
+            .unwrap_or(match self.placement.strategy {
+                PlacementStrategy::BinPack => AntiAffinity::Ignored,
+                PlacementStrategy::SloSlack | PlacementStrategy::Spread | PlacementStrategy::Fastest => {
+                    AntiAffinity::Preferred
+                }
+            })
+    }
+
+    /// Context and streams that are reserved with this model; the agent computes the same.
+    fn demand(&self, model: &NodeModel) -> Demand {
+        let longest = Some(model.max_context_tokens).filter(|tokens| *tokens > 0);
+        let context_tokens = self.context_tokens.unwrap_or_else(|| {
+            longest.map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
+                tokens.min(DEFAULT_CONTEXT_TOKENS)
+            })
+        });
+        Demand {
+            context_tokens,
+            max_concurrency: self.max_concurrency,
+        }
+    }
+
+    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel) -> Ask<'a> {
+        Ask {
+            model: served,
+            engine: Engine::Mlx,
+            demand: self.demand(model),
+            objectives: self.objectives,
+        }
+    }
+}
+
+/// Whether its owner wants it whatever admission says.
+pub(crate) fn is_overridden(object: &impl ResourceExt) -> bool {
+    let annotation = object.annotations().get(ADMISSION_ANNOTATION);
+    annotation.map(String::as_str) == Some(ADMISSION_WARN)
+}
+
+/// The deployment that made it.
+pub(crate) fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
+    let name = replica.labels().get(DEPLOYMENT_LABEL)?;
+    Some(ReplicaKey {
+        namespace: replica.namespace().unwrap_or_default(),
+        name: name.clone(),
+    })
+}
