@@ -1,20 +1,23 @@
 //! Time to the first token of a prompt that was computed before: with its prefix in memory (hot), and in files after the
-//! worker was restarted (restart), beside the same prompt computed (cold) and the bare reading of those files.
+//! worker was restarted (restart), beside the same prompt computed (cold) and the bare reading of those files. And the
+//! worker's processor time of a hot prompt beside that of one more token, which other programs do not disturb.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
+use sysinfo::{Pid, ProcessesToUpdate, System};
 
 use crate::harness::{Http, Process, Scratch, eventually, free_port, repository};
 use crate::stats::{Samples, head, milliseconds, row};
 
-/// 16000 tokens take minutes on a CPU.
-const CONTEXTS: [u32; 2] = [1000, 4000];
-const ROUNDS: u32 = 3;
+/// Tokens, and prompts of them: 16000 take many minutes on a CPU.
+const CONTEXTS: [(u32, u32); 3] = [(1000, 3), (4000, 3), (16_000, 1)];
 /// Tokens by which the time of one is found.
 const STEPS: u64 = 32;
+/// Hot requests by which the processor time of one is found: the system counts in hundredths of a second.
+const REPEATS: u32 = 20;
 
 /// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts within seconds.
 const HIDDEN: usize = 128;
@@ -28,7 +31,7 @@ const VOCABULARY: usize = 1024;
 pub(crate) fn run() {
     println!(
         "Llama-shaped, random weights, float32: {LAYERS} layers of {HIDDEN}, {HEADS} heads, {KV_HEADS} KV heads, \
-         {} bytes of cache per token. Rounds: {ROUNDS}; median (p10-p90), ms.\n",
+         {} bytes of cache per token. Median (p10-p90), ms.\n",
         2 * LAYERS * KV_HEADS * (HIDDEN / HEADS) * 4
     );
     let scratch = Scratch::new();
@@ -40,12 +43,13 @@ pub(crate) fn run() {
         "restart",
         "reading the files",
         "one decode step",
+        "hot / one step, processor time",
         "cold / hot",
         "cold / restart",
     ]);
-    for tokens in CONTEXTS {
+    for (tokens, rounds) in CONTEXTS {
         let files = scratch.join(&format!("prefixes-{tokens}"));
-        let prompts: Vec<Vec<u32>> = (0..ROUNDS).map(|round| prompt(round, tokens)).collect();
+        let prompts: Vec<Vec<u32>> = (0..rounds).map(|round| prompt(round, tokens)).collect();
         let mut worker = Worker::start(&scratch, &model, &files);
         let cold: Vec<f64> = prompts.iter().map(|prompt| worker.ask(prompt, 1, 0)).collect();
         let known = tokens as u64 - 1;
@@ -58,13 +62,24 @@ pub(crate) fn run() {
             (many - one) / STEPS as f64
         };
         let step = Samples::new(prompts.iter().map(step));
+        let before = worker.processor_time();
+        for _ in 0..REPEATS {
+            worker.ask(&prompts[0], 1, known);
+        }
+        let between = worker.processor_time();
+        for _ in 0..REPEATS {
+            worker.ask(&prompts[0], 1 + STEPS, known);
+        }
+        let hot_time = between - before;
+        let step_time = (worker.processor_time() - between - hot_time) / STEPS as f64;
+        let (hot_time, step_time) = (hot_time / f64::from(REPEATS), step_time / f64::from(REPEATS));
         assert!(worker.process.terminate().success());
         let read = Instant::now();
         let bytes: usize = files_in(&files)
             .iter()
             .map(|path| std::fs::read(path).expect("ours").len())
             .sum();
-        let read = milliseconds(read.elapsed()) / f64::from(ROUNDS);
+        let read = milliseconds(read.elapsed()) / f64::from(rounds);
         let worker = Worker::start(&scratch, &model, &files);
         let restart: Vec<f64> = prompts
             .iter()
@@ -76,8 +91,9 @@ pub(crate) fn run() {
             Samples::new(cold.iter().copied()).to_string(),
             Samples::new(hot.iter().copied()).to_string(),
             Samples::new(restart.iter().copied()).to_string(),
-            format!("{read:.2} ({:.1} MB)", bytes as f64 / 1e6 / f64::from(ROUNDS)),
+            format!("{read:.2} ({:.1} MB)", bytes as f64 / 1e6 / f64::from(rounds)),
             step.to_string(),
+            format!("{hot_time:.2} / {step_time:.2} = {:.2}", hot_time / step_time),
             ratio(&hot).to_string(),
             ratio(&restart).to_string(),
         ]);
@@ -115,6 +131,15 @@ impl Worker {
             answer => Err(answer.text),
         });
         Self { process, http }
+    }
+
+    /// Milliseconds that all its threads have computed.
+    fn processor_time(&self) -> f64 {
+        let pid = Pid::from_u32(self.process.pid());
+        let mut system = System::new();
+        system.refresh_processes(ProcessesToUpdate::Some(&[pid]), false);
+        let process = system.process(pid).expect("it runs");
+        process.accumulated_cpu_time() as f64
     }
 
     /// Milliseconds until so many tokens were there. `cached` of the prompt's must have been known.
