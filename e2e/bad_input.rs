@@ -27,7 +27,15 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         ("spec: {model: {source: 'guide'}}", "must be local://NAME"),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Sideways}}",
-            "supported values: \"RollingUpdate\", \"Recreate\"",
+            "supported values: \"RollingUpdate\", \"Canary\", \"Recreate\"",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Canary}}",
+            "canary must be set when type is Canary, and only then",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{setWeight: 5, pause: {}}]}}}",
+            "a step has exactly one of setWeight, pause and analysis",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}}",

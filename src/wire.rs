@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::v1alpha1::{Chip, Measurements, Plausibility};
+use crate::api::v1alpha1::{Chip, Measurements, Plausibility, Sample};
 
 /// `GET /status` of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +97,12 @@ pub(crate) struct MeasuredSpeed {
     pub(crate) context_tokens: Option<f64>,
     /// How many requests the medians rest on.
     pub(crate) samples: u64,
+    /// How `decode_tokens_per_second` is spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) decode_tokens_per_second_sample: Option<Sample>,
+    /// How `time_to_first_token_seconds` is spread, and on how many requests that rests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_first_token_seconds_sample: Option<Sample>,
 }
 
 /// Why a worker ended, written to `--termination-message-path` and to stderr before it exits.

@@ -207,6 +207,7 @@ mod tests {
                 prompt_tokens: Some(load.prompt_tokens),
                 context_tokens: Some(load.context_tokens),
                 samples: completed.min(64),
+                ..MeasuredSpeed::default()
             },
         }
     }

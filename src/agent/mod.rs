@@ -8,6 +8,7 @@
 mod awake;
 mod backoff;
 mod calibrator;
+mod golden;
 mod manifests;
 mod metrics;
 pub(crate) mod models;

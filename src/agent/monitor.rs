@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use http_body_util::{BodyExt, Limited};
 use tokio::sync::watch;
 
+use super::golden::{self, Golden, GoldenState};
 use crate::client::Changes;
 use crate::clock::Clock;
 use crate::process::Process;
@@ -35,6 +36,8 @@ const MAX_STATUS_BYTES: usize = 256 << 10;
 pub(crate) struct Contact {
     pub(crate) status: Option<WorkerStatus>,
     pub(crate) unresponsive: bool,
+    /// Until it has passed, a worker that says it is ready is told to be warming.
+    pub(crate) golden: GoldenState,
 }
 
 impl Contact {
@@ -56,6 +59,7 @@ impl Contact {
             let status = contact.status.as_ref();
             (
                 contact.unresponsive,
+                contact.golden.clone(),
                 status.map(|status| (status.phase, status.model.clone(), status.measured)),
             )
         };
@@ -70,11 +74,12 @@ pub(crate) fn spawn(
     proxy: Proxy,
     upstream: Upstream,
     process: Process,
+    golden: Option<Golden>,
     changes: Changes,
 ) -> watch::Receiver<Contact> {
     let (contact_tx, contact_rx) = watch::channel(Contact::default());
     tasks.spawn_detached(async move {
-        let asking = ask(&clock, &proxy, &upstream, &contact_tx, &changes);
+        let asking = ask(&clock, &proxy, &upstream, golden, &contact_tx, &changes);
         tokio::select! {
             _ = process.wait() => {}
             () = contact_tx.closed() => {}
@@ -89,12 +94,25 @@ async fn ask(
     clock: &Clock,
     proxy: &Proxy,
     upstream: &Upstream,
+    golden: Option<Golden>,
     contact_tx: &watch::Sender<Contact>,
     changes: &Changes,
 ) {
     let mut last_healthy = clock.instant();
+    let mut golden_state = match golden {
+        Some(_) => GoldenState::Pending,
+        None => GoldenState::Passed,
+    };
     loop {
-        let status = status(proxy, upstream).await;
+        let mut status = status(proxy, upstream).await;
+        if let Some(status) = status.as_mut().filter(|status| status.phase == WorkerPhase::Ready) {
+            if let (GoldenState::Pending, Some(golden)) = (&golden_state, &golden) {
+                golden_state = golden::ask(golden, proxy, upstream).await.unwrap_or_default();
+            }
+            if golden_state != GoldenState::Passed {
+                status.phase = WorkerPhase::Warming;
+            }
+        }
         if status.is_some() && is_healthy(proxy, upstream).await {
             last_healthy = clock.instant();
         }
@@ -105,6 +123,7 @@ async fn ask(
             let next = Contact {
                 status: status.or_else(|| contact.status.clone()),
                 unresponsive,
+                golden: golden_state.clone(),
             };
             matters = next.differs(contact);
             *contact = next;

@@ -126,6 +126,7 @@ mod tests {
             fingerprint,
             context_tokens: 16,
             prefix_dir: None,
+            golden: None,
         });
         record
     }

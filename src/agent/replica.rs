@@ -7,7 +7,9 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 use crate::api::meta::MIRROR_ANNOTATION;
-use crate::api::v1alpha1::{KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError};
+use crate::api::v1alpha1::{
+    GoldenPrompt, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
+};
 use crate::scheduler::is_overridden;
 
 /// Namespace and name: unique on a node.
@@ -73,6 +75,8 @@ pub(crate) struct Terms {
     pub(crate) objectives: ObjectivesSpec,
     /// What speaks against the replica is told and not enforced.
     pub(crate) overridden: bool,
+    /// What its next worker has to answer before it counts as ready.
+    pub(crate) golden_prompts: Vec<GoldenPrompt>,
 }
 
 /// One replica that should run here.
@@ -104,6 +108,7 @@ impl DesiredReplica {
             terms: Terms {
                 objectives: spec.objectives.clone(),
                 overridden: is_overridden(replica),
+                golden_prompts: spec.golden_prompts.clone(),
             },
             deleting: replica.metadata.deletion_timestamp.is_some(),
         }

@@ -225,6 +225,7 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
             objectives: report.replica.terms.objectives.clone(),
             placement: PlacementSpec::default(),
             priority: 0,
+            golden_prompts: report.replica.terms.golden_prompts.clone(),
             node_name: Some(node.to_owned()),
         },
         status: None,

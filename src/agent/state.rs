@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
+use super::golden::Golden;
 use super::replica::{Origin, ReplicaKey, ReplicaSpec};
 use super::sync::plan::BadModel;
 use crate::api::v1alpha1::Termination;
@@ -98,6 +99,9 @@ pub(crate) struct WorkerRecord {
     /// Where it stores prefixes, if it does.
     #[serde(default)]
     pub(crate) prefix_dir: Option<Utf8PathBuf>,
+    /// What it has still to answer before it counts as ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) golden: Option<Golden>,
 }
 
 /// The state directory, locked.

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::backoff;
+use super::golden::Golden;
 use super::monitor::{self, Contact};
 use super::prefix_files::{self, PrefixFiles};
 use super::replica::{DesiredReplica, ReplicaKey, ReplicaSpec, rfc3339};
@@ -83,6 +84,8 @@ pub(crate) struct Progress {
     pub(crate) model_path: Option<Utf8PathBuf>,
     pub(crate) status: Option<WorkerStatus>,
     pub(crate) stopping: Option<StopCause>,
+    /// Why its answer to a golden prompt would not do.
+    pub(crate) golden_failure: Option<String>,
 }
 
 struct Slot {
@@ -167,7 +170,7 @@ impl Workers {
         let worker = match process {
             Some(process) => {
                 info!(replica = %record.key, pid, "adopted a running worker");
-                Some(self.watch(&dir, process))
+                Some(self.watch(&dir, process, &record))
             }
             None => {
                 if record.worker.take().is_some() {
@@ -182,13 +185,15 @@ impl Workers {
         pid
     }
 
-    fn watch(&self, dir: &ReplicaDir, process: Process) -> Worker {
+    fn watch(&self, dir: &ReplicaDir, process: Process, record: &Record) -> Worker {
+        let golden = record.worker.as_ref().and_then(|worker| worker.golden.clone());
         let contact_rx = monitor::spawn(
             &self.tasks,
             self.clock.clone(),
             self.proxy.clone(),
             Upstream::unix(dir.socket()),
             process.clone(),
+            golden,
             self.changes.clone(),
         );
         Worker {
@@ -277,7 +282,7 @@ impl Workers {
                     worker.process = process.id().cloned();
                 }
                 slot.save();
-                slot.worker = Some(self.watch(&slot.dir, process));
+                slot.worker = Some(self.watch(&slot.dir, process, &slot.record));
             }
             Err((reason, message)) => {
                 warn!(replica = %key, reason, error = message, "a worker could not be started");
@@ -472,6 +477,10 @@ impl Record {
             fingerprint: start.fingerprint,
             context_tokens: start.context_tokens,
             prefix_dir: prefixes.map(|files| files.dir.clone()),
+            golden: (!replica.terms.golden_prompts.is_empty()).then(|| Golden {
+                model: replica.spec.serving_name.clone(),
+                prompts: replica.terms.golden_prompts.clone(),
+            }),
         });
     }
 
@@ -498,7 +507,14 @@ impl Slot {
         let is_ready = worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
         if is_ready && worker.ready_since.is_none() {
             worker.ready_since = Some(now);
+            // It has answered what it had to, and need not again when the agent comes back.
+            if let Some(record) = &mut self.record.worker
+                && record.golden.take().is_some()
+            {
+                self.save();
+            }
         }
+        let Some(worker) = &mut self.worker else { return };
         let Some(exit) = worker.process.exit() else { return };
         let ready_for = worker.ready_since.map(|then| since(now, then));
         let stopping = worker.stopping;
@@ -609,6 +625,10 @@ impl Slot {
                 .as_ref()
                 .and_then(|worker| worker.contact_rx.borrow().status.clone()),
             stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
+            golden_failure: self
+                .worker
+                .as_ref()
+                .and_then(|worker| worker.contact_rx.borrow().golden.failure()),
         }
     }
 

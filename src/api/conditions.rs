@@ -59,6 +59,9 @@ pub(crate) const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 /// Reason of [`condition_type::ADMITTED`], and of an event: it runs, and its node cannot hold what is promised any more.
 pub(crate) const OVERCOMMITTED: &str = "Overcommitted";
 
+/// Reason of a replica's [`condition_type::READY`]: its worker runs and did not answer as it has to.
+pub(crate) const GOLDEN_PROMPT_FAILED: &str = "GoldenPromptFailed";
+
 /// Three-valued truth of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truth {
@@ -126,7 +129,7 @@ pub(crate) fn is_true(conditions: &[Condition], kind: &str) -> bool {
 }
 
 /// metav1.Time has whole seconds on the wire; keeping more would make every comparison with a read object differ.
-fn whole_seconds(now: Timestamp) -> Timestamp {
+pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 

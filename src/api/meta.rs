@@ -15,6 +15,12 @@ pub(crate) const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
 pub(crate) const ADMISSION_ANNOTATION: &str = "rooflet.dev/admission";
 /// See [`ADMISSION_ANNOTATION`].
 pub(crate) const ADMISSION_WARN: &str = "warn";
+/// On deployments and their revisions: what a user says of a change; kubectl's own.
+pub(crate) const CHANGE_CAUSE_ANNOTATION: &str = "kubernetes.io/change-cause";
+/// On deployments: `REVISION/STEP` ends that step of that revision's canary, `REVISION/full` all that are left.
+pub(crate) const PROMOTE_ANNOTATION: &str = "rooflet.dev/promote";
+/// On deployments: the ModelRevision whose rollout is given up.
+pub(crate) const ABORT_ANNOTATION: &str = "rooflet.dev/abort";
 /// On a replica being deleted until its agent has stopped the worker and the memory is free again.
 pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.

@@ -14,6 +14,7 @@ mod filter;
 mod fleet;
 mod machine;
 mod node;
+mod outlook;
 mod preempt;
 mod ranking;
 mod rebalance;

@@ -139,6 +139,7 @@ fn replica(line: &str) -> ModelReplica {
             },
             placement,
             priority: field(line, "priority").map_or(0, |priority| priority.parse().expect("a number")),
+            golden_prompts: Vec::new(),
             node_name: field(line, "on").map(str::to_owned),
         },
     );

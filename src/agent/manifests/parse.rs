@@ -219,6 +219,7 @@ impl Parser {
         let terms = Terms {
             overridden: is_overridden(&deployment),
             objectives: deployment.spec.objectives,
+            golden_prompts: deployment.spec.strategy.golden_prompts,
         };
         let serving = deployment.spec.serving;
         Ok(Manifest {

@@ -330,11 +330,17 @@ impl SyncLoop {
             let mut next = replica_status(&facts, &previous.status, now);
             let instant = self.clock.instant();
             let mut measured_at = previous.measured_at;
-            if next.measured != previous.status.measured {
-                if instant - measured_at >= MEASURED_PERIOD || previous.status.measured.is_none() {
+            let seen = &previous.status;
+            if (&next.measured, next.requests) != (&seen.measured, seen.requests) {
+                let is_first =
+                    seen.requests.is_none() || (seen.measured.is_none() && next.measured.is_some());
+                if is_first || instant - measured_at >= MEASURED_PERIOD {
                     measured_at = instant;
-                } else if next.measured.is_some() {
-                    next.measured.clone_from(&previous.status.measured);
+                } else if next.requests.is_some() {
+                    next.requests = seen.requests;
+                    if next.measured.is_some() {
+                        next.measured.clone_from(&seen.measured);
+                    }
                 }
             }
             // Before the server was heard nobody knows what it was told last; what is new is told then.

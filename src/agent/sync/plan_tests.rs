@@ -78,6 +78,7 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
                 time_to_first_token: None,
             },
             overridden: fields.contains_key("overridden"),
+            golden_prompts: Vec::new(),
         },
         deleting: fields.contains_key("deleting"),
     };

@@ -7,10 +7,12 @@ use super::plan::{Ground, Refusal, Step, StopCause, Wait};
 use crate::agent::backoff;
 use crate::agent::workers::Progress;
 use crate::api::conditions::{
-    ADMISSION_OVERRIDDEN, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
+    ADMISSION_OVERRIDDEN, GOLDEN_PROMPT_FAILED, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
 };
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
-use crate::api::v1alpha1::{AdmissionStatus, LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase};
+use crate::api::v1alpha1::{
+    AdmissionStatus, LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase, RequestsStatus,
+};
 use crate::client::EventType;
 use crate::quantity::format_bytes;
 use crate::roofline::memory::ServedModel;
@@ -84,6 +86,12 @@ pub(crate) fn replica_status(
     let status = worker.and_then(|progress| progress.status.as_ref());
     next.model = status.and_then(loaded_model);
     next.measured = status.and_then(|status| measured(status, facts));
+    next.requests = status.map(|status| RequestsStatus {
+        running: status.requests.running,
+        waiting: status.requests.queued,
+        completed: status.requests.completed,
+        failed: status.requests.failed,
+    });
     let reserved = worker.and_then(|progress| progress.reservation.as_ref().map(|(bytes, _)| *bytes));
     next.reserved_memory = reserved
         .or(facts.reservation)
@@ -157,7 +165,10 @@ fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> Verdict {
         ),
         Some(WorkerPhase::Warming) => (
             ReplicaPhase::Warming,
-            say(Truth::False, "Warming", "the worker does its first forward pass"),
+            match progress.and_then(|progress| progress.golden_failure.as_deref()) {
+                Some(why) => say(Truth::False, GOLDEN_PROMPT_FAILED, why),
+                None => say(Truth::False, "Warming", "the worker does its first forward pass"),
+            },
         ),
         Some(WorkerPhase::Ready) => {
             let message = format!("answers requests for model `{}`", facts.serving_name);
@@ -372,6 +383,8 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
             .time_to_first_token_seconds
             .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}")),
         requests: speed.samples,
+        tokens_per_second_sample: speed.decode_tokens_per_second_sample,
+        time_to_first_token_sample: speed.time_to_first_token_seconds_sample,
         predicted,
     })
 }
@@ -447,6 +460,9 @@ pub(crate) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
     if let Some(condition) = changed(condition_type::READY) {
         match (condition.status.as_str(), condition.reason.as_str()) {
             ("True", _) => tell(EventType::Normal, "Ready", &condition.message),
+            (_, GOLDEN_PROMPT_FAILED) => {
+                tell(EventType::Warning, GOLDEN_PROMPT_FAILED, &condition.message);
+            }
             (_, "CrashLoopBackOff") => tell(EventType::Warning, "BackOff", &condition.message),
             (_, "Draining") => tell(EventType::Normal, "Draining", &condition.message),
             _ => {}

@@ -17,6 +17,7 @@ fn progress() -> Progress {
         model_path: Some("/models/guide".into()),
         status: None,
         stopping: None,
+        golden_failure: None,
     }
 }
 
@@ -44,6 +45,7 @@ fn worker(phase: WorkerPhase) -> Progress {
             streams: Some(1.0),
             prompt_tokens: Some(20.0),
             context_tokens: Some(40.0),
+            ..crate::wire::MeasuredSpeed::default()
         },
     };
     Progress {
@@ -312,4 +314,18 @@ fn the_schedulers_word_stays() {
     );
     life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
     assert_eq!(life.status.conditions[0].message, "best of 3 nodes");
+}
+
+#[test]
+fn a_worker_that_does_not_answer_as_it_has_to_is_not_ready() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    life.check(
+        &Step::Keep,
+        Some(Progress {
+            golden_failure: Some("golden prompt 1 of 2: the answer is empty".to_owned()),
+            ..worker(WorkerPhase::Warming)
+        }),
+        "Warming ++++- [Loaded GoldenPromptFailed]",
+    );
 }

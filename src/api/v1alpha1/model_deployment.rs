@@ -1,6 +1,6 @@
 //! ModelDeployment: what should be served.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,11 @@ pub(crate) struct ModelDeploymentSpec {
     /// How the gateway treats requests for it.
     #[serde(default, skip_serializing_if = "RoutingSpec::is_empty")]
     pub(crate) routing: RoutingSpec,
+    /// Any text. A new one makes a new revision of the same template, so that every replica is replaced as in any other
+    /// rollout. `rooflet rollout restart` writes the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub(crate) restarted_at: Option<String>,
     /// How a change of model or serving reaches the replicas. A change of replicas, objectives, routing or priority restarts
     /// nothing, and one of placement only replicas on nodes that no longer match.
     #[serde(default)]
@@ -123,6 +128,9 @@ pub(crate) struct ModelDeploymentStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["revision"]))]
     pub(crate) traffic: Vec<TrafficShare>,
+    /// How far the newest template has come, and what it replaces.
+    #[serde(skip_serializing_if = "RolloutStatus::is_empty")]
+    pub(crate) rollout: RolloutStatus,
     /// Decode tokens/s of one stream, `predicted/measured`; `-` where there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tokens_per_second: Option<String>,
@@ -144,4 +152,55 @@ pub(crate) struct TrafficShare {
     /// Percent of the requests; all together 100. A revision with 0 is asked only when no other has a ready replica.
     #[schemars(range(min = 0, max = 100))]
     pub(crate) weight: i32,
+}
+
+/// How far a rollout has come.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RolloutStatus {
+    /// The ModelRevision that was last rolled out on all replicas: what an abort goes back to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stable_revision: Option<String>,
+    /// The ModelRevision that the rest speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) revision: Option<String>,
+    /// When it became the wanted one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) started_at: Option<Time>,
+    /// Index of the canary's step that is under way; the number of steps when all are done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<i32>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step_started_at: Option<Time>,
+    /// What the last analysis of the canary found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) analysis: Option<String>,
+    /// Why `revision` was given up. Replicas are of `stableRevision` until the template changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) aborted: Option<RolloutAbort>,
+    /// Decode tokens/s that are predicted for the replicas that answer, all their streams busy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) predicted_tokens_per_second: Option<f64>,
+    /// The same per replica when the deployment was last rolled out: what a percentage in `minThroughput` is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reference_tokens_per_second: Option<f64>,
+}
+
+impl RolloutStatus {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why a revision was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RolloutAbort {
+    /// A CamelCase word.
+    pub(crate) reason: String,
+    /// For people.
+    pub(crate) message: String,
+    /// When.
+    pub(crate) at: Time,
 }

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
+use super::{GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
 
 /// One copy of a model on one node: what a Pod is to a Deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -101,6 +101,10 @@ pub(crate) struct ModelReplicaSpec {
     /// Replicas of a higher priority are placed first and may take its place. Follows the ModelDeployment.
     #[serde(default)]
     pub(crate) priority: i32,
+    /// What its worker has to answer before it counts as ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub(crate) golden_prompts: Vec<GoldenPrompt>,
     /// The FleetNode that runs it. Only the scheduler writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
@@ -165,6 +169,9 @@ pub(crate) struct ModelReplicaStatus {
     /// What was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<LoadedModel>,
+    /// Requests of its worker, since that was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<RequestsStatus>,
     /// Speed of real requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<MeasuredSpeed>,
@@ -279,9 +286,43 @@ pub(crate) struct MeasuredSpeed {
     pub(crate) time_to_first_token_seconds: String,
     /// Requests behind these figures.
     pub(crate) requests: u64,
+    /// How decode tokens/s of one stream are spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens_per_second_sample: Option<Sample>,
+    /// How times to the first token are spread, of prompts of which nothing was cached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_first_token_sample: Option<Sample>,
     /// What was predicted for requests like these: as long, and as many at the same time. Absent where nothing is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted: Option<PredictedSpeed>,
+}
+
+/// Measured figures, by their quantiles.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Sample {
+    /// How many there are.
+    pub(crate) count: u64,
+    /// A tenth of them lies below.
+    pub(crate) p10: f64,
+    /// Half of them lie below.
+    pub(crate) p50: f64,
+    /// A tenth of them lies above.
+    pub(crate) p90: f64,
+}
+
+/// Requests of a worker. Written at most every ten seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RequestsStatus {
+    /// Being answered.
+    pub(crate) running: u64,
+    /// Waiting for their turn.
+    pub(crate) waiting: u64,
+    /// Answered.
+    pub(crate) completed: u64,
+    /// Ended by an error of the engine. Refused and cancelled ones do not count.
+    pub(crate) failed: u64,
 }
 
 /// The prediction that measured requests are held against.

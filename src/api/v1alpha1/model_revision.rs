@@ -62,4 +62,8 @@ pub(crate) struct ModelRevisionSpec {
     pub(crate) model: ModelSpec,
     /// How it is offered to clients.
     pub(crate) serving: ServingSpec,
+    /// `spec.restartedAt` of the deployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub(crate) restarted_at: Option<String>,
 }

@@ -7,16 +7,71 @@ use serde::{Deserialize, Serialize};
 use super::CountOrPercent;
 
 /// How replicas of an old revision are replaced.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type == 'RollingUpdate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate"))]
+#[x_kube(validation = Rule::new("self.type != 'Recreate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate or Canary"))]
+#[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
 pub(crate) struct StrategySpec {
-    /// RollingUpdate replaces replicas a few at a time, Recreate stops all of them first.
+    /// RollingUpdate replaces replicas a few at a time, Canary lets some of them prove themselves first, Recreate stops
+    /// all of them before the new ones start.
     #[serde(default, rename = "type")]
     pub(crate) kind: StrategyType,
-    /// Bounds of a rolling update. Default: one replica at a time, in place.
+    /// Bounds of a rolling update and of a canary. Default: one replica at a time, in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rolling_update: Option<RollingUpdateSpec>,
+    /// What the first replicas of a new revision have to go through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) canary: Option<CanarySpec>,
+    /// Go back to the last revision that was rolled out when the new one makes no progress for
+    /// `progressDeadlineSeconds`. Default: true for Canary, else false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rollback_on_failure: Option<bool>,
+    /// What every new worker has to answer before it counts as ready. A change is no rollout: it holds for replicas that
+    /// are made from then on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub(crate) golden_prompts: Vec<GoldenPrompt>,
+}
+
+/// A question, asked greedily, and what has to be in the answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GoldenPrompt {
+    /// What a user would say.
+    #[schemars(length(min = 1, max = 16_384))]
+    pub(crate) prompt: String,
+    /// Without anything: the answer is not empty.
+    #[serde(default)]
+    pub(crate) expect: Expectation,
+    /// The longest answer.
+    #[serde(default = "default_golden_tokens")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub(crate) max_tokens: u32,
+}
+
+fn default_golden_tokens() -> u32 {
+    64
+}
+
+/// What an answer has to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Expectation {
+    /// It has this in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16_384))]
+    pub(crate) contains: Option<String>,
+    /// It is this, but for blanks around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16_384))]
+    pub(crate) equals: Option<String>,
+}
+
+impl StrategySpec {
+    pub(crate) fn rolls_back(&self) -> bool {
+        self.rollback_on_failure
+            .unwrap_or(self.kind == StrategyType::Canary)
+    }
 }
 
 /// The kinds of rollout.
@@ -24,6 +79,7 @@ pub(crate) struct StrategySpec {
 pub(crate) enum StrategyType {
     #[default]
     RollingUpdate,
+    Canary,
     Recreate,
 }
 
@@ -39,6 +95,11 @@ pub(crate) struct RollingUpdateSpec {
     /// `replicas`, rounded up.
     #[serde(default = "default_max_surge")]
     pub(crate) max_surge: CountOrPercent,
+    /// Decode throughput that a rollout never gives up, besides the counts: tokens/s, or a percentage of what the
+    /// deployment had when it was last rolled out. What counts is what is predicted for the replicas that answer, all
+    /// their streams busy; a replica whose speed nobody can predict counts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) min_throughput: Option<CountOrPercent>,
 }
 
 fn default_max_unavailable() -> CountOrPercent {
@@ -54,6 +115,97 @@ impl Default for RollingUpdateSpec {
         Self {
             max_unavailable: default_max_unavailable(),
             max_surge: default_max_surge(),
+            min_throughput: None,
+        }
+    }
+}
+
+/// The course of a canary. After its last step the rollout goes on as a rolling update.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CanarySpec {
+    /// Taken one after the other.
+    #[schemars(length(min = 1, max = 64))]
+    pub(crate) steps: Vec<CanaryStep>,
+}
+
+/// One step: exactly one of the fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.setWeight), has(self.pause), has(self.analysis)].filter(x, x).size() == 1").message("a step has exactly one of setWeight, pause and analysis"))]
+pub(crate) struct CanaryStep {
+    /// Give the new revision this percentage of the requests, and of the replicas, rounded up. The step is done when
+    /// these replicas are ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub(crate) set_weight: Option<u8>,
+    /// Wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pause: Option<PauseStep>,
+    /// Compare the new revision with the stable one, and go back when it is worse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) analysis: Option<AnalysisStep>,
+}
+
+/// How long a canary waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PauseStep {
+    /// A Go-style duration such as `90s` or `1h`. Absent: until `rooflet rollout promote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) duration: Option<String>,
+}
+
+/// What a canary must not be worse in. Figures are of the requests that the replicas answered; differences that may be
+/// chance do not count against it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AnalysisStep {
+    /// Requests that each of the two revisions must have answered. Until then the canary waits.
+    #[serde(default = "default_min_requests")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) min_requests: u32,
+    /// Decode speed of one stream, at least so many percent of the stable revision's.
+    #[serde(default = "default_min_tokens_per_second_percent")]
+    #[schemars(range(min = 1, max = 100))]
+    pub(crate) min_tokens_per_second_percent: u32,
+    /// Time to the first token, at most so many percent of the stable revision's.
+    #[serde(default = "default_max_time_to_first_token_percent")]
+    #[schemars(range(min = 100, max = 10_000))]
+    pub(crate) max_time_to_first_token_percent: u32,
+    /// Percent of requests that may fail, whatever the stable revision does. Absent: only more failures than the stable
+    /// revision has count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub(crate) max_error_percent: Option<f64>,
+    /// Measured decode speed, at least so many percent of what was predicted for such requests. Absent: not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub(crate) min_measured_percent: Option<u32>,
+}
+
+fn default_min_requests() -> u32 {
+    20
+}
+
+fn default_min_tokens_per_second_percent() -> u32 {
+    90
+}
+
+fn default_max_time_to_first_token_percent() -> u32 {
+    120
+}
+
+/// The same as an empty object.
+impl Default for AnalysisStep {
+    fn default() -> Self {
+        Self {
+            min_requests: default_min_requests(),
+            min_tokens_per_second_percent: default_min_tokens_per_second_percent(),
+            max_time_to_first_token_percent: default_max_time_to_first_token_percent(),
+            max_error_percent: None,
+            min_measured_percent: None,
         }
     }
 }

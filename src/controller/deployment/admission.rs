@@ -6,7 +6,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelSource, ModelSpec, ServingSpec};
+use crate::api::v1alpha1::{
+    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelRevisionSpec, ModelSource, ModelSpec, ServingSpec,
+};
 use crate::scheduler::Fleet;
 
 /// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
@@ -21,6 +23,9 @@ const MAX_NAMED: usize = 8;
 pub(super) struct Template {
     pub(super) model: ModelSpec,
     pub(super) serving: ServingSpec,
+    /// Left out where there is none, so that the hash is what it was before there could be one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) restarted_at: Option<String>,
 }
 
 impl Template {
@@ -31,7 +36,15 @@ impl Template {
         Self {
             model: deployment.spec.model.clone(),
             serving,
+            restarted_at: deployment.spec.restarted_at.clone(),
         }
+    }
+
+    /// What an undo writes is the template with its defaults: the same revision, though the text differs.
+    pub(super) fn is_of(&self, revision: &ModelRevisionSpec) -> bool {
+        self.model == revision.model
+            && self.serving == revision.serving
+            && self.restarted_at == revision.restarted_at
     }
 
     /// The same for the same template, whatever else changes.

@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::admission::Admission;
+use super::course::Hold;
 use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
 use super::rollout::Bounds;
 use crate::api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED, Truth, condition_type, set_condition};
-use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec};
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec, RolloutAbort};
 use crate::client::EventType;
 use crate::clock::since;
 use crate::quantity;
@@ -22,6 +23,7 @@ const MAX_TOLD: usize = 3;
 /// What ends the sentence of a rollout that is done; also how the next pass knows that it was.
 const ROLLOUT_COMPLETE: &str = "RolloutComplete";
 const NO_REPLICAS: &str = "NoReplicas";
+const ROLLED_BACK: &str = "RolledBack";
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 
 /// Reasons of a replica that is admitted although the numbers speak against it.
@@ -35,12 +37,20 @@ pub(super) struct View<'a> {
     pub(super) current: Option<(&'a str, i64)>,
     /// Whether `current` is what the spec asks for now.
     pub(super) is_current_wanted: bool,
+    /// Why nothing is replaced for now.
+    pub(super) hold: Option<&'a Hold>,
+    /// A canary is between its first and its last step.
+    pub(super) is_canary: bool,
+    /// Why the template's revision was given up; `current` is then the one before.
+    pub(super) aborted: Option<&'a RolloutAbort>,
     /// Replicas that stay and are of `current`.
     pub(super) updated: &'a [&'a ModelReplica],
     /// Replicas that stay and are not.
     pub(super) old: &'a [&'a ModelReplica],
-    /// Replicas that are created now.
+    /// Replicas of `current` that are created now.
     pub(super) created: usize,
+    /// Replicas of the revision before that are created now.
+    pub(super) created_stable: usize,
     /// Replicas that their node refused.
     pub(super) refused: &'a [&'a ModelReplica],
     pub(super) figures: Figures,
@@ -64,18 +74,23 @@ impl View<'_> {
         self.updated.iter().chain(self.old).copied()
     }
 
-    fn total(&self) -> usize {
-        self.updated.len() + self.old.len() + self.created
+    pub(super) fn total(&self) -> usize {
+        self.updated.len() + self.old.len() + self.created + self.created_stable
+    }
+
+    fn of_others(&self) -> usize {
+        self.old.len() + self.created_stable
     }
 
     fn ready(&self) -> usize {
         self.staying().filter(|replica| is_ready(replica)).count()
     }
 
-    fn rollout_is_complete(&self) -> bool {
+    pub(super) fn rollout_is_complete(&self) -> bool {
         let ready = self.updated.iter().filter(|replica| is_ready(replica)).count();
         self.is_current_wanted
-            && self.created == 0
+            && !self.is_canary
+            && self.created + self.created_stable == 0
             && self.old.is_empty()
             && self.updated.len() == self.bounds().wanted
             && ready >= self.bounds().wanted
@@ -158,7 +173,7 @@ impl View<'_> {
             .iter()
             .filter_map(|replica| trouble(replica))
             .find(|trouble| trouble.reason != NOT_YET_SCHEDULED);
-        let waiting = unplaced.len() + self.created;
+        let waiting = unplaced.len() + self.created + self.created_stable;
         let kind = condition_type::SCHEDULED;
         match refusal {
             Some(refusal) => writer.set(kind, Truth::False, &refusal.reason, refusal.message),
@@ -228,13 +243,14 @@ impl View<'_> {
             writer.set(kind, Truth::False, reason, message);
             return None;
         }
-        if spec.paused {
-            writer.set(
-                kind,
-                Truth::Unknown,
-                "Paused",
-                "spec.paused: changes of the template are not rolled out",
-            );
+        if let Some(aborted) = self.aborted {
+            let message = format!("back to revision {number} ({revision}): {}", told_abort(aborted));
+            writer.set(kind, Truth::False, ROLLED_BACK, message);
+            return None;
+        }
+        if let Some(hold) = self.hold {
+            let message = hold.message(&self.deployment.name_any());
+            writer.set(kind, hold.truth(), hold.reason(), message);
             return None;
         }
         let done = format!("revision {number} ({revision}) is rolled out");
@@ -249,7 +265,7 @@ impl View<'_> {
             self.updated.len() + self.created,
             self.bounds().wanted,
             self.ready(),
-            self.old.len()
+            self.of_others()
         );
         let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
         let idle = self
@@ -302,6 +318,14 @@ impl View<'_> {
             writer.set(kind, Truth::False, reason, message.clone());
             return;
         }
+        if let Some(aborted) = self.aborted {
+            let message = format!(
+                "{ready} of {wanted} replicas ready, and not of the template: {}",
+                told_abort(aborted)
+            );
+            writer.set(kind, Truth::False, ROLLED_BACK, message);
+            return;
+        }
         if self.rollout_is_complete() {
             let (reason, message) = match wanted {
                 0 => ("NoReplicasWanted", "spec.replicas is 0".to_owned()),
@@ -317,8 +341,8 @@ impl View<'_> {
         let fault = troubles.iter().find(|(_, trouble)| trouble.is_fault);
         let reason = fault.map_or("ReplicasNotReady", |(_, fault)| fault.reason.as_str());
         let mut message = format!("{ready} of {wanted} replicas ready");
-        if !self.old.is_empty() {
-            message.push_str(&format!(", {} of them of an older revision", self.old.len()));
+        if self.of_others() > 0 {
+            message.push_str(&format!(", {} of them of an older revision", self.of_others()));
         }
         if let Some(troubles) = self.told_troubles() {
             message.push_str(": ");
@@ -504,6 +528,13 @@ fn judge(objectives: &ObjectivesSpec, figures: &Figures) -> (Truth, &'static str
     }
 }
 
+fn told_abort(aborted: &RolloutAbort) -> String {
+    format!(
+        "the newer one was given up ({}: {})",
+        aborted.reason, aborted.message
+    )
+}
+
 fn placed(replica: &ModelReplica) -> String {
     match &replica.spec.node_name {
         Some(node) => format!("{} on {node}", replica.name_any()),
@@ -574,9 +605,13 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                 {
                     EventType::Warning
                 }
-                (condition_type::PROGRESSING, _) if now.reason == DEADLINE_EXCEEDED => EventType::Warning,
                 (condition_type::PROGRESSING, _)
-                    if now.reason == ROLLOUT_COMPLETE || now.reason == "Paused" =>
+                    if [DEADLINE_EXCEEDED, ROLLED_BACK, "ThroughputFloor"].contains(&now.reason.as_str()) =>
+                {
+                    EventType::Warning
+                }
+                (condition_type::PROGRESSING, _)
+                    if [ROLLOUT_COMPLETE, "Paused", "CanaryPaused"].contains(&now.reason.as_str()) =>
                 {
                     EventType::Normal
                 }

@@ -4,14 +4,17 @@
 //! is then and what is told about it.
 
 mod admission;
+mod analysis;
 mod apply;
 mod conditions;
+mod course;
 mod figures;
 mod plan;
 mod replica;
 mod rollout;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 pub(super) use apply::DeploymentReconciler;
 pub(super) use replica::{NODE_NOT_READY, refused_recently};

@@ -10,18 +10,22 @@ use serde_json::{Map, Value, json};
 
 use super::admission::{Admission, Template, admit};
 use super::conditions::{View, events};
+use super::course::{Hold, Situation, Standing};
 use super::figures::figures;
 use super::replica::{REFUSAL_STANDS, is_ending, is_of, is_ready, refusal, refused_recently};
-use super::rollout::{DeleteReason, scale};
+use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
+use super::throughput::{Floor, available, mean, rounded};
 use crate::api::meta::{
-    ADMISSION_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL, controller_reference,
+    ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL,
+    controller_reference,
 };
 use crate::api::v1alpha1::{
     ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, ModelRevisionSpec,
+    RolloutStatus, TrafficShare,
 };
 use crate::client::{EventType, merge_diff};
 use crate::clock::since;
-use crate::scheduler::Fleet;
+use crate::scheduler::{Fleet, ReplicaRequest};
 
 /// What one pass does for one deployment. Empty, but for a status equal to the present one, when all is as it should.
 #[derive(Debug, PartialEq)]
@@ -60,7 +64,8 @@ pub(crate) struct Observed<'a> {
     pub(crate) now: Timestamp,
 }
 
-/// The revision replicas should be of.
+/// A revision that replicas are made of.
+#[derive(Clone)]
 struct Current<'a> {
     name: String,
     number: i64,
@@ -77,7 +82,7 @@ impl<'a> DeploymentPlan<'a> {
         }
         let template = Template::of(deployment);
         let admission = admit(&template, observed.fleet);
-        let (revision, current, is_current_wanted) = observed.revision(&template, &admission);
+        let (revision, wanted, is_template) = observed.revision(&template, &admission);
 
         let here = |replica: &&&ModelReplica| !is_ending(replica);
         let (refused, active): (Vec<_>, Vec<_>) = observed
@@ -86,6 +91,30 @@ impl<'a> DeploymentPlan<'a> {
             .filter(here)
             .copied()
             .partition(|replica| refusal(replica).is_some());
+        let stable = observed.stable();
+        let floor = observed.floor(&active);
+        let refusal = wanted
+            .as_ref()
+            .and_then(|wanted| observed.out_of_reach(wanted, floor));
+        let progressed_at = observed.progressed_at(wanted.as_ref().and_then(|wanted| wanted.existing));
+        let standing = Situation {
+            deployment,
+            wanted: wanted.as_ref().map(|wanted| wanted.name.as_str()),
+            stable: stable.as_ref().map(|stable| stable.name.as_str()),
+            active: &active,
+            progressed_at,
+            refusal: refusal.as_ref(),
+            now,
+        }
+        .assess();
+        // Where the wanted revision was given up, the stable one is what replicas should be of.
+        let (current, is_current_wanted) = match standing.status.aborted {
+            Some(_) => (stable.clone(), false),
+            None => (wanted, is_template),
+        };
+        let stable =
+            stable.filter(|stable| current.as_ref().is_none_or(|current| current.name != stable.name));
+
         let current_name = current.as_ref().map(|current| current.name.as_str());
         let is_updated = |replica: &ModelReplica| {
             current_name.is_some_and(|name| is_of(replica, name)) && !observed.is_misplaced(replica)
@@ -95,23 +124,28 @@ impl<'a> DeploymentPlan<'a> {
             .iter()
             .filter(|replica| is_ending(replica) && !is_updated(replica))
             .count();
-        let scaling = scale(
-            &deployment.spec,
-            current_name.map(|_| is_updated),
-            &active,
-            ending_old,
-        );
+        let course = Course {
+            has_target: current.is_some(),
+            stable: stable.as_ref().map(|stable| stable.name.as_str()),
+            extent: standing.extent,
+            floor,
+        };
+        let scaling = scale(&deployment.spec, course, &is_updated, &active, ending_old);
         let mut delete = scaling.delete;
+        let created = scaling.create + scaling.create_stable;
         delete.extend(
             observed
-                .settled_refusals(&refused, &active, scaling.create)
+                .settled_refusals(&refused, &active, created)
                 .into_iter()
                 .map(|replica| (replica, DeleteReason::Refused)),
         );
-        let create = match &current {
-            Some(current) => vec![current.replica(deployment); scaling.create],
-            None => Vec::new(),
+        let copies = |revision: &Option<Current<'_>>, count: usize| {
+            let replica = revision.as_ref().map(|revision| revision.replica(deployment));
+            std::iter::repeat_n(replica, count).flatten()
         };
+        let create: Vec<_> = copies(&current, scaling.create)
+            .chain(copies(&stable, scaling.create_stable))
+            .collect();
 
         let stays = |replica: &&&ModelReplica| !delete.iter().any(|(gone, _)| std::ptr::eq(*gone, **replica));
         let (updated, old): (Vec<_>, Vec<_>) = active
@@ -121,6 +155,10 @@ impl<'a> DeploymentPlan<'a> {
             .partition(|replica| is_updated(replica));
         let amend = observed.amendments(updated.iter().chain(&old).copied());
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
+        let hold = standing
+            .hold
+            .clone()
+            .or_else(|| Some(Hold::at_floor(scaling.at_floor?, floor)));
         let view = View {
             deployment,
             admission: &admission,
@@ -128,12 +166,16 @@ impl<'a> DeploymentPlan<'a> {
                 .as_ref()
                 .map(|current| (current.name.as_str(), current.number)),
             is_current_wanted,
+            hold: hold.as_ref(),
+            is_canary: standing.weight.is_some(),
+            aborted: standing.status.aborted.as_ref(),
             updated: &updated,
             old: &old,
-            created: create.len(),
+            created: scaling.create,
+            created_stable: scaling.create_stable,
             refused: &refused,
             figures: figures(&[updated.as_slice(), &old].concat()),
-            progressed_at: observed.progressed_at(current.as_ref().and_then(|current| current.existing)),
+            progressed_at: standing.progressed_at(progressed_at),
             now,
         };
         let outcome = view.conditions();
@@ -144,19 +186,42 @@ impl<'a> DeploymentPlan<'a> {
         let events = events(before, &outcome.conditions);
         let mut status = counts(&view, &updated, &old);
         status.conditions = outcome.conditions;
+        let staying = [updated.as_slice(), &old].concat();
+        status.traffic = observed.traffic(&standing, &staying);
+        let throughput = rounded(staying.iter().copied().map(available).sum());
+        let mut rollout = standing.status.clone();
+        rollout.predicted_tokens_per_second = (throughput > 0.0).then_some(throughput);
+        if view.rollout_is_complete() {
+            rollout.stable_revision = current_name.map(str::to_owned);
+            rollout.step = None;
+            rollout.step_started_at = None;
+            rollout.reference_tokens_per_second = mean(updated.iter().copied()).map(rounded);
+        }
+        let keep: Vec<_> = [&rollout.stable_revision, &rollout.revision]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .chain(current_name)
+            .collect();
+        let prune = observed.prunable(&keep);
+        status.rollout = rollout;
         let asked_again = refused.iter().filter_map(|replica| {
             let refusal = refused_recently(replica, now)?;
             Some(REFUSAL_STANDS.saturating_sub(since(now, refusal.last_transition_time.0)))
         });
+        let look_again_after = asked_again
+            .chain(outcome.look_again_after)
+            .chain(standing.look_again_after)
+            .min();
         Some(Self {
             revision,
-            prune: observed.prunable(current_name),
+            prune,
             delete,
             create,
             amend,
             status,
             events,
-            look_again_after: asked_again.chain(outcome.look_again_after).min(),
+            look_again_after,
         })
     }
 }
@@ -176,14 +241,13 @@ impl<'a> Observed<'a> {
             .copied()
             .max_by_key(|revision| revision.spec.revision);
         let highest = latest.map_or(0, |latest| latest.spec.revision);
-        let existing = |revision: &'a ModelRevision| Current {
-            name: revision.name_any(),
-            number: revision.spec.revision,
-            spec: revision.spec.clone(),
-            existing: Some(revision),
+        let same = |revision: &&&ModelRevision| template.is_of(&revision.spec);
+        let by_text = || {
+            let same = self.revisions.iter().filter(same);
+            same.max_by_key(|revision| revision.spec.revision)
         };
-        if let Some(found) = self.revisions.iter().find(of_hash).copied() {
-            let mut current = existing(found);
+        if let Some(found) = self.revisions.iter().find(of_hash).or_else(by_text).copied() {
+            let mut current = Current::existing(found);
             if found.spec.revision == highest {
                 return (RevisionStep::Keep, Some(current), true);
             }
@@ -203,6 +267,7 @@ impl<'a> Observed<'a> {
                         context_tokens: *context_tokens,
                         ..template.serving.clone()
                     },
+                    restarted_at: template.restarted_at.clone(),
                 };
                 let current = Current {
                     name: format!("{}-{hash}", self.deployment.name_any()),
@@ -215,7 +280,7 @@ impl<'a> Observed<'a> {
             }
             // What was served so far goes on being served.
             Admission::Admitted { .. } | Admission::Refused { .. } => {
-                (RevisionStep::Keep, latest.map(existing), false)
+                (RevisionStep::Keep, latest.map(Current::existing), false)
             }
         }
     }
@@ -262,6 +327,81 @@ impl<'a> Observed<'a> {
             .collect()
     }
 
+    fn rollout(&self) -> Option<&RolloutStatus> {
+        Some(&self.deployment.status.as_ref()?.rollout)
+    }
+
+    /// The revision that was last rolled out on all replicas, if it still exists.
+    fn stable(&self) -> Option<Current<'a>> {
+        let name = self.rollout()?.stable_revision.as_deref()?;
+        let found = self
+            .revisions
+            .iter()
+            .find(|revision| revision.metadata.name.as_deref() == Some(name))?;
+        Some(Current::existing(found))
+    }
+
+    fn floor(&self, active: &[&ModelReplica]) -> Floor {
+        let reference = self
+            .rollout()
+            .and_then(|rollout| rollout.reference_tokens_per_second)
+            .or_else(|| mean(active.iter().copied()));
+        Floor::of(&self.deployment.spec, reference)
+    }
+
+    /// Why the wanted revision must not be begun with: the fleet could not carry the floor with it.
+    fn out_of_reach(&self, wanted: &Current<'_>, floor: Floor) -> Option<Hold> {
+        if floor == Floor::default() {
+            return None;
+        }
+        let request = ReplicaRequest::new(&wanted.replica(self.deployment));
+        let count = Bounds::of(&self.deployment.spec).wanted;
+        let best = self.fleet.throughput_at_most(&request, count)?;
+        (!floor.holds(best)).then(|| {
+            Hold::ThroughputFloor(format!(
+                "revision {} ({}) is not begun: {count} of its replicas would decode at most {best:.1} tokens/s on this fleet, and spec.strategy.rollingUpdate.minThroughput holds {:.1}",
+                wanted.number,
+                wanted.name,
+                floor.tokens_per_second()
+            ))
+        })
+    }
+
+    /// Empty unless a canary is under way: then what the new revision gets, and the rest for the stable one.
+    fn traffic(&self, standing: &Standing, staying: &[&ModelReplica]) -> Vec<TrafficShare> {
+        let RolloutStatus {
+            stable_revision,
+            revision,
+            ..
+        } = &standing.status;
+        let (Some(weight), Some(stable), Some(canary)) = (standing.weight, stable_revision, revision) else {
+            return Vec::new();
+        };
+        let canaries: Vec<_> = staying.iter().filter(|replica| is_of(replica, canary)).collect();
+        if standing.extent == Extent::All && canaries.is_empty() {
+            return Vec::new();
+        }
+        let ready = canaries.iter().filter(|replica| is_ready(replica)).count();
+        let before = self.deployment.status.iter().flat_map(|status| &status.traffic);
+        let given = before
+            .filter(|share| share.revision == *canary)
+            .map(|share| share.weight)
+            .max()
+            .unwrap_or(0);
+        let weight = i32::from(weight.min(100));
+        // Fewer than the step asks for carry what they carried before.
+        let carried = match ready {
+            0 => 0,
+            _ if ready >= Bounds::of(&self.deployment.spec).canaries(weight.unsigned_abs() as u8) => weight,
+            _ => given.min(weight),
+        };
+        let share = |revision: &String, weight| TrafficShare {
+            revision: revision.clone(),
+            weight,
+        };
+        vec![share(stable, 100 - carried), share(canary, carried)]
+    }
+
     /// Refused replicas that have served their purpose, to keep the scheduler off their node for a while.
     fn settled_refusals(
         &self,
@@ -296,10 +436,10 @@ impl<'a> Observed<'a> {
     }
 
     /// Revisions beyond the limit, the oldest first. One that a replica is still of is never among them.
-    fn prunable(&self, current: Option<&str>) -> Vec<&'a ModelRevision> {
+    fn prunable(&self, keep: &[&str]) -> Vec<&'a ModelRevision> {
         let in_use = |revision: &ModelRevision| {
             let name = revision.name_any();
-            current == Some(name.as_str()) || self.replicas.iter().any(|replica| is_of(replica, &name))
+            keep.contains(&name.as_str()) || self.replicas.iter().any(|replica| is_of(replica, &name))
         };
         let mut unused: Vec<_> = self
             .revisions
@@ -314,7 +454,16 @@ impl<'a> Observed<'a> {
     }
 }
 
-impl Current<'_> {
+impl<'a> Current<'a> {
+    fn existing(revision: &'a ModelRevision) -> Self {
+        Self {
+            name: revision.name_any(),
+            number: revision.spec.revision,
+            spec: revision.spec.clone(),
+            existing: Some(revision),
+        }
+    }
+
     fn labels(&self, deployment: &ModelDeployment) -> BTreeMap<String, String> {
         BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), deployment.name_any())])
     }
@@ -325,6 +474,9 @@ impl Current<'_> {
         labels.insert(TEMPLATE_HASH_LABEL.to_owned(), hash.to_owned());
         revision.metadata.namespace = deployment.namespace();
         revision.metadata.labels = Some(labels);
+        let cause = deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        revision.metadata.annotations =
+            cause.map(|cause| BTreeMap::from([(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.clone())]));
         revision.metadata.owner_references = controller_reference(deployment).map(|owner| vec![owner]);
         revision
     }
@@ -337,6 +489,7 @@ impl Current<'_> {
             objectives: deployment.spec.objectives.clone(),
             placement: deployment.spec.placement.clone(),
             priority: deployment.spec.priority,
+            golden_prompts: deployment.spec.strategy.golden_prompts.clone(),
             node_name: None,
         };
         let mut replica = ModelReplica::new("", spec);
@@ -380,7 +533,7 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
     let before = deployment.status.clone().unwrap_or_default();
     ModelDeploymentStatus {
         observed_generation: deployment.metadata.generation,
-        replicas: number(updated.len() + old.len() + view.created),
+        replicas: number(view.total()),
         updated_replicas: if view.is_current_wanted {
             number(updated.len() + view.created)
         } else {
@@ -396,6 +549,7 @@ fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> 
             .map(|(name, _)| name.to_owned())
             .or(before.current_revision),
         traffic: Vec::new(),
+        rollout: RolloutStatus::default(),
         tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
         time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
         conditions: Vec::new(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use crate::api::conditions::{condition_type, is_true};
+use crate::api::conditions::{GOLDEN_PROMPT_FAILED, condition_type, is_true};
 use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::{ModelReplica, ReplicaPhase};
 use crate::clock::since;
@@ -44,6 +44,12 @@ pub(super) fn is_ending(replica: &ModelReplica) -> bool {
 
 pub(super) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
     replica.labels().get(REVISION_LABEL).map(String::as_str) == Some(revision)
+}
+
+/// The scheduler has looked and found no node for it.
+pub(super) fn is_unplaceable(replica: &ModelReplica) -> bool {
+    replica.spec.node_name.is_none()
+        && condition(replica, condition_type::SCHEDULED).is_some_and(|scheduled| scheduled.status == "False")
 }
 
 /// Its agent's word that the node has no room for it.
@@ -108,6 +114,7 @@ pub(super) fn trouble(replica: &ModelReplica) -> Option<Trouble> {
         is_fault: failed || termination.is_some() || unreachable,
     };
     if let Some(failing) = failing {
+        trouble.is_fault |= failing.reason == GOLDEN_PROMPT_FAILED;
         trouble.reason.clone_from(&failing.reason);
         trouble.message.clone_from(&failing.message);
     }

@@ -1,11 +1,13 @@
 //! Which replicas come and which go. Kubernetes' Deployment arithmetic: available replicas never fall below
-//! `replicas - maxUnavailable`, and there are never more than `replicas + maxSurge`.
+//! `replicas - maxUnavailable`, there are never more than `replicas + maxSurge`; and what is predicted for the available
+//! ones never falls below `minThroughput`.
 
 use std::cmp::Reverse;
 
 use kube::ResourceExt;
 
-use super::replica::is_ready;
+use super::replica::{is_of, is_ready, is_unplaceable};
+use super::throughput::{Floor, available};
 use crate::api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
 /// Replicas created in one pass; the next pass goes on.
@@ -14,10 +16,14 @@ const MAX_CREATED_AT_ONCE: usize = 100;
 /// How the number of replicas changes.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Scaling<'a> {
-    /// Replicas of the current revision to create.
+    /// Replicas of the target revision to create.
     pub(super) create: usize,
+    /// Replicas of the stable revision to create, while a canary goes on beside it.
+    pub(super) create_stable: usize,
     /// Replicas to delete, and why.
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
+    /// Nothing more can be replaced without giving up what `minThroughput` holds.
+    pub(super) at_floor: Option<AtFloor>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +36,14 @@ pub(super) enum DeleteReason {
     Refused,
 }
 
+/// The replacement that the floor forbids, in predicted tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AtFloor {
+    pub(super) now: f64,
+    /// What would be left without the replica that is missed least.
+    pub(super) would_leave: f64,
+}
+
 /// What `spec.strategy` and `spec.replicas` come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::controller) struct Bounds {
@@ -40,15 +54,14 @@ pub(in crate::controller) struct Bounds {
 
 impl Bounds {
     pub(in crate::controller) fn of(spec: &ModelDeploymentSpec) -> Self {
-        let count = |number: i32| usize::try_from(number).unwrap_or(0);
-        let wanted = count(spec.replicas);
+        let wanted = usize::try_from(spec.replicas).unwrap_or(0);
         match spec.strategy.kind {
             StrategyType::Recreate => Self {
                 wanted,
                 min_available: 0,
                 max_total: wanted,
             },
-            StrategyType::RollingUpdate => {
+            StrategyType::RollingUpdate | StrategyType::Canary => {
                 let rolling = spec.strategy.rolling_update.clone().unwrap_or_default();
                 let surge = rolling.max_surge.of_rounded_up(wanted);
                 let mut unavailable = rolling.max_unavailable.of_rounded_down(wanted);
@@ -64,34 +77,71 @@ impl Bounds {
             }
         }
     }
+
+    /// How many of the new revision carry `weight` percent: at least one, and one of the stable revision beside them.
+    pub(super) fn canaries(self, weight: u8) -> usize {
+        let share = self.wanted.saturating_mul(usize::from(weight)).div_ceil(100);
+        match (weight, self.wanted) {
+            (0, _) | (_, 0) => 0,
+            (100.., _) => self.wanted,
+            (_, 1) => 1,
+            (_, wanted) => share.clamp(1, wanted - 1),
+        }
+    }
 }
 
-/// `is_new` tells what is of the current revision and may stay where it is; `None` where there is nothing to roll out to.
-/// `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
+/// How far replicas may be replaced in this pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of them, as `spec.strategy` says.
+    All,
+    /// So many percent; the rest stays of the stable revision.
+    Canary(u8),
+    /// None: only the number of replicas is seen to.
+    Held,
+}
+
+/// What replicas are replaced by, and how far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Course<'a> {
+    /// Whether there is a revision that replicas should be of.
+    pub(super) has_target: bool,
+    /// The one they were of when all were of one, if it is another.
+    pub(super) stable: Option<&'a str>,
+    pub(super) extent: Extent,
+    pub(super) floor: Floor,
+}
+
+/// `is_new` tells what is of the target revision and may stay where it is. `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
 pub(super) fn scale<'a>(
     spec: &ModelDeploymentSpec,
-    is_new: Option<impl Fn(&ModelReplica) -> bool>,
+    course: Course<'_>,
+    is_new: &dyn Fn(&ModelReplica) -> bool,
     active: &[&'a ModelReplica],
     ending_old: usize,
 ) -> Scaling<'a> {
     let bounds = Bounds::of(spec);
-    let (new, old): (Vec<_>, Vec<_>) = active
-        .iter()
-        .copied()
-        .partition(|replica| is_new.as_ref().is_some_and(|is_new| is_new(replica)));
-    let mut scaling = match &is_new {
+    let (new, old): (Vec<_>, Vec<_>) = active.iter().copied().partition(|replica| is_new(replica));
+    let mut scaling = match (course.has_target, course.extent) {
         // There is nothing to roll out to, so what runs stays.
-        None => just_scale(bounds, old),
-        Some(_) if spec.paused => pause(bounds, new, old),
-        Some(_) => match spec.strategy.kind {
-            StrategyType::RollingUpdate => roll(bounds, new, old),
+        (false, _) => Scaling {
+            create: 0,
+            ..just_scale(bounds, old)
+        },
+        (true, Extent::Held) => hold(bounds, course, new, old),
+        (true, Extent::Canary(weight)) => {
+            let goal = Goal::of_canary(bounds, weight, &new);
+            replace(bounds, goal, course, new, old)
+        }
+        (true, Extent::All) => match spec.strategy.kind {
+            StrategyType::RollingUpdate | StrategyType::Canary => {
+                replace(bounds, Goal::all(bounds), course, new, old)
+            }
             StrategyType::Recreate => recreate(bounds, new, old, ending_old),
         },
     };
-    if is_new.is_none() {
-        scaling.create = 0;
-    }
     scaling.create = scaling.create.min(MAX_CREATED_AT_ONCE);
+    scaling.create_stable = scaling.create_stable.min(MAX_CREATED_AT_ONCE);
     scaling
 }
 
@@ -122,12 +172,22 @@ fn just_scale(bounds: Bounds, replicas: Vec<&ModelReplica>) -> Scaling<'_> {
     Scaling {
         create: missing,
         delete: take(replicas, surplus, DeleteReason::Surplus),
+        ..Scaling::default()
     }
 }
 
-/// Only the number changes: both revisions stay, and what is missing comes from the current one.
-fn pause<'a>(bounds: Bounds, new: Vec<&'a ModelReplica>, old: Vec<&'a ModelReplica>) -> Scaling<'a> {
-    just_scale(bounds, [new, old].concat())
+/// Only the number changes: both revisions stay, and what is missing comes from the one that has proved itself.
+fn hold<'a>(
+    bounds: Bounds,
+    course: Course<'_>,
+    new: Vec<&'a ModelReplica>,
+    old: Vec<&'a ModelReplica>,
+) -> Scaling<'a> {
+    let mut scaling = just_scale(bounds, [new, old].concat());
+    if course.stable.is_some() {
+        scaling.create_stable = std::mem::take(&mut scaling.create);
+    }
+    scaling
 }
 
 fn recreate<'a>(
@@ -145,32 +205,128 @@ fn recreate<'a>(
     scaling
 }
 
-fn roll<'a>(bounds: Bounds, new: Vec<&'a ModelReplica>, old: Vec<&'a ModelReplica>) -> Scaling<'a> {
+/// How many replicas there should be of each revision.
+#[derive(Debug, Clone, Copy)]
+struct Goal {
+    new: usize,
+    stable: usize,
+}
+
+impl Goal {
+    fn all(bounds: Bounds) -> Self {
+        Self {
+            new: bounds.wanted,
+            stable: 0,
+        }
+    }
+
+    /// The stable revision keeps what a surge has room for beside the new one.
+    fn of_canary(bounds: Bounds, weight: u8, new: &[&ModelReplica]) -> Self {
+        let canaries = bounds.canaries(weight);
+        let rest = bounds.wanted - canaries;
+        // With one replica a canary needs room for a second.
+        let least = usize::from(canaries > 0 && weight < 100).min(bounds.wanted);
+        // Where no node has room for one more, it is made by one less.
+        let surge = if new.iter().any(|replica| is_unplaceable(replica)) {
+            0
+        } else {
+            bounds.max_total - bounds.wanted
+        };
+        let stable = if weight >= 100 { 0 } else { rest + surge };
+        Self {
+            new: canaries,
+            stable: stable
+                .min(bounds.wanted)
+                .max(if weight >= 100 { 0 } else { least }),
+        }
+    }
+}
+
+fn replace<'a>(
+    bounds: Bounds,
+    goal: Goal,
+    course: Course<'_>,
+    new: Vec<&'a ModelReplica>,
+    old: Vec<&'a ModelReplica>,
+) -> Scaling<'a> {
     let surplus = new.len().saturating_sub(bounds.wanted);
     let mut delete = take(new.clone(), surplus, DeleteReason::Surplus);
-    let gone = |replica: &&ModelReplica| delete.iter().any(|(deleted, _)| std::ptr::eq(*deleted, *replica));
-    let new: Vec<_> = new.into_iter().filter(|replica| !gone(replica)).collect();
+    let is_gone = |gone: &[(&ModelReplica, DeleteReason)], replica: &ModelReplica| {
+        gone.iter().any(|(deleted, _)| std::ptr::eq(*deleted, replica))
+    };
+    let mut new = new;
+    new.retain(|replica| !is_gone(&delete, replica));
+    let (stable, outdated): (Vec<_>, Vec<_>) = old
+        .into_iter()
+        .partition(|replica| course.stable.is_some_and(|revision| is_of(replica, revision)));
 
-    let new_available = new.iter().filter(|replica| is_ready(replica)).count();
-    let (old_available, old_unavailable): (Vec<_>, Vec<_>) =
-        old.into_iter().partition(|replica| is_ready(replica));
-    let total = new.len() + old_available.len() + old_unavailable.len();
+    // Beyond the goal: what may go as far as what is left is enough.
+    let mut excess = [
+        outdated.len(),
+        stable.len().saturating_sub(goal.stable),
+        new.len().saturating_sub(goal.new),
+    ];
+    let mut candidates: Vec<(usize, &ModelReplica)> = [&outdated, &stable, &new]
+        .into_iter()
+        .enumerate()
+        .flat_map(|(class, replicas)| {
+            let sorted = dispensable_first(replicas.clone());
+            sorted.into_iter().map(move |replica| (class, replica))
+        })
+        .collect();
+    candidates.sort_by_key(|(_, replica)| (replica.spec.node_name.is_some(), is_ready(replica)));
+
+    let all = || new.iter().chain(&stable).chain(&outdated).copied();
+    let new_unavailable = new.iter().filter(|replica| !is_ready(replica)).count();
+    let mut ready = all().filter(|replica| is_ready(replica)).count();
+    let mut throughput: f64 = all().map(available).sum();
     // New ones that are not available yet are counted on: while they come, nothing more may go.
-    let may_go = total
+    let mut may_go = all()
+        .count()
         .saturating_sub(bounds.min_available)
-        .saturating_sub(new.len() - new_available);
-    let unavailable_going = old_unavailable.len().min(may_go);
-    let available_going = old_available
-        .len()
-        .min(may_go - unavailable_going)
-        .min((new_available + old_available.len()).saturating_sub(bounds.min_available));
-    delete.extend(take(old_unavailable, unavailable_going, DeleteReason::Outdated));
-    delete.extend(take(old_available, available_going, DeleteReason::Outdated));
+        .saturating_sub(new_unavailable);
+    let mut at_floor: Option<AtFloor> = None;
+    for (class, replica) in candidates {
+        if excess[class] == 0 || may_go == 0 {
+            continue;
+        }
+        if is_ready(replica) {
+            if ready <= bounds.min_available {
+                continue;
+            }
+            let left = throughput - available(replica);
+            if !course.floor.holds(left) && left < throughput {
+                let nearest = at_floor.map_or(f64::NEG_INFINITY, |at| at.would_leave);
+                at_floor = Some(AtFloor {
+                    now: throughput,
+                    would_leave: left.max(nearest),
+                });
+                continue;
+            }
+            throughput = left;
+            ready -= 1;
+        }
+        excess[class] -= 1;
+        may_go -= 1;
+        delete.push((replica, DeleteReason::Outdated));
+    }
 
-    let left = total - unavailable_going - available_going;
-    let create = bounds
-        .wanted
-        .saturating_sub(new.len())
-        .min(bounds.max_total.saturating_sub(left));
-    Scaling { create, delete }
+    let left = |replicas: &[&ModelReplica]| {
+        let stays = |replica: &&&ModelReplica| !is_gone(&delete, replica);
+        replicas.iter().filter(stays).count()
+    };
+    let (new_left, stable_left) = (left(&new), left(&stable));
+    let max_total = bounds.max_total.max(goal.new + goal.stable);
+    let room = max_total.saturating_sub(new_left + stable_left + left(&outdated));
+    let create_stable = goal.stable.saturating_sub(stable_left).min(room);
+    let create = goal.new.saturating_sub(new_left).min(room - create_stable);
+    // While something comes, the floor may yet be passed.
+    let nothing_comes = create + create_stable == 0
+        && all().all(|replica| is_ready(replica) || is_unplaceable(replica) || is_gone(&delete, replica));
+    Scaling {
+        create,
+        create_stable,
+        at_floor: at_floor.filter(|_| nothing_comes),
+        delete,
+    }
 }

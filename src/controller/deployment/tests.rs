@@ -2,6 +2,7 @@
 
 mod conditions;
 mod properties;
+mod rollouts;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -232,6 +232,7 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
             time_to_first_token_seconds: interval(0.5),
             ..PredictedSpeed::default()
         }),
+        ..MeasuredSpeed::default()
     };
     scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
     scene.step();

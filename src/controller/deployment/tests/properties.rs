@@ -1,39 +1,79 @@
 //! Whatever happens, in whatever order.
 
 use super::*;
+use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
+use crate::controller::deployment::throughput::available;
 
 /// Something that happens between two passes.
 #[derive(Debug, Clone)]
 enum Happening {
-    Ready(usize),
+    /// With so many tokens/s predicted; 0: nobody can tell.
+    Ready(usize, u8),
     Falters(usize),
     Vanishes(usize),
     Ends,
     Template(u8),
     Wanted(i32),
     Paused(bool),
+    /// Seconds go by.
+    Time(i64),
+    /// The newest revision is promoted past a step, or given up.
+    Promoted(u8),
+    Aborted,
+    NoRoom(usize),
     Pass,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
-        4 => (0usize..8).prop_map(Happening::Ready),
+        4 => (0usize..8, 0u8..4).prop_map(|(index, speed)| Happening::Ready(index, speed)),
         1 => (0usize..8).prop_map(Happening::Falters),
         1 => (0usize..8).prop_map(Happening::Vanishes),
         2 => Just(Happening::Ends),
         1 => (0u8..3).prop_map(Happening::Template),
         1 => (0i32..5).prop_map(Happening::Wanted),
         1 => any::<bool>().prop_map(Happening::Paused),
-        6 => Just(Happening::Pass),
+        1 => prop_oneof![1i64..60, 600i64..700].prop_map(Happening::Time),
+        1 => (0u8..5).prop_map(Happening::Promoted),
+        1 => Just(Happening::Aborted),
+        1 => (0usize..8).prop_map(Happening::NoRoom),
+        8 => Just(Happening::Pass),
     ]
 }
 
+fn any_floor() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        3 => Just(json!(null)),
+        1 => (0u32..12).prop_map(|tens| json!(format!("{}%", tens * 10))),
+        1 => (0u32..40).prop_map(|rate| json!(rate)),
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Value> {
+    let step = prop_oneof![
+        prop::sample::select(vec![1, 20, 50, 70, 100]).prop_map(|weight| json!({ "setWeight": weight })),
+        Just(json!({ "pause": { "duration": "20s" } })),
+        Just(json!({ "pause": {} })),
+        Just(json!({ "analysis": {} })),
+    ];
+    prop::collection::vec(step, 1..5).prop_map(Value::from)
+}
+
 fn any_spec() -> impl Strategy<Value = Value> {
-    (0i32..5, 0i32..3, 0i32..3, prop::bool::weighted(0.2)).prop_map(
-        |(wanted, unavailable, surge, recreate)| {
-            if recreate {
-                return json!({ "replicas": wanted, "strategy": { "type": "Recreate" } });
-            }
+    let kind = prop_oneof![
+        3 => Just("RollingUpdate"),
+        3 => Just("Canary"),
+        1 => Just("Recreate"),
+    ];
+    (
+        (0i32..5, 0i32..3, 0i32..3),
+        kind,
+        any_floor(),
+        any_steps(),
+        any::<bool>(),
+    )
+        .prop_map(|((wanted, unavailable, surge), kind, floor, steps, rolls_back)| {
+            let mut strategy = json!({ "type": kind, "rollbackOnFailure": rolls_back });
             // The schema refuses 0 and 0.
             let unavailable = if surge == 0 {
                 unavailable.max(1)
@@ -45,10 +85,18 @@ fn any_spec() -> impl Strategy<Value = Value> {
                 0 | 1 => json!(count),
                 _ => json!(format!("{}%", 33 * count)),
             };
-            let bounds = json!({ "maxUnavailable": amount(unavailable), "maxSurge": amount(surge) });
-            json!({ "replicas": wanted, "strategy": { "rollingUpdate": bounds } })
-        },
-    )
+            if kind != "Recreate" {
+                strategy["rollingUpdate"] = json!({
+                    "maxUnavailable": amount(unavailable),
+                    "maxSurge": amount(surge),
+                    "minThroughput": floor,
+                });
+            }
+            if kind == "Canary" {
+                strategy["canary"] = json!({ "steps": steps });
+            }
+            json!({ "replicas": wanted, "strategy": strategy })
+        })
 }
 
 fn happen(scene: &mut Scene, happening: &Happening) {
@@ -57,9 +105,34 @@ fn happen(scene: &mut Scene, happening: &Happening) {
         (!alive.is_empty()).then(|| alive[index % alive.len()].clone())
     };
     match happening {
-        Happening::Ready(index) => {
+        Happening::Ready(index, speed) => {
             if let Some(name) = name(scene, *index) {
-                scene.run(&name);
+                match speed {
+                    0 => scene.run(&name),
+                    speed => scene.run_at(&name, f64::from(*speed)),
+                }
+            }
+        }
+        Happening::Time(seconds) => scene.second += seconds,
+        Happening::Promoted(step) if !scene.revisions.is_empty() => {
+            let step = match step {
+                4 => "full".to_owned(),
+                step => step.to_string(),
+            };
+            scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
+        }
+        Happening::Aborted if !scene.revisions.is_empty() => {
+            scene.annotate(ABORT_ANNOTATION, scene.newest());
+        }
+        Happening::Promoted(_) | Happening::Aborted => {}
+        Happening::NoRoom(index) => {
+            let placed = |name: &String| {
+                scene
+                    .alive()
+                    .any(|one| one.name_any() == *name && one.spec.node_name.is_some())
+            };
+            if let Some(name) = name(scene, *index).filter(|name| !placed(name)) {
+                scene.no_room_for(&name);
             }
         }
         Happening::Falters(index) => {
@@ -80,6 +153,30 @@ fn happen(scene: &mut Scene, happening: &Happening) {
     }
 }
 
+/// What a replica was worth when all was well, or is worth now.
+fn reference(scene: &Scene) -> f64 {
+    let figures: Vec<_> = scene
+        .alive()
+        .map(available)
+        .filter(|figure| *figure > 0.0)
+        .collect();
+    let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
+    scene.rollout().reference_tokens_per_second.unwrap_or(mean)
+}
+
+fn floor(scene: &Scene, reference: f64) -> f64 {
+    let spec = &scene.deployment.spec;
+    let rolling = spec.strategy.rolling_update.as_ref();
+    match rolling.and_then(|rolling| rolling.min_throughput) {
+        None => 0.0,
+        Some(_) if spec.replicas == 0 => 0.0,
+        Some(CountOrPercent::Count(rate)) => f64::from(rate),
+        Some(CountOrPercent::Percent(percent)) => {
+            reference * f64::from(spec.replicas) * f64::from(percent) / 100.0
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_pass_breaks_the_bounds_of_a_rollout(
@@ -89,13 +186,24 @@ proptest! {
         let mut scene = Scene::new(spec);
         for happening in &happenings {
             let (total, ready) = (scene.alive().count(), scene.ready());
-            happen(&mut scene, happening);
             if !matches!(happening, Happening::Pass) {
+                happen(&mut scene, happening);
                 continue;
             }
+            let figures: Vec<_> = scene.alive().map(|one| (one.name_any(), available(one))).collect();
+            let reference = reference(&scene);
+            let told = scene.step();
             let spec = &scene.deployment.spec;
             let bounds = Bounds::of(spec);
-            let most = total.max(bounds.max_total);
+            // A canary is beside the last replica, never instead of it.
+            let is_beside = spec.strategy.canary.is_some() && bounds.wanted == 1;
+            let most = total.max(bounds.max_total).max(if is_beside { 2 } else { 0 });
+            // What the user no longer wants is no rollout.
+            let kept = |name: &str| !told.contains(&format!("-{name}(outdated)"));
+            let before: f64 = figures.iter().map(|(_, figure)| figure).sum();
+            let after: f64 = figures.iter().filter(|(name, _)| kept(name)).map(|(_, figure)| figure).sum();
+            let floor = floor(&scene, reference);
+            prop_assert!(after + 1e-6 >= before.min(floor), "{after} of {before} tokens/s left, {floor} must be: {told}");
             prop_assert!(scene.alive().count() <= most, "{} > {most}", scene.alive().count());
             prop_assert!(
                 scene.ready() >= ready.min(bounds.min_available),
@@ -121,6 +229,8 @@ proptest! {
             happen(&mut scene, happening);
         }
         scene.step();
+        // At the same moment: a pause may end with the next second.
+        scene.second -= 1;
         let status = scene.deployment.status.clone();
         // Pruning follows what the pass before has freed.
         scene.plan(|plan| {
@@ -142,7 +252,15 @@ proptest! {
         for happening in &happenings {
             happen(&mut scene, happening);
         }
-        scene.change(json!({ "paused": false }));
+        // A floor may forbid it for good.
+        let free = match scene.deployment.spec.strategy.kind {
+            StrategyType::Recreate => json!({}),
+            StrategyType::RollingUpdate | StrategyType::Canary => json!({ "rollingUpdate": { "minThroughput": null } }),
+        };
+        scene.change(json!({ "paused": false, "serving": { "name": "last" }, "strategy": free }));
+        scene.step();
+        let newest = scene.newest();
+        scene.annotate(PROMOTE_ANNOTATION, format!("{newest}/full"));
         for _ in 0..40 {
             scene.step();
             scene.finish();
@@ -151,10 +269,9 @@ proptest! {
         prop_assert_eq!(scene.plan(|plan| describe(&plan)), "");
         let wanted = usize::try_from(scene.deployment.spec.replicas).expect("not negative");
         prop_assert_eq!(scene.ready(), wanted);
-        let newest = scene.revisions.iter().max_by_key(|revision| revision.spec.revision).expect("one");
-        let newest = newest.name_any();
         prop_assert!(scene.alive().all(|replica| crate::controller::deployment::replica::is_of(replica, &newest)));
         prop_assert!(scene.condition(condition_type::READY).starts_with("True"));
+        prop_assert!(scene.traffic().is_empty());
     }
 
     #[test]

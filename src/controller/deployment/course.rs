@@ -1,0 +1,382 @@
+//! How a rollout stands before anything is done in a pass: to which revision, how far, and what it waits for.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::analysis::{Analysis, Side, analyse};
+use super::replica::{condition, is_of, is_ready};
+use super::rollout::{AtFloor, Bounds, Extent};
+use super::throughput::Floor;
+use crate::api::conditions::{GOLDEN_PROMPT_FAILED, condition_type, Truth, whole_seconds};
+use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
+use crate::api::v1alpha1::{
+    AnalysisStep, CanaryStep, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus, StrategyType,
+};
+use crate::clock::since;
+use crate::quantity;
+
+/// What ends a promotion's text where all steps are meant.
+const FULL: &str = "full";
+
+/// What is known of a rollout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Situation<'a> {
+    pub(super) deployment: &'a ModelDeployment,
+    /// The revision of the template, if there is one already or will be.
+    pub(super) wanted: Option<&'a str>,
+    /// The revision that was last rolled out, if it still exists.
+    pub(super) stable: Option<&'a str>,
+    /// Replicas that are neither ending nor refused.
+    pub(super) active: &'a [&'a ModelReplica],
+    /// When a revision or a replica last came forward.
+    pub(super) progressed_at: Option<Timestamp>,
+    /// Why the wanted revision may not be begun with.
+    pub(super) refusal: Option<&'a Hold>,
+    pub(super) now: Timestamp,
+}
+
+/// How it goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Standing {
+    pub(super) status: RolloutStatus,
+    pub(super) extent: Extent,
+    pub(super) hold: Option<Hold>,
+    /// What the new revision gets of the requests while a canary is under way, in percent.
+    pub(super) weight: Option<u8>,
+    /// When it may go on although nothing else happens.
+    pub(super) look_again_after: Option<Duration>,
+}
+
+impl Standing {
+    fn new(status: RolloutStatus, extent: Extent) -> Self {
+        Self {
+            status,
+            extent,
+            hold: None,
+            weight: None,
+            look_again_after: None,
+        }
+    }
+
+    fn held(status: RolloutStatus, hold: Hold, weight: Option<u8>) -> Self {
+        Self {
+            hold: Some(hold),
+            weight,
+            ..Self::new(status, Extent::Held)
+        }
+    }
+
+    /// When anything last came forward, the rollout's own steps included.
+    pub(super) fn progressed_at(&self, replicas: Option<Timestamp>) -> Option<Timestamp> {
+        let RolloutStatus {
+            started_at,
+            step_started_at,
+            aborted,
+            ..
+        } = &self.status;
+        let aborted_at = aborted.as_ref().map(|aborted| &aborted.at);
+        [started_at.as_ref(), step_started_at.as_ref(), aborted_at]
+            .into_iter()
+            .flatten()
+            .map(|time| time.0)
+            .chain(replicas)
+            .max()
+    }
+}
+
+/// Why nothing is replaced for now. None of these is a lack of progress.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Hold {
+    Paused,
+    CanaryPaused {
+        step: usize,
+        steps: usize,
+        seconds: Option<u64>,
+    },
+    /// Not enough requests to tell.
+    Analysing {
+        step: usize,
+        steps: usize,
+        missing: String,
+    },
+    /// The plan is worse than what must be held, or no replica can be spared.
+    ThroughputFloor(String),
+}
+
+impl Hold {
+    pub(super) fn at_floor(at: AtFloor, floor: Floor) -> Self {
+        Self::ThroughputFloor(format!(
+            "no replica can be replaced: {:.1} tokens/s are predicted now, without the next one {:.1}, and spec.strategy.rollingUpdate.minThroughput holds {:.1}; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
+            at.now,
+            at.would_leave,
+            floor.tokens_per_second()
+        ))
+    }
+
+    pub(super) fn truth(&self) -> Truth {
+        match self {
+            Self::Paused | Self::CanaryPaused { .. } => Truth::Unknown,
+            Self::Analysing { .. } => Truth::True,
+            Self::ThroughputFloor(_) => Truth::False,
+        }
+    }
+
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Paused => "Paused",
+            Self::CanaryPaused { .. } => "CanaryPaused",
+            Self::Analysing { .. } => "Analysing",
+            Self::ThroughputFloor(_) => "ThroughputFloor",
+        }
+    }
+
+    pub(super) fn message(&self, deployment: &str) -> String {
+        match self {
+            Self::Paused => "spec.paused: changes of the template are not rolled out".to_owned(),
+            Self::CanaryPaused {
+                step,
+                steps,
+                seconds: Some(seconds),
+            } => format!("step {} of {steps} of the canary: waits {seconds} s", step + 1),
+            Self::CanaryPaused {
+                step,
+                steps,
+                seconds: None,
+            } => format!(
+                "step {} of {steps} of the canary: waits for `rooflet rollout promote mdep/{deployment}`",
+                step + 1
+            ),
+            Self::Analysing { step, steps, missing } => {
+                format!("step {} of {steps} of the canary: {missing}", step + 1)
+            }
+            Self::ThroughputFloor(message) => message.clone(),
+        }
+    }
+}
+
+impl Situation<'_> {
+    pub(super) fn assess(self) -> Standing {
+        let spec = &self.deployment.spec;
+        let mut status = self.deployment.status.clone().unwrap_or_default().rollout;
+        status.stable_revision = self.stable.map(str::to_owned);
+        let Some(wanted) = self.wanted else {
+            return Standing::new(status, Extent::All);
+        };
+        if status.revision.as_deref() != Some(wanted) {
+            status = RolloutStatus {
+                revision: Some(wanted.to_owned()),
+                started_at: Some(Time(whole_seconds(self.now))),
+                step: None,
+                step_started_at: None,
+                analysis: None,
+                aborted: None,
+                ..status
+            };
+        }
+        let is_change = self.stable.is_some_and(|stable| stable != wanted);
+        if is_change && status.aborted.is_none() {
+            status.aborted = self.abort(wanted, &status);
+        }
+        if !is_change || status.aborted.is_some() {
+            status.step = None;
+            status.step_started_at = None;
+        }
+        if !is_change {
+            status.aborted = None;
+        }
+        let steps = match (&spec.strategy.canary, spec.strategy.kind) {
+            // Of nothing there is nothing to try.
+            (Some(canary), StrategyType::Canary) if spec.replicas > 0 => canary.steps.as_slice(),
+            (_, StrategyType::RollingUpdate | StrategyType::Recreate | StrategyType::Canary) => &[],
+        };
+        let weight = status
+            .step
+            .and_then(|step| usize::try_from(step).ok())
+            .filter(|step| *step < steps.len())
+            .map(|step| weight_at(steps, step));
+        if status.aborted.is_some() {
+            return Standing {
+                weight: Some(0),
+                ..Standing::new(status, Extent::All)
+            };
+        }
+        if spec.paused {
+            return Standing::held(status, Hold::Paused, weight);
+        }
+        match self.refusal {
+            Some(refusal) if is_change => Standing::held(status, refusal.clone(), weight),
+            _ if is_change && !steps.is_empty() => self.canary(steps, wanted, status),
+            Some(_) | None => Standing::new(status, Extent::All),
+        }
+    }
+
+    /// Whether the wanted revision is to be given up, and why.
+    fn abort(&self, wanted: &str, status: &RolloutStatus) -> Option<RolloutAbort> {
+        let spec = &self.deployment.spec;
+        let abort = |reason: &str, message: String| {
+            Some(RolloutAbort {
+                reason: reason.to_owned(),
+                message,
+                at: Time(whole_seconds(self.now)),
+            })
+        };
+        if self
+            .deployment
+            .annotations()
+            .get(ABORT_ANNOTATION)
+            .map(String::as_str)
+            == Some(wanted)
+        {
+            return abort("Aborted", format!("the annotation {ABORT_ANNOTATION} names it"));
+        }
+        let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
+        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(wanted);
+        let progressed_at = Standing::new(status.clone(), Extent::All).progressed_at(self.progressed_at);
+        let idle = progressed_at.map_or(Duration::ZERO, |at| since(self.now, at));
+        let golden = self
+            .active
+            .iter()
+            .filter(|replica| spec.strategy.rolls_back() && is_of(replica, wanted))
+            .filter_map(|replica| condition(replica, condition_type::READY))
+            .find(|ready| ready.reason == GOLDEN_PROMPT_FAILED);
+        if let Some(ready) = golden {
+            // The answer is greedy: it would be no other the next time.
+            return abort(GOLDEN_PROMPT_FAILED, ready.message.clone());
+        }
+        if spec.strategy.rolls_back() && !waits && idle >= deadline {
+            return abort(
+                "ProgressDeadlineExceeded",
+                format!("no progress for {} s", deadline.as_secs()),
+            );
+        }
+        None
+    }
+
+    fn step(&self, wanted: &str) -> Option<(usize, Timestamp)> {
+        let before = &self.deployment.status.as_ref()?.rollout;
+        let step = usize::try_from(before.step?).ok()?;
+        let since = before.step_started_at.as_ref()?.0;
+        (before.revision.as_deref() == Some(wanted)).then_some((step, since))
+    }
+
+    fn is_pausing(&self, wanted: &str) -> bool {
+        let canary = self.deployment.spec.strategy.canary.as_ref();
+        let step = self.step(wanted).and_then(|(step, _)| canary?.steps.get(step));
+        step.is_some_and(|step| step.set_weight.is_none())
+    }
+
+    /// Takes as many steps as are done.
+    fn canary(&self, steps: &[CanaryStep], wanted: &str, mut status: RolloutStatus) -> Standing {
+        let (mut index, mut began) = self.step(wanted).unwrap_or((0, self.now));
+        let promoted = self.promoted(wanted);
+        let mut hold = None;
+        let mut look_again_after = None;
+        while let Some(step) = steps.get(index) {
+            let is_promoted = promoted.is_some_and(|until| index <= until);
+            if !is_promoted {
+                if let Some(weight) = step.set_weight
+                    && !self.carries(wanted, weight)
+                {
+                    break;
+                }
+                if let Some(pause) = &step.pause {
+                    let lasts = pause.duration.as_deref().and_then(quantity::parse_duration);
+                    let left = lasts.map(|lasts| lasts.saturating_sub(since(self.now, began)));
+                    if left != Some(Duration::ZERO) {
+                        look_again_after = left;
+                        hold = Some(Hold::CanaryPaused {
+                            step: index,
+                            steps: steps.len(),
+                            seconds: lasts.map(|lasts| lasts.as_secs()),
+                        });
+                        break;
+                    }
+                }
+            }
+            if let (Some(analysis), false) = (&step.analysis, is_promoted) {
+                match self.analyse(analysis, wanted) {
+                    Analysis::Passed(figures) => status.analysis = Some(figures),
+                    Analysis::Waiting(missing) => {
+                        hold = Some(Hold::Analysing {
+                            step: index,
+                            steps: steps.len(),
+                            missing,
+                        });
+                        break;
+                    }
+                    Analysis::Failed(why) => {
+                        status.analysis = Some(why.clone());
+                        status.step = None;
+                        status.step_started_at = None;
+                        status.aborted = Some(RolloutAbort {
+                            reason: "AnalysisFailed".to_owned(),
+                            message: why,
+                            at: Time(whole_seconds(self.now)),
+                        });
+                        return Standing {
+                            weight: Some(0),
+                            ..Standing::new(status, Extent::All)
+                        };
+                    }
+                }
+            }
+            index += 1;
+            began = self.now;
+        }
+        let weight = weight_at(steps, index);
+        status.step = i32::try_from(index).ok();
+        status.step_started_at = Some(Time(whole_seconds(began)));
+        let is_under_way = index < steps.len();
+        Standing {
+            status,
+            extent: if is_under_way {
+                Extent::Canary(weight)
+            } else {
+                Extent::All
+            },
+            hold,
+            weight: is_under_way.then_some(weight),
+            look_again_after,
+        }
+    }
+
+    fn analyse(&self, step: &AnalysisStep, wanted: &str) -> Analysis {
+        let of = |revision: &str| {
+            let replicas = self.active.iter().copied();
+            let of: Vec<_> = replicas.filter(|replica| is_of(replica, revision)).collect();
+            Side::of(of.into_iter())
+        };
+        analyse(step, of(wanted), of(self.stable.unwrap_or_default()))
+    }
+
+    /// Whether as many replicas of the revision are ready as the weight asks for.
+    fn carries(&self, wanted: &str, weight: u8) -> bool {
+        let ready = self
+            .active
+            .iter()
+            .filter(|replica| is_of(replica, wanted) && is_ready(replica));
+        ready.count() >= Bounds::of(&self.deployment.spec).canaries(weight)
+    }
+
+    /// The last step that a promotion ends.
+    fn promoted(&self, wanted: &str) -> Option<usize> {
+        let promotion = self.deployment.annotations().get(PROMOTE_ANNOTATION)?;
+        let (revision, step) = promotion.rsplit_once('/')?;
+        if revision != wanted {
+            return None;
+        }
+        match step {
+            FULL => Some(usize::MAX),
+            step => step.parse().ok(),
+        }
+    }
+}
+
+/// What the new revision gets at a step: what the last one that says so has set.
+fn weight_at(steps: &[CanaryStep], index: usize) -> u8 {
+    let until = steps.iter().take(index.saturating_add(1));
+    until.rev().find_map(|step| step.set_weight).unwrap_or(0)
+}

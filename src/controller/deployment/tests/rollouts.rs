@@ -1,0 +1,466 @@
+//! Floors, canaries and rollbacks, pass by pass.
+
+use super::*;
+use crate::api::conditions::GOLDEN_PROMPT_FAILED;
+use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION, REVISION_LABEL};
+
+impl Scene {
+    /// Its node predicts so many tokens/s for each of its four streams.
+    pub(super) fn predict(&mut self, name: &str, tokens_per_second: f64) {
+        let status = self
+            .replica(name)
+            .status
+            .get_or_insert_with(ModelReplicaStatus::default);
+        let speed = Percentiles {
+            p10: tokens_per_second * 0.8,
+            p50: tokens_per_second,
+            p90: tokens_per_second * 1.2,
+        };
+        status.admission = Some(AdmissionStatus {
+            admitted: true,
+            speed: Some(SpeedWorking {
+                tokens_per_second: speed,
+                ..SpeedWorking::default()
+            }),
+            ..AdmissionStatus::default()
+        });
+    }
+
+    pub(super) fn run_at(&mut self, name: &str, tokens_per_second: f64) {
+        self.run(name);
+        self.predict(name, tokens_per_second);
+    }
+
+    pub(super) fn no_room_for(&mut self, name: &str) {
+        let words = "0/1 nodes are available: 1 insufficient memory";
+        self.say(
+            name,
+            condition_type::SCHEDULED,
+            Truth::False,
+            "InsufficientMemory",
+            words,
+        );
+    }
+
+    pub(super) fn rollout(&self) -> RolloutStatus {
+        self.deployment.status.clone().unwrap_or_default().rollout
+    }
+
+    /// The number of each revision, and its share of the requests.
+    pub(super) fn traffic(&self) -> Vec<(i64, i32)> {
+        let status = self.deployment.status.clone().unwrap_or_default();
+        let number = |name: &str| {
+            let found = self.revisions.iter().find(|revision| revision.name_any() == name);
+            found.expect("it exists").spec.revision
+        };
+        status
+            .traffic
+            .iter()
+            .map(|share| (number(&share.revision), share.weight))
+            .collect()
+    }
+
+    /// How many replicas each revision has, by its number.
+    pub(super) fn counts(&self) -> Vec<(i64, usize)> {
+        let mut revisions: Vec<_> = self.revisions.iter().collect();
+        revisions.sort_by_key(|revision| revision.spec.revision);
+        let of = |name: String| {
+            let is_of = |replica: &&ModelReplica| replica.labels()[REVISION_LABEL] == name;
+            self.alive().filter(is_of).count()
+        };
+        revisions
+            .into_iter()
+            .map(|revision| (revision.spec.revision, of(revision.name_any())))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    pub(super) fn newest(&self) -> String {
+        let newest = self
+            .revisions
+            .iter()
+            .max_by_key(|revision| revision.spec.revision);
+        newest.expect("one").name_any()
+    }
+
+    pub(super) fn annotate(&mut self, key: &str, value: String) {
+        self.deployment.annotations_mut().insert(key.to_owned(), value);
+    }
+}
+
+/// `replicas` that run and were rolled out, each with 4 × `each` tokens/s.
+fn settled(spec: Value, each: f64) -> Scene {
+    let mut scene = Scene::new(spec);
+    scene.step();
+    let names: Vec<_> = scene.replicas.iter().map(|replica| replica.name_any()).collect();
+    for name in names {
+        scene.run_at(&name, each);
+    }
+    scene.step();
+    assert_eq!(scene.rollout().stable_revision, Some(scene.newest()));
+    scene
+}
+
+fn rolling(replicas: i32, unavailable: i32, surge: i32, floor: &Value) -> Value {
+    let bounds = json!({ "maxUnavailable": unavailable, "maxSurge": surge, "minThroughput": floor });
+    json!({ "replicas": replicas, "strategy": { "rollingUpdate": bounds } })
+}
+
+#[test]
+fn a_floor_lets_so_many_go_as_the_rest_makes_up_for() {
+    // 4 × 4 × 10 tokens/s; 70 % are 112, which three replicas have and two do not.
+    let mut scene = settled(rolling(4, 2, 0, &json!("70%")), 10.0);
+    assert_eq!(scene.rollout().reference_tokens_per_second, Some(40.0));
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r4(outdated) +1");
+    scene.finish();
+    assert_eq!(scene.step(), "");
+    // The new one is as fast as two of the old ones: both may go for it.
+    scene.run_at("r5", 20.0);
+    assert_eq!(scene.step(), "-r3(outdated) -r2(outdated) +2");
+    assert_eq!(scene.rollout().predicted_tokens_per_second, Some(120.0));
+}
+
+#[test]
+fn a_replica_whose_speed_nobody_knows_counts_nothing() {
+    let mut scene = settled(rolling(2, 1, 1, &json!("50%")), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r2(outdated) +2");
+    scene.finish();
+    scene.run("r3");
+    scene.run("r4");
+    assert_eq!(scene.step(), "", "r1 is all that is known");
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "False ThroughputFloor: no replica can be replaced: 40.0 tokens/s are predicted now, without the next one 0.0, and spec.strategy.rollingUpdate.minThroughput holds 40.0; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
+    );
+    scene.predict("r3", 10.0);
+    assert_eq!(scene.step(), "-r1(outdated)");
+}
+
+#[test]
+fn what_would_break_the_floor_is_not_begun_and_told() {
+    let mut scene = settled(rolling(1, 1, 0, &json!("80%")), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2");
+    assert_eq!(scene.ready(), 1);
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("False ThroughputFloor: no replica can be replaced: 40.0 tokens/s")
+    );
+    assert_eq!(scene.events(), Vec::<String>::new(), "told once");
+    // A surge gets round it, where a node has room.
+    scene.change(rolling(1, 1, 1, &json!("80%")));
+    assert_eq!(scene.step(), "+1");
+    scene.no_room_for("r2");
+    assert_eq!(scene.step(), "");
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("False ThroughputFloor")
+    );
+    scene.run_at("r2", 9.0);
+    assert_eq!(scene.step(), "-r1(outdated)");
+}
+
+#[test]
+fn a_floor_in_tokens_per_second_holds_as_it_is() {
+    let mut scene = settled(rolling(3, 2, 0, &json!(80)), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r3(outdated) +1");
+}
+
+#[test]
+fn where_no_memory_is_spare_a_surge_gives_way_to_one_replica_after_the_other() {
+    let mut scene = settled(rolling(3, 1, 1, &json!(null)), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r3(outdated) +2");
+    scene.finish();
+    // One takes the place of r3, for the other there is no room.
+    scene.run("r4");
+    scene.no_room_for("r5");
+    assert_eq!(scene.step(), "-r2(outdated) +1");
+    assert_eq!(scene.ready(), 2);
+}
+
+#[test]
+fn a_restart_is_a_new_revision_of_the_same_template() {
+    let mut scene = settled(json!({}), 10.0);
+    scene.change(json!({ "restartedAt": "2026-11-21T12:00:00Z" }));
+    assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
+    assert_eq!(scene.revisions[0].spec.serving, scene.revisions[1].spec.serving);
+}
+
+#[test]
+fn what_an_undo_writes_is_the_old_revision() {
+    let mut scene = settled(json!({}), 10.0);
+    scene.change(new_template("other"));
+    scene.settle();
+    // With the defaults of the first revision spelled out.
+    let serving = serde_json::to_value(&scene.revisions[0].spec.serving).expect("serialises");
+    assert_eq!(serving["contextTokens"], 2048);
+    scene.change(json!({ "serving": serving }));
+    assert!(scene.step().starts_with("again as 3"));
+    assert_eq!(scene.revisions.len(), 2);
+    // And to write the defaults of what runs is no change.
+    let mut scene = settled(json!({}), 10.0);
+    scene.change(json!({ "serving": serving }));
+    assert_eq!(scene.step(), "");
+}
+
+fn canary(replicas: i32, steps: &Value) -> Value {
+    json!({ "replicas": replicas, "strategy": { "type": "Canary", "canary": { "steps": steps } } })
+}
+
+#[test]
+fn a_canary_goes_from_step_to_step() {
+    let steps =
+        json!([{ "setWeight": 10 }, { "pause": { "duration": "5m" } }, { "setWeight": 50 }, { "pause": {} }]);
+    let mut scene = settled(canary(4, &steps), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r4(outdated) +1");
+    assert_eq!(scene.traffic(), [(1, 100), (2, 0)]);
+    scene.finish();
+    scene.run("r5");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 90), (2, 10)]);
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "Unknown CanaryPaused: step 2 of 4 of the canary: waits 300 s",
+    );
+    let again = scene.plan(|plan| plan.look_again_after);
+    assert_eq!(again, Some(std::time::Duration::from_secs(299)));
+    scene.second += 299;
+    assert_eq!(scene.step(), "-r3(outdated) +1");
+    assert_eq!(
+        scene.traffic(),
+        [(1, 90), (2, 10)],
+        "more come when they are ready"
+    );
+    scene.finish();
+    scene.run("r6");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "Unknown CanaryPaused: step 4 of 4 of the canary: waits for `rooflet rollout promote mdep/guide`",
+    );
+    // No pause is a lack of progress.
+    scene.second += 100_000;
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.counts(), [(1, 2), (2, 2)]);
+    let step = scene.rollout().step.expect("under way");
+    scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
+    assert_eq!(scene.step(), "-r2(outdated) +1");
+    assert!(scene.traffic().is_empty());
+    scene.finish();
+    scene.run("r7");
+    scene.step();
+    scene.finish();
+    scene.run("r8");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.counts(), [(2, 4)]);
+    assert_eq!(scene.rollout().stable_revision, Some(scene.newest()));
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .starts_with("True RolloutComplete")
+    );
+    // The promotion was of that revision only.
+    scene.change(new_template("third"));
+    scene.step();
+    scene.finish();
+    scene.run("r9");
+    scene.step();
+    assert_eq!(scene.traffic(), [(2, 90), (3, 10)]);
+}
+
+#[test]
+fn a_canary_beside_one_replica_takes_nothing_away() {
+    let mut scene = settled(canary(1, &json!([{ "setWeight": 20 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run("r2");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 80), (2, 20)]);
+    scene.annotate(PROMOTE_ANNOTATION, format!("{}/full", scene.newest()));
+    assert_eq!(scene.step(), "-r1(outdated)");
+}
+
+#[test]
+fn a_stable_replica_that_is_lost_beside_a_canary_comes_back() {
+    let mut scene = settled(canary(4, &json!([{ "setWeight": 25 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    scene.step();
+    scene.finish();
+    scene.run("r5");
+    scene.step();
+    scene.replicas.retain(|replica| replica.name_any() != "r1");
+    assert_eq!(scene.step(), "+1");
+    assert_eq!(scene.counts(), [(1, 3), (2, 1)]);
+}
+
+#[test]
+fn a_canary_that_does_not_come_up_is_rolled_back_and_not_tried_again() {
+    let mut scene = settled(canary(2, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
+    scene.finish();
+    scene.second += 600;
+    assert_eq!(scene.step(), "-r3(outdated) +1");
+    assert_eq!(scene.counts(), [(1, 2)]);
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        &format!(
+            "False RolledBack: back to revision 1 ({}): the newer one was given up (ProgressDeadlineExceeded: no progress for 600 s)",
+            scene.revisions[0].name_any()
+        ),
+    );
+    scene.finish();
+    scene.run("r4");
+    scene.second += 10_000;
+    for _ in 0..3 {
+        assert_eq!(scene.step(), "");
+    }
+    assert!(scene.traffic().is_empty());
+    assert!(
+        scene
+            .condition(condition_type::READY)
+            .starts_with("False RolledBack")
+    );
+    assert!(scene.condition(condition_type::AVAILABLE).starts_with("True"));
+    // A changed template is tried.
+    scene.change(new_template("mended"));
+    assert_eq!(scene.step(), "revision 3 -r4(outdated) +1");
+    assert_eq!(scene.rollout().aborted, None);
+}
+
+#[test]
+fn an_abort_goes_back_and_sends_nothing_to_the_canary_meanwhile() {
+    let mut scene = settled(canary(4, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    for _ in 0..3 {
+        scene.step();
+        scene.finish();
+        scene.run_all();
+    }
+    assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
+    scene.annotate(ABORT_ANNOTATION, scene.newest());
+    assert_eq!(scene.step(), "-r6(outdated) +1");
+    assert_eq!(scene.traffic(), [(1, 100), (2, 0)]);
+    assert_eq!(scene.events(), Vec::<String>::new(), "told once");
+    // The annotation stands, and means that revision only.
+    scene.change(new_template("third"));
+    scene.step();
+    assert_eq!(scene.rollout().aborted, None);
+}
+
+#[test]
+fn a_paused_canary_keeps_its_share() {
+    let mut scene = settled(canary(2, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    scene.step();
+    scene.finish();
+    scene.run("r3");
+    scene.step();
+    scene.change(json!({ "paused": true }));
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
+    scene.change(json!({ "replicas": 3 }));
+    assert_eq!(scene.step(), "+1");
+    assert_eq!(scene.counts(), [(1, 2), (2, 1)], "what has proved itself");
+}
+
+#[test]
+fn only_who_asks_for_it_gets_a_rolling_update_rolled_back() {
+    for (rolls_back, expect) in [(false, ""), (true, "-r2(outdated) +1")] {
+        let strategy = json!({ "strategy": { "rollbackOnFailure": rolls_back } });
+        let mut scene = settled(strategy, 10.0);
+        scene.change(new_template("other"));
+        scene.step();
+        scene.finish();
+        scene.second += 600;
+        assert_eq!(scene.step(), expect);
+    }
+}
+
+impl Scene {
+    /// So many requests were answered, and so many failed.
+    fn answer(&mut self, name: &str, completed: u64, failed: u64) {
+        let status = self.replica(name).status.as_mut().expect("it runs");
+        status.requests = Some(RequestsStatus {
+            completed,
+            failed,
+            ..RequestsStatus::default()
+        });
+    }
+
+    /// A canary of one beside a stable replica, at its analysis.
+    fn at_analysis() -> Self {
+        let steps = json!([{ "setWeight": 50 }, { "analysis": {} }, { "pause": {} }]);
+        let mut scene = settled(canary(2, &steps), 10.0);
+        scene.change(new_template("other"));
+        scene.step();
+        scene.finish();
+        scene.run("r3");
+        scene.step();
+        scene.check_condition(
+            condition_type::PROGRESSING,
+            "True Analysing: step 2 of 3 of the canary: 0 of 20 requests answered by the canary, 0 by the stable revision",
+        );
+        scene.second += 10_000;
+        assert_eq!(scene.step(), "", "to wait for requests is no lack of progress");
+        scene.answer("r1", 100, 1);
+        scene
+    }
+}
+
+#[test]
+fn a_canary_that_is_as_good_passes_its_analysis() {
+    let mut scene = Scene::at_analysis();
+    scene.answer("r3", 30, 0);
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.rollout().step, Some(2));
+    assert_eq!(
+        scene.rollout().analysis.as_deref(),
+        Some("0.0 % of requests failed, 1.0 % with the stable revision")
+    );
+}
+
+#[test]
+fn a_canary_that_fails_requests_is_rolled_back() {
+    let mut scene = Scene::at_analysis();
+    scene.answer("r3", 20, 10);
+    assert_eq!(scene.step(), "-r3(outdated) +1");
+    assert!(
+        scene
+            .condition(condition_type::PROGRESSING)
+            .ends_with("(AnalysisFailed: 33.3 % of requests failed, 1.0 % with the stable revision)"),
+        "{}",
+        scene.condition(condition_type::PROGRESSING)
+    );
+    scene.finish();
+    scene.run("r4");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.step(), "", "it is not tried again");
+}
+
+#[test]
+fn a_wrong_answer_to_a_golden_prompt_is_rolled_back_at_once() {
+    let mut spec = canary(2, &json!([{ "setWeight": 50 }]));
+    spec["strategy"]["goldenPrompts"] = json!([{ "prompt": "Who?", "expect": { "contains": "me" } }]);
+    let mut scene = settled(spec, 10.0);
+    assert_eq!(scene.replicas[0].spec.golden_prompts[0].prompt, "Who?");
+    // To change them restarts nothing.
+    scene.change(json!({ "strategy": { "goldenPrompts": [{ "prompt": "What?" }] } }));
+    assert_eq!(scene.step(), "");
+    scene.change(new_template("other"));
+    scene.step();
+    scene.finish();
+    scene.run("r3");
+    let words = "golden prompt 1 of 1: the answer is empty";
+    scene.say("r3", condition_type::READY, Truth::False, GOLDEN_PROMPT_FAILED, words);
+    assert_eq!(scene.step(), "-r3(outdated) +1");
+    assert_eq!(scene.rollout().aborted.expect("given up").reason, GOLDEN_PROMPT_FAILED);
+}
