@@ -15,6 +15,7 @@ mod manifest_dir;
 mod measure;
 mod openai;
 mod plan;
+mod rollout;
 mod silence;
 mod soak;
 mod story;

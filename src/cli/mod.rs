@@ -17,6 +17,7 @@ mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
 mod rebalance;
+mod rollout;
 mod server;
 mod ui;
 mod up;
@@ -74,6 +75,8 @@ enum Command {
     Drain(drain::Args),
     /// Say which replicas would be better off on other nodes, and move them if asked to.
     Rebalance(rebalance::Args),
+    /// Watch a rollout, pause it, go back, or promote a canary: what `kubectl rollout` does for Deployments.
+    Rollout(rollout::Args),
     /// Tell whether a model fits a machine, and how fast it would be there.
     Fit(fit::Args),
     /// Tell whether Macs carry a demand, how far, and what to buy.
@@ -167,6 +170,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Uncordon(args) => block_on(cordon::uncordon(args)),
         Command::Drain(args) => block_on(drain::run(args)),
         Command::Rebalance(args) => block_on(rebalance::run(args)),
+        Command::Rollout(args) => block_on(rollout::run(args)),
         Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),

@@ -14,8 +14,8 @@ const Z_95: f64 = 1.6449;
 const TENTH_TO_NINETIETH: f64 = 2.5631;
 /// The standard error of a median over that of a mean, for large normal samples: √(π/2).
 const OF_A_MEDIAN: f64 = 1.2533;
-/// Times to the first token of prompts that were computed from the start. Fewer tell nothing.
-const ENOUGH_FIRST_TOKENS: u64 = 5;
+/// Figures behind a median. Of fewer its error cannot be told, and a worker's first requests are slower than others.
+const ENOUGH_FOR_A_MEDIAN: u64 = 20;
 
 /// A median and how far it may be off.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -150,7 +150,11 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
         worse.push(errors.clone());
     }
     let mut said = vec![errors];
-    if let (Some(ours), Some(theirs)) = (canary.tokens_per_second, stable.tokens_per_second) {
+    let is_enough = |estimate: &Estimate| estimate.count >= ENOUGH_FOR_A_MEDIAN;
+    if let (Some(ours), Some(theirs)) = (
+        canary.tokens_per_second.filter(is_enough),
+        stable.tokens_per_second.filter(is_enough),
+    ) {
         let text = format!("{:.1} tokens/s against {:.1}", ours.median, theirs.median);
         let least = f64::from(step.min_tokens_per_second_percent) / 100.0;
         if theirs.exceeds(1.0 / least, ours) {
@@ -158,10 +162,9 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
         }
         said.push(text);
     }
-    let enough_first = |estimate: &Estimate| estimate.count >= ENOUGH_FIRST_TOKENS;
     if let (Some(ours), Some(theirs)) = (
-        canary.first_token_seconds.filter(enough_first),
-        stable.first_token_seconds.filter(enough_first),
+        canary.first_token_seconds.filter(is_enough),
+        stable.first_token_seconds.filter(is_enough),
     ) {
         let text = format!(
             "first token after {:.3} s against {:.3} s",

@@ -1,0 +1,214 @@
+//! The changes that `rooflet rollout` makes, as merge patches that are refused when the deployment has changed.
+
+use anyhow::{anyhow, bail};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
+use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevisionSpec, RolloutStatus};
+use crate::client::merge_diff;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Change {
+    Pause,
+    Resume,
+    Undo(ModelRevisionSpec),
+    Promote(Promotion),
+    Abort,
+    /// At this time.
+    Restart(String),
+}
+
+/// How far a canary is promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promotion {
+    Step,
+    Full,
+}
+
+impl Change {
+    pub(super) fn done(&self) -> &'static str {
+        match self {
+            Self::Pause => "paused",
+            Self::Resume => "resumed",
+            Self::Undo(_) => "rolled back",
+            Self::Promote(Promotion::Step) => "promoted",
+            Self::Promote(Promotion::Full) => "fully promoted",
+            Self::Abort => "aborted",
+            Self::Restart(_) => "restarted",
+        }
+    }
+}
+
+/// The patch, or what to say where nothing is to be changed.
+pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Result<Result<Value, String>> {
+    let name = deployment.name_any();
+    let paused = deployment.spec.paused;
+    let resume = format!("resume it first with `rooflet rollout resume mdep/{name}`");
+    let annotation = |key: &str, value: String| json!({ "metadata": { "annotations": { key: value } } });
+    let mut patch = match change {
+        Change::Pause if paused => bail!("modeldeployments.rooflet.dev \"{name}\" is already paused"),
+        Change::Pause => json!({ "spec": { "paused": true } }),
+        Change::Resume if !paused => bail!("modeldeployments.rooflet.dev \"{name}\" is not paused"),
+        Change::Resume => json!({ "spec": { "paused": false } }),
+        Change::Undo(_) | Change::Restart(_) if paused => {
+            bail!("modeldeployments.rooflet.dev \"{name}\" is paused; {resume}")
+        }
+        Change::Restart(at) => json!({ "spec": { "restartedAt": at } }),
+        Change::Undo(revision) => {
+            let wanted = ModelDeploymentSpec {
+                model: revision.model.clone(),
+                serving: revision.serving.clone(),
+                restarted_at: revision.restarted_at.clone(),
+                ..deployment.spec.clone()
+            };
+            let spec = merge_diff(
+                &serde_json::to_value(&deployment.spec)?,
+                &serde_json::to_value(&wanted)?,
+            );
+            let Some(spec) = spec else {
+                let number = revision.revision;
+                return Ok(Err(format!(
+                    "skipped rollback (current template already matches revision {number})"
+                )));
+            };
+            json!({ "spec": spec })
+        }
+        Change::Promote(promotion) => {
+            let (revision, rollout) = under_way(deployment)?;
+            let step = rollout.step.ok_or_else(|| {
+                anyhow!("modeldeployments.rooflet.dev \"{name}\" has no canary under way; nothing to promote")
+            })?;
+            let until = match promotion {
+                Promotion::Step => step.to_string(),
+                Promotion::Full => "full".to_owned(),
+            };
+            annotation(PROMOTE_ANNOTATION, format!("{revision}/{until}"))
+        }
+        Change::Abort => annotation(ABORT_ANNOTATION, under_way(deployment)?.0),
+    };
+    patch["metadata"]["resourceVersion"] = json!(deployment.metadata.resource_version);
+    Ok(Ok(patch))
+}
+
+/// The revision that is being rolled out, and how far it is.
+fn under_way(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutStatus)> {
+    let name = deployment.name_any();
+    let status = deployment.status.clone().unwrap_or_default();
+    if status.observed_generation != deployment.metadata.generation {
+        bail!(
+            "modeldeployments.rooflet.dev \"{name}\": the controller has not seen its newest template yet; try again"
+        );
+    }
+    let rollout = status.rollout;
+    if let Some(aborted) = &rollout.aborted {
+        bail!(
+            "modeldeployments.rooflet.dev \"{name}\" was rolled back ({}: {}); change the template, or try the same again with `rooflet rollout restart mdep/{name}`",
+            aborted.reason,
+            aborted.message
+        );
+    }
+    match &rollout.revision {
+        Some(revision)
+            if rollout.stable_revision.is_some() && rollout.stable_revision != rollout.revision =>
+        {
+            Ok((revision.clone(), rollout))
+        }
+        Some(_) | None => bail!("modeldeployments.rooflet.dev \"{name}\" has no rollout under way"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::ModelDeploymentStatus;
+
+    fn deployment(spec: &Value) -> ModelDeployment {
+        let mut full = json!({ "model": { "source": "local://guide" } });
+        json_patch::merge(&mut full, spec);
+        let mut deployment = ModelDeployment::new("guide", serde_json::from_value(full).unwrap());
+        deployment.metadata.resource_version = Some("7".to_owned());
+        deployment
+    }
+
+    fn told(deployment: &ModelDeployment, change: &Change) -> String {
+        patch(deployment, change).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_so_already_is_an_error_as_with_kubectl() {
+        let running = deployment(&json!({}));
+        assert_eq!(
+            patch(&running, &Change::Pause).unwrap().unwrap(),
+            json!({ "metadata": { "resourceVersion": "7" }, "spec": { "paused": true } })
+        );
+        assert_eq!(
+            told(&running, &Change::Resume),
+            "modeldeployments.rooflet.dev \"guide\" is not paused"
+        );
+        let paused = deployment(&json!({ "paused": true }));
+        assert_eq!(
+            told(&paused, &Change::Pause),
+            "modeldeployments.rooflet.dev \"guide\" is already paused"
+        );
+        assert!(told(&paused, &Change::Restart(String::new())).contains("rooflet rollout resume mdep/guide"));
+    }
+
+    #[test]
+    fn an_undo_takes_away_what_the_old_template_did_not_have() {
+        let now = deployment(&json!({
+            "serving": { "name": "other", "contextTokens": 64 },
+            "restartedAt": "now"
+        }));
+        let old = deployment(&json!({ "serving": { "contextTokens": 128 } }));
+        let revision = ModelRevisionSpec {
+            revision: 1,
+            model: old.spec.model.clone(),
+            serving: old.spec.serving.clone(),
+            restarted_at: None,
+        };
+        let change = Change::Undo(revision.clone());
+        let patch_of = patch(&now, &change).unwrap().unwrap();
+        assert_eq!(
+            patch_of["spec"],
+            json!({ "serving": { "name": null, "contextTokens": 128 }, "restartedAt": null })
+        );
+        let mut patched = serde_json::to_value(&now.spec).unwrap();
+        json_patch::merge(&mut patched, &patch_of["spec"]);
+        let patched: ModelDeploymentSpec = serde_json::from_value(patched).unwrap();
+        assert_eq!(patched, old.spec);
+        assert_eq!(
+            patch(&old, &change).unwrap().unwrap_err(),
+            "skipped rollback (current template already matches revision 1)"
+        );
+    }
+
+    #[test]
+    fn a_promotion_names_what_it_ends() {
+        let mut canary = deployment(&json!({}));
+        assert!(told(&canary, &Change::Abort).ends_with("has no rollout under way"));
+        canary.status = Some(ModelDeploymentStatus {
+            rollout: RolloutStatus {
+                stable_revision: Some("guide-a".to_owned()),
+                revision: Some("guide-b".to_owned()),
+                step: Some(1),
+                ..RolloutStatus::default()
+            },
+            ..ModelDeploymentStatus::default()
+        });
+        let annotated = |change: Change, key: &str| {
+            let patch = patch(&canary, &change).unwrap().unwrap();
+            patch["metadata"]["annotations"][key].clone()
+        };
+        assert_eq!(
+            annotated(Change::Promote(Promotion::Step), PROMOTE_ANNOTATION),
+            "guide-b/1"
+        );
+        assert_eq!(
+            annotated(Change::Promote(Promotion::Full), PROMOTE_ANNOTATION),
+            "guide-b/full"
+        );
+        assert_eq!(annotated(Change::Abort, ABORT_ANNOTATION), "guide-b");
+    }
+}

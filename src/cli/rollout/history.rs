@@ -1,0 +1,94 @@
+//! A deployment's revisions, listed and chosen from, in kubectl's words.
+
+use anyhow::{Context, anyhow, bail};
+use kube::ResourceExt;
+
+use super::KIND;
+use crate::api::meta::CHANGE_CAUSE_ANNOTATION;
+use crate::api::v1alpha1::{ModelRevision, ModelRevisionSpec};
+
+/// The list, or the template of one revision. `revisions` has the oldest first.
+pub(super) fn history(name: &str, revisions: &[ModelRevision], revision: i64) -> anyhow::Result<String> {
+    if revision != 0 {
+        let found = find(revisions, revision)?;
+        let template = serde_json::to_value(&found.spec)?;
+        let template = crate::yaml::to_string(&template).context("writing the template")?;
+        return Ok(format!("{KIND}/{name} with revision #{revision}\n{template}"));
+    }
+    let mut text = format!("{KIND}/{name}\nREVISION  CHANGE-CAUSE\n");
+    for revision in revisions {
+        let cause = revision.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        let cause = cause.map_or("<none>", String::as_str);
+        text.push_str(&format!("{:<8}  {cause}\n", revision.spec.revision));
+    }
+    Ok(text)
+}
+
+/// The template to go back to.
+pub(super) fn undo(revisions: &[ModelRevision], to_revision: i64) -> anyhow::Result<ModelRevisionSpec> {
+    if to_revision != 0 {
+        return Ok(find(revisions, to_revision)?.spec.clone());
+    }
+    let before = revisions.iter().rev().nth(1);
+    before
+        .map(|before| before.spec.clone())
+        .ok_or_else(|| anyhow!("no rollout history found: there is no revision before the newest"))
+}
+
+fn find(revisions: &[ModelRevision], revision: i64) -> anyhow::Result<&ModelRevision> {
+    match revisions.iter().find(|found| found.spec.revision == revision) {
+        Some(found) => Ok(found),
+        None => bail!("unable to find specified revision {revision} in history"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: i64, cause: Option<&str>) -> ModelRevision {
+        let spec = serde_json::json!({
+            "revision": number,
+            "model": { "source": "local://guide" },
+            "serving": { "contextTokens": 64 * number }
+        });
+        let mut revision = ModelRevision::new(&format!("r{number}"), serde_json::from_value(spec).unwrap());
+        if let Some(cause) = cause {
+            let annotations = revision.annotations_mut();
+            annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.to_owned());
+        }
+        revision
+    }
+
+    /// The layout of `kubectl rollout history`.
+    #[test]
+    fn revisions_are_listed_with_what_caused_them() {
+        let revisions = [revision(1, None), revision(3, Some("longer context"))];
+        assert_eq!(
+            history("guide", &revisions, 0).unwrap(),
+            "modeldeployment.rooflet.dev/guide\nREVISION  CHANGE-CAUSE\n1         <none>\n3         longer context\n"
+        );
+        let one = history("guide", &revisions, 3).unwrap();
+        assert!(
+            one.starts_with("modeldeployment.rooflet.dev/guide with revision #3\n"),
+            "{one}"
+        );
+        assert!(one.contains("contextTokens: 192"), "{one}");
+        let told = history("guide", &revisions, 2).unwrap_err().to_string();
+        assert_eq!(told, "unable to find specified revision 2 in history");
+    }
+
+    #[test]
+    fn an_undo_goes_to_the_revision_before_or_to_the_one_that_is_named() {
+        let revisions = [revision(1, None), revision(2, None), revision(4, None)];
+        assert_eq!(undo(&revisions, 0).unwrap().revision, 2);
+        assert_eq!(undo(&revisions, 1).unwrap().revision, 1);
+        assert!(undo(&revisions, 3).is_err());
+        assert!(
+            undo(&revisions[..1], 0)
+                .unwrap_err()
+                .to_string()
+                .contains("no rollout history")
+        );
+    }
+}

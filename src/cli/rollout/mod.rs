@@ -1,0 +1,257 @@
+//! `rooflet rollout`: what `kubectl rollout` does for Deployments, for ModelDeployments, in its words; kubectl itself
+//! refuses kinds that it does not know. Canaries have `promote` and `abort` besides, as with Argo Rollouts.
+
+mod change;
+mod history;
+mod status;
+
+use anyhow::anyhow;
+use camino::Utf8PathBuf;
+use kube::{Api, ResourceExt};
+
+use self::change::{Change, Promotion, patch};
+use super::{Failure, ui};
+use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::v1alpha1::{ModelDeployment, ModelRevision};
+use crate::client::{ApiError, FIELD_MANAGER, KubeconfigSource, connect};
+use crate::clock::Clock;
+use crate::error::ExitStatus;
+
+/// How an object of the kind is written before its name, as kubectl does.
+const KIND: &str = "modeldeployment.rooflet.dev";
+
+/// Arguments of `rooflet rollout`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Watch a rollout until it is done; exit code 1 when it fails.
+    Status {
+        #[command(flatten)]
+        target: Target,
+        /// Tell how it stands and do not wait.
+        #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        watch: bool,
+        /// Give up after this time, such as 90s. 0: never.
+        #[arg(long, default_value = "0", value_name = "DURATION")]
+        timeout: String,
+        /// Fail when the newest revision is another one.
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        revision: i64,
+    },
+    /// Roll no change of the template out until `resume`. Scaling still works.
+    Pause(Target),
+    /// Go on after `pause`.
+    Resume(Target),
+    /// Go back to the template of an earlier revision.
+    Undo {
+        #[command(flatten)]
+        target: Target,
+        /// The revision to go back to. 0: the one before the newest.
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        to_revision: i64,
+    },
+    /// End the pause or step that a canary is at.
+    Promote {
+        #[command(flatten)]
+        target: Target,
+        /// Skip all steps that are left.
+        #[arg(long)]
+        full: bool,
+    },
+    /// Give the newest revision up and go back to the one that was last rolled out.
+    Abort(Target),
+    /// List the revisions.
+    History {
+        #[command(flatten)]
+        target: Target,
+        /// Show the template of this one.
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        revision: i64,
+    },
+    /// Replace every replica by a new one of the same template.
+    Restart(Target),
+}
+
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// The deployment: mdep/NAME, modeldeployment/NAME or NAME.
+    #[arg(value_name = "mdep/NAME")]
+    deployment: String,
+    /// Its namespace.
+    #[arg(long, short, default_value = "default")]
+    namespace: String,
+    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.verb {
+        Verb::Status {
+            target,
+            watch,
+            timeout,
+            revision,
+        } => {
+            let watching = status::Watching::new(watch, &timeout, revision)
+                .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+            let place = target.connect().await?;
+            Ok(status::follow(&place.deployments, &place.revisions, &place.name, watching).await?)
+        }
+        Verb::History { target, revision } => {
+            let place = target.connect().await?;
+            let deployment = place.get().await?;
+            let revisions = place.history(&deployment).await?;
+            ui::output(&history::history(&place.name, &revisions, revision)?);
+            Ok(())
+        }
+        Verb::Pause(target) => target.change(|_| Ok(Change::Pause)).await,
+        Verb::Resume(target) => target.change(|_| Ok(Change::Resume)).await,
+        Verb::Undo { target, to_revision } => {
+            target
+                .change(|revisions| history::undo(revisions, to_revision).map(Change::Undo))
+                .await
+        }
+        Verb::Promote { target, full } => {
+            let promotion = if full { Promotion::Full } else { Promotion::Step };
+            target.change(|_| Ok(Change::Promote(promotion))).await
+        }
+        Verb::Abort(target) => target.change(|_| Ok(Change::Abort)).await,
+        Verb::Restart(target) => {
+            let now = Clock::System.now();
+            let at = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
+            target.change(|_| Ok(Change::Restart(at.to_string()))).await
+        }
+    }
+}
+
+/// A deployment on a server.
+struct Place {
+    deployments: Api<ModelDeployment>,
+    revisions: Api<ModelRevision>,
+    namespace: String,
+    name: String,
+}
+
+impl Target {
+    async fn connect(self) -> Result<Place, Failure> {
+        let name = deployment_name(&self.deployment).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+        let source = match &self.kubeconfig {
+            Some(file) => KubeconfigSource::File(file.clone()),
+            None => super::default_kubeconfig(),
+        };
+        let client = connect(&source)
+            .await
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+        Ok(Place {
+            deployments: Api::namespaced(client.clone(), &self.namespace),
+            revisions: Api::namespaced(client, &self.namespace),
+            name: name.to_owned(),
+            namespace: self.namespace,
+        })
+    }
+
+    /// Makes one change, refused if the deployment has changed since it was read, and says that it is made.
+    async fn change(
+        self,
+        choose: impl FnOnce(&[ModelRevision]) -> anyhow::Result<Change>,
+    ) -> Result<(), Failure> {
+        let place = self.connect().await?;
+        let deployment = place.get().await?;
+        let change = choose(&place.history(&deployment).await?)?;
+        let done = match patch(&deployment, &change)? {
+            Ok(patch) => {
+                let params = kube::api::PatchParams::apply(FIELD_MANAGER);
+                let params = kube::api::PatchParams {
+                    force: false,
+                    ..params
+                };
+                place
+                    .deployments
+                    .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))
+                    .await
+                    .map_err(ApiError::from)?;
+                change.done().to_owned()
+            }
+            Err(skipped) => skipped,
+        };
+        ui::output(&format!("{KIND}/{} {done}\n", place.name));
+        Ok(())
+    }
+}
+
+impl Place {
+    async fn get(&self) -> anyhow::Result<ModelDeployment> {
+        let found = self
+            .deployments
+            .get_opt(&self.name)
+            .await
+            .map_err(ApiError::from)?;
+        found.ok_or_else(|| {
+            anyhow!(
+                "modeldeployments.rooflet.dev \"{}\" not found in namespace {}; `kubectl get mdep -A` lists them",
+                self.name,
+                self.namespace
+            )
+        })
+    }
+
+    /// The deployment's revisions, the oldest first.
+    async fn history(&self, deployment: &ModelDeployment) -> anyhow::Result<Vec<ModelRevision>> {
+        let params = kube::api::ListParams::default().labels(&format!("{DEPLOYMENT_LABEL}={}", self.name));
+        let listed = self.revisions.list(&params).await.map_err(ApiError::from)?;
+        let uid = deployment.uid();
+        let mut revisions: Vec<_> = listed
+            .items
+            .into_iter()
+            .filter(|revision| {
+                let owners = revision.owner_references();
+                owners.iter().any(|owner| Some(&owner.uid) == uid.as_ref())
+            })
+            .collect();
+        revisions.sort_by_key(|revision| revision.spec.revision);
+        Ok(revisions)
+    }
+}
+
+/// The name after a kind of ours.
+fn deployment_name(text: &str) -> anyhow::Result<&str> {
+    let Some((kind, name)) = text.split_once('/') else {
+        return Ok(text);
+    };
+    match kind {
+        "mdep"
+        | "modeldeployment"
+        | "modeldeployments"
+        | "modeldeployment.rooflet.dev"
+        | "modeldeployments.rooflet.dev"
+            if !name.is_empty() =>
+        {
+            Ok(name)
+        }
+        _ => Err(anyhow!(
+            "`{text}` is not a deployment: write mdep/NAME; `kubectl get mdep` lists them"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deployment_is_named_with_or_without_its_kind() {
+        for text in ["mdep/guide", "modeldeployments.rooflet.dev/guide", "guide"] {
+            assert_eq!(deployment_name(text).unwrap(), "guide");
+        }
+        for text in ["mrep/guide", "mdep/", "deployment/x"] {
+            let told = deployment_name(text).unwrap_err().to_string();
+            assert!(told.contains("mdep/NAME"), "{told}");
+        }
+    }
+}
