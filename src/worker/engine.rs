@@ -25,7 +25,7 @@ use super::prefix_cache::{
 };
 use super::prompt::{Prompter, ValidRequest};
 use super::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
-use super::sequence::{Job, Prefilled, Queued, Sequence, StepError, token_row};
+use super::sequence::{Job, Prefilled, Queued, Sequence, StepError, TokenTime, token_row};
 use super::state::{EngineState, Sample};
 use crate::clock::Clock;
 use crate::host::Host;
@@ -499,16 +499,21 @@ impl EngineThread {
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
         self.pace.saw_step(computed - begin);
-        self.land(landed, kv);
-        self.spent(StepPart::Text, computed);
+        let detokenizing = self.land(landed, kv);
+        let metrics = &self.config.metrics;
+        metrics.spent(StepPart::Detokenize, detokenizing);
+        let text = self.config.clock.instant() - computed;
+        metrics.spent(StepPart::Deliver, text.saturating_sub(detokenizing));
         let begin = self.config.clock.instant();
         let failed = self.batch.launch_constrained(model, &mut self.active);
         self.land(failed, kv);
         self.spent(StepPart::Build, begin);
     }
 
-    /// Takes tokens that were read; requests that have their last one end.
-    fn land(&mut self, landed: Vec<Landed>, kv: &mut KvMemory) {
+    /// Takes tokens that were read; requests that have their last one end. Returns how long the tokens took to be made
+    /// text.
+    fn land(&mut self, landed: Vec<Landed>, kv: &mut KvMemory) -> Duration {
+        let mut detokenizing = Duration::ZERO;
         for Landed {
             id,
             token,
@@ -526,6 +531,14 @@ impl EngineThread {
             let taken = token.and_then(|token| {
                 self.active[index].take(token, logprobs, rows, tokenizer, || clock.instant())
             });
+            let TokenTime {
+                since_last,
+                detokenizing: of_this,
+            } = self.active[index].token_time();
+            detokenizing += of_this;
+            if let Some(time) = since_last.filter(|_| taken.is_ok()) {
+                self.config.metrics.between_tokens(time);
+            }
             if let Some(outcome) = taken.transpose() {
                 let sequence = self.active.remove(index);
                 let computed = outcome.is_ok();
@@ -535,6 +548,7 @@ impl EngineThread {
                 }
             }
         }
+        detokenizing
     }
 
     /// The next chunk of a prompt; after the last one its row decodes.

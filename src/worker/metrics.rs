@@ -44,18 +44,21 @@ pub(crate) enum StepPart {
     Build,
     /// Waiting for the tokens: forward pass and sampling, as far as they take longer than the rest.
     Compute,
-    /// Turning tokens into text and sending it.
-    Text,
+    /// Turning tokens into text.
+    Detokenize,
+    /// All else that is done with a token: finding its request, sending the text, ending what has ended.
+    Deliver,
     /// A chunk of a prompt, computation included.
     Prefill,
 }
 
 impl StepPart {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Schedule,
         Self::Build,
         Self::Compute,
-        Self::Text,
+        Self::Detokenize,
+        Self::Deliver,
         Self::Prefill,
     ];
 
@@ -64,7 +67,8 @@ impl StepPart {
             Self::Schedule => "schedule",
             Self::Build => "build",
             Self::Compute => "compute",
-            Self::Text => "text",
+            Self::Detokenize => "detokenize",
+            Self::Deliver => "deliver",
             Self::Prefill => "prefill",
         }
     }
@@ -90,7 +94,7 @@ pub(crate) struct KvUse {
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerMetrics {
     /// In the order of [`StepPart::ALL`], found once and not in every step.
-    step_seconds: [Counter; 5],
+    step_seconds: [Counter; 6],
     batch_rows: Histogram,
     kv_cache: IntGaugeVec,
     requests: IntCounterVec,
@@ -204,7 +208,7 @@ impl WorkerMetrics {
             )?,
             inter_token: histogram(
                 "rooflet_worker_inter_token_latency_seconds",
-                "Mean time between two tokens of one request.",
+                "Time between two tokens of one request.",
             )?,
             duration: histogram(
                 "rooflet_worker_request_duration_seconds",
@@ -245,12 +249,16 @@ impl WorkerMetrics {
         self.vllm.first_token(after);
     }
 
+    /// A request took so long, and so long between two of its tokens on average.
     pub(crate) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
         self.duration.observe(duration.as_secs_f64());
         self.vllm.finished(duration, between_tokens);
-        if let Some(between) = between_tokens {
-            self.inter_token.observe(between.as_secs_f64());
-        }
+    }
+
+    /// A token came so long after the one before.
+    pub(crate) fn between_tokens(&self, time: Duration) {
+        self.inter_token.observe(time.as_secs_f64());
+        self.vllm.between_tokens(time);
     }
 
     /// Sets the gauges; called when they are about to be shown.

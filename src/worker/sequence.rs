@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, transforms};
@@ -70,6 +70,16 @@ impl From<DecodeError> for StepError {
 pub(crate) struct Timing {
     pub(crate) submitted: Instant,
     pub(crate) first_token: Option<Instant>,
+    pub(crate) last_token: Option<Instant>,
+}
+
+/// What the last token took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TokenTime {
+    /// Since the one before; `None` for the first.
+    pub(crate) since_last: Option<Duration>,
+    /// To be made text.
+    pub(crate) detokenizing: Duration,
 }
 
 /// See the module's text.
@@ -77,6 +87,7 @@ pub(crate) struct Timing {
 pub(crate) struct Sequence {
     queued: Queued,
     timing: Timing,
+    token_time: TokenTime,
     cache: KvCache,
     /// Tokens of the prompt that are in the cache.
     prefilled: usize,
@@ -142,7 +153,9 @@ impl Sequence {
             timing: Timing {
                 submitted: queued.job.submitted,
                 first_token: None,
+                last_token: None,
             },
+            token_time: TokenTime::default(),
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
@@ -226,6 +239,11 @@ impl Sequence {
 
     pub(crate) fn timing(&self) -> Timing {
         self.timing
+    }
+
+    /// Of the token that was taken last.
+    pub(crate) fn token_time(&self) -> TokenTime {
+        self.token_time
     }
 
     fn request(&self) -> &ValidRequest {
@@ -447,7 +465,13 @@ impl Sequence {
             self.shared += rows;
         }
         self.answer.push(token);
-        self.timing.first_token.get_or_insert_with(now);
+        let at = now();
+        self.timing.first_token.get_or_insert(at);
+        let before = self.timing.last_token.replace(at);
+        self.token_time = TokenTime {
+            since_last: before.map(|before| at - before),
+            detokenizing: Duration::ZERO,
+        };
         let named = self.request().stopping.token_ids.contains(&token);
         if named || (tokenizer.is_eos(token) && !self.ignores_eos()) {
             self.transcript.end(token, logprobs);
@@ -460,7 +484,9 @@ impl Sequence {
         if let Some(constraint) = &mut self.constraint {
             constraint.take(token)?;
         }
+        let begin = now();
         let piece = self.transcript.push(tokenizer, token, logprobs)?;
+        self.token_time.detokenizing = now() - begin;
         self.send_piece(piece);
         if self.transcript.stopped_by().is_some() {
             return self.finish(tokenizer, FinishReason::Stop).map(Some);

@@ -22,6 +22,7 @@ pub(crate) struct VllmMetrics {
     time_to_first_token: Histogram,
     /// Under its newer and its older name.
     inter_token: [Histogram; 2],
+    time_per_output_token: Histogram,
     e2e_latency: Histogram,
 }
 
@@ -59,7 +60,7 @@ impl VllmMetrics {
             &["finished_reason"],
         )?;
         registry.register(Box::new(success.clone()))?;
-        let between = "Mean time between two tokens of one request.";
+        let between = "Time between two tokens of one request.";
         Ok(Self {
             running: gauge("num_requests_running", "Completions being computed.")?,
             waiting: gauge("num_requests_waiting", "Completions waiting for the engine.")?,
@@ -83,6 +84,10 @@ impl VllmMetrics {
                 histogram("inter_token_latency_seconds", between)?,
                 histogram("time_per_output_token_seconds", between)?,
             ],
+            time_per_output_token: histogram(
+                "request_time_per_output_token_seconds",
+                "Mean time between two tokens of a request.",
+            )?,
             e2e_latency: histogram(
                 "e2e_request_latency_seconds",
                 "From a request's arrival to its end.",
@@ -117,9 +122,13 @@ impl VllmMetrics {
     pub(super) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
         self.e2e_latency.observe(duration.as_secs_f64());
         if let Some(between) = between_tokens {
-            for histogram in &self.inter_token {
-                histogram.observe(between.as_secs_f64());
-            }
+            self.time_per_output_token.observe(between.as_secs_f64());
+        }
+    }
+
+    pub(super) fn between_tokens(&self, time: Duration) {
+        for histogram in &self.inter_token {
+            histogram.observe(time.as_secs_f64());
         }
     }
 

@@ -28,9 +28,11 @@ fn requests_are_computed_together() {
             let tokens = value(&metrics, "rooflet_worker_batch_rows_count");
             let rows = value(&metrics, "rooflet_worker_batch_rows_sum");
             assert_eq!(tokens, 8000.0);
+            let between = value(&metrics, "rooflet_worker_inter_token_latency_seconds_count");
+            assert_eq!(between, 8000.0 - 8.0, "one for each token but the first ones");
             assert!(rows / tokens > 7.5, "{rows} rows over {tokens} tokens");
             assert!(value(&metrics, "rooflet_worker_kv_cache_bytes{kind=\"limit\"}") > 0.0);
-            for part in ["schedule", "build", "compute", "text", "prefill"] {
+            for part in ["schedule", "build", "compute", "detokenize", "deliver", "prefill"] {
                 let seconds = value(
                     &metrics,
                     &format!("rooflet_worker_step_seconds_total{{part=\"{part}\"}}"),

@@ -292,8 +292,9 @@ fn figures_have_vllm_s_names_too() {
                 "vllm:generation_tokens_total{model_name=\"tiny\"} 5",
                 "vllm:request_success_total{finished_reason=\"length\",model_name=\"tiny\"} 1",
                 "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 1",
-                "vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 1",
-                "vllm:time_per_output_token_seconds_count{model_name=\"tiny\"} 1",
+                "vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 4",
+                "vllm:time_per_output_token_seconds_count{model_name=\"tiny\"} 4",
+                "vllm:request_time_per_output_token_seconds_count{model_name=\"tiny\"} 1",
                 "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 1",
                 "vllm:prefix_cache_hits_total{model_name=\"tiny\"} 0",
             ] {
