@@ -124,7 +124,32 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Messages are shown to the template in the first of these ways that it takes: with their reasoning under all names
+    /// that templates read, as transformers has it; as they are, for gpt-oss's refuses reasoning and content beside a call;
+    /// with the arguments of earlier calls as the texts that they were, as DeepSeek's want them.
     pub(crate) fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
+        let aliased = with_reasoning_aliases(input.messages);
+        let shown = aliased.as_deref().unwrap_or(input.messages);
+        let as_texts;
+        let rendered = self.render_once(shown, input);
+        if rendered.is_ok() {
+            return rendered;
+        }
+        let mut others = Vec::new();
+        if aliased.is_some() {
+            others.push(input.messages);
+        }
+        if let Some(messages) = with_text_arguments(shown) {
+            as_texts = messages;
+            others.push(&as_texts);
+        }
+        let other = others
+            .into_iter()
+            .find_map(|messages| self.render_once(messages, input).ok());
+        other.map_or(rendered, Ok)
+    }
+
+    fn render_once(&self, messages: &[Json], input: RenderInput<'_>) -> Result<String, RenderError> {
         let failed = |err: Error| RenderError {
             problem: problem_of(&err),
         };
@@ -134,7 +159,7 @@ impl ChatTemplate {
                 .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
         });
         let mut context = vec![
-            ("messages", Value::from(Serde(input.messages))),
+            ("messages", Value::from(Serde(messages))),
             ("add_generation_prompt", Value::from(input.add_generation_prompt)),
             (
                 "tools",
@@ -153,6 +178,48 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(Value::from_pairs(context)).map_err(failed)
     }
+}
+
+/// Names under which a message's reasoning is passed, as transformers 5 looks for it.
+const REASONING: &[&str] = &["reasoning_content", "thinking", "reasoning"];
+
+/// `None` where no message has any.
+fn with_reasoning_aliases(messages: &[Json]) -> Option<Vec<Json>> {
+    let reasoning = |message: &Json| {
+        let mut named = REASONING.iter().filter_map(|name| message.get(name));
+        named.find(|value| **value != Json::Null).cloned()
+    };
+    let aliased = |message: &Json| {
+        let (Some(reasoning), Some(own)) = (reasoning(message), message.as_object()) else {
+            return message.clone();
+        };
+        let mut members = Members::new([("thinking", reasoning.clone())]);
+        own.iter()
+            .for_each(|(name, value)| members.insert(name, value.clone()));
+        members.insert("reasoning_content", reasoning);
+        Json::Object(members)
+    };
+    let any = messages.iter().any(|message| reasoning(message).is_some());
+    any.then(|| messages.iter().map(aliased).collect())
+}
+
+/// `None` where no arguments are objects.
+fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
+    let mut changed = false;
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        let Some(Json::Array(calls)) = message.get_mut("tool_calls") else {
+            continue;
+        };
+        let functions = calls.iter_mut().filter_map(|call| call.get_mut("function"));
+        for arguments in functions.filter_map(|function| function.get_mut("arguments")) {
+            if arguments.as_object().is_some() {
+                *arguments = Json::String(dumps(arguments, None).expect("names are strings"));
+                changed = true;
+            }
+        }
+    }
+    changed.then_some(messages)
 }
 
 /// What `raise_exception` said, or what went wrong.

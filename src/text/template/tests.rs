@@ -80,6 +80,7 @@ struct Published {
 struct Case {
     name: String,
     messages: Vec<Json>,
+    tools: Option<Vec<Json>>,
     add_generation_prompt: bool,
     text: Option<String>,
     error: Option<String>,
@@ -104,7 +105,7 @@ fn published_templates_as_the_reference_renders_them() {
             let rendered = template.render(RenderInput {
                 messages: &case.messages,
                 variables: &Members::default(),
-                tools: None,
+                tools: case.tools.as_deref(),
                 add_generation_prompt: case.add_generation_prompt,
                 bos_token: model.bos_token.as_deref(),
                 eos_token: model.eos_token.as_deref(),
@@ -123,6 +124,74 @@ fn published_templates_as_the_reference_renders_them() {
             );
         }
     }
+}
+
+/// Clients' texts have become objects before a template sees them.
+#[test]
+fn arguments_are_texts_for_templates_that_want_them_so() {
+    let now = now();
+    let mut calls = 0;
+    for model in recorded().published {
+        if !model.template.starts_with("deepseek") {
+            continue;
+        }
+        let file = fixtures().join(format!("templates/{}.jinja", model.template));
+        let template =
+            ChatTemplate::compile("chat_template.jinja", &std::fs::read_to_string(file).unwrap()).unwrap();
+        for mut case in model.cases {
+            for message in &mut case.messages {
+                let Some(Json::Array(made)) = message.get_mut("tool_calls") else {
+                    continue;
+                };
+                for call in made {
+                    let arguments = call.get_mut("function").unwrap().get_mut("arguments").unwrap();
+                    *arguments = serde_json::from_str(arguments.as_str().unwrap()).unwrap();
+                    calls += 1;
+                }
+            }
+            let text = template.render(RenderInput {
+                messages: &case.messages,
+                variables: &Members::default(),
+                tools: case.tools.as_deref(),
+                add_generation_prompt: case.add_generation_prompt,
+                bos_token: model.bos_token.as_deref(),
+                eos_token: model.eos_token.as_deref(),
+                now: &now,
+            });
+            assert_eq!(text.ok(), case.text, "{}: {}", model.template, case.name);
+        }
+    }
+    assert!(calls > 10);
+}
+
+/// gpt-oss's template refuses reasoning beside content where there is a call.
+#[test]
+fn a_turn_that_the_template_refuses_with_its_reasoning_goes_without() {
+    let file = fixtures().join("templates/gptoss.jinja");
+    let template =
+        ChatTemplate::compile("chat_template.jinja", &std::fs::read_to_string(file).unwrap()).unwrap();
+    let messages: Vec<Json> = serde_json::from_str(
+        r#"[{"role": "user", "content": "Now?"},
+            {"role": "assistant", "content": "One moment.", "reasoning_content": "I must look.",
+             "tool_calls": [{"id": "1", "type": "function", "function": {"name": "now", "arguments": {}}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "09:05"}]"#,
+    )
+    .unwrap();
+    let now = now();
+    let text = template.render(RenderInput {
+        messages: &messages,
+        variables: &Members::default(),
+        tools: None,
+        add_generation_prompt: true,
+        bos_token: None,
+        eos_token: None,
+        now: &now,
+    });
+    let text = text.unwrap();
+    assert!(
+        text.contains("One moment.") && !text.contains("I must look."),
+        "{text}"
+    );
 }
 
 #[test]
