@@ -2,15 +2,19 @@
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
 mod constraint;
+mod defaults;
+mod template_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use camino::Utf8Path;
 use jiff::Zoned;
-use serde_json::Value;
 
-use crate::model_dir::{InspectModelError, read_bounded, read_optional};
+use self::constraint::Constraints;
+use self::defaults::SamplingDefaults;
+use self::template_file::{load_template, read_json};
+use crate::model_dir::{InspectModelError, read_bounded};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::{ChatRequest, Options, Prompt, Stopping};
@@ -20,7 +24,7 @@ use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
 use crate::text::detokenizer::Detokenizer;
 use crate::text::grammar::vocabulary::{Constraint, Vocabulary};
 use crate::text::reasoning::ReasoningMarkers;
-use crate::text::template::{ChatTemplate, RenderInput, TemplateError, source_in};
+use crate::text::template::{ChatTemplate, RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::adjustment::Penalties;
@@ -172,34 +176,6 @@ impl PromptError {
     }
 }
 
-/// Sampling where the request does not say, from `generation_config.json`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct SamplingDefaults {
-    temperature: f32,
-    top_p: f32,
-    top_k: u32,
-}
-
-impl SamplingDefaults {
-    fn new(generation_config: Option<&Value>) -> Self {
-        let field = |name: &str| generation_config.and_then(|config| config.get(name));
-        let number = |name: &str| field(name).and_then(Value::as_f64).map(|number| number as f32);
-        let greedy = field("do_sample").is_some_and(|sample| sample == false);
-        Self {
-            temperature: if greedy {
-                0.0
-            } else {
-                number("temperature").unwrap_or(1.0)
-            },
-            top_p: number("top_p").unwrap_or(1.0),
-            top_k: field("top_k")
-                .and_then(Value::as_u64)
-                .and_then(|k| u32::try_from(k).ok())
-                .unwrap_or(0),
-        }
-    }
-}
-
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Prompter {
@@ -211,6 +187,8 @@ pub(crate) struct Prompter {
     vocab_size: u32,
     /// Built for the first request that needs it; `None` where the tokenizer has none that could be used.
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
+    /// Of earlier requests.
+    constraints: Constraints,
     context_tokens: AtomicUsize,
 }
 
@@ -245,6 +223,7 @@ impl Prompter {
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
+            constraints: Constraints::default(),
             context_tokens: AtomicUsize::new(context_tokens),
         })
     }
@@ -530,56 +509,15 @@ fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
     Ok(text)
 }
 
-fn read_json(dir: &Utf8Path, file: &'static str) -> Result<Option<Value>, PromptError> {
-    let text = read_optional(dir, file, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })?;
-    text.map(|text| serde_json::from_str(&text).map_err(|err| PromptError::InvalidJson { file, err }))
-        .transpose()
-}
-
-/// A file of its own goes before `tokenizer_config.json`, as in the reference.
-fn load_template(
-    dir: &Utf8Path,
-    tokenizer_config: Option<&Value>,
-) -> Result<Option<ChatTemplate>, PromptError> {
-    const OWN: &str = "chat_template.jinja";
-    const OLD: &str = "chat_template.json";
-    const SHARED: &str = "tokenizer_config.json";
-    let invalid = |err| PromptError::Template { err };
-    let own = read_optional(dir, OWN, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })?;
-    let old = || match read_json(dir, OLD)? {
-        Some(config) => Ok(source_in(OLD, &config)
-            .map_err(invalid)?
-            .map(|source| (OLD, source))),
-        None => Ok(None),
-    };
-    let shared = || match tokenizer_config {
-        Some(config) => Ok(source_in(SHARED, config)
-            .map_err(invalid)?
-            .map(|source| (SHARED, source))),
-        None => Ok(None),
-    };
-    let found = match own {
-        Some(source) => Some((OWN, source)),
-        None => match shared()? {
-            Some(found) => Some(found),
-            None => old()?,
-        },
-    };
-    found
-        .map(|(file, source)| ChatTemplate::compile(file, &source).map_err(invalid))
-        .transpose()
-}
-
 #[cfg(test)]
 mod tests {
     use camino::Utf8PathBuf;
-    use serde_json::json;
 
     use super::*;
     use crate::openai::error::ErrorCode;
     use crate::openai::message;
 
-    fn prompter(context_tokens: usize) -> Prompter {
+    pub(super) fn prompter(context_tokens: usize) -> Prompter {
         let dir = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
         let config = ModelConfig::parse(&std::fs::read_to_string(dir.join("config.json")).unwrap()).unwrap();
         Prompter::load(&dir, &config, context_tokens).unwrap()
@@ -631,24 +569,5 @@ mod tests {
                 "{prompt:?}"
             );
         }
-    }
-
-    #[test]
-    fn sampling_defaults_come_from_the_model() {
-        let defaults = |config: Value| SamplingDefaults::new(Some(&config));
-        let expect = |temperature, top_p, top_k| SamplingDefaults {
-            temperature,
-            top_p,
-            top_k,
-        };
-        assert_eq!(SamplingDefaults::new(None), expect(1.0, 1.0, 0));
-        assert_eq!(
-            defaults(json!({"temperature": 0.6, "top_p": 0.95, "top_k": 20})),
-            expect(0.6, 0.95, 20)
-        );
-        assert_eq!(
-            defaults(json!({"do_sample": false, "temperature": 0.6})),
-            expect(0.0, 1.0, 0)
-        );
     }
 }

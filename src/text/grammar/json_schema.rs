@@ -4,8 +4,11 @@
 
 use std::collections::HashMap;
 
+use super::formats::format_pattern;
 use super::json::{Rules, member};
-use super::numbers::{Bound, integers, numbers};
+use super::names::name_apart_from;
+use super::normal::normal;
+use super::numbers::{Bound, decimals, integers, multiples, numbers};
 use super::regex::{self, RegexRules, Writing};
 pub(crate) use super::schema::SchemaError;
 use super::schema::{Kind, Schema, are_apart, resolved};
@@ -14,11 +17,14 @@ use crate::openai::json::Json;
 
 /// Schemas inside schemas, references followed.
 const MAX_DEPTH: usize = 100;
+/// Of `multipleOf`: a grammar has a state for each remainder.
+const MAX_STEP: u32 = 1_000;
 /// Longer ones are nobody's, where other names are to be told from them.
 const MAX_NAME_BYTES: usize = 256;
 
 /// The rule of a schema's values.
 pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
+    let schema = &normal(schema)?;
     let rules = Rules::new(builder);
     let mut compiler = Compiler {
         builder,
@@ -44,6 +50,13 @@ struct Property {
     /// Name, colon and value.
     rule: NodeId,
     required: bool,
+}
+
+/// Members with names of a kind.
+struct Patterned {
+    /// Name, colon and value of one.
+    rule: NodeId,
+    fits: ::regex::Regex,
 }
 
 impl<'a> Compiler<'a, '_> {
@@ -82,7 +95,7 @@ impl<'a> Compiler<'a, '_> {
         if let Some(values) = schema.list("enum")? {
             return self.literals(schema, "enum", values);
         }
-        for keyword in ["anyOf", "oneOf", "allOf"] {
+        for keyword in ["anyOf", "oneOf"] {
             if let Some(schemas) = schema.list(keyword)? {
                 return self.combination(schema, keyword, schemas);
             }
@@ -159,12 +172,6 @@ impl<'a> Compiler<'a, '_> {
             return Err(schema.invalid(keyword, "a list with at least one schema"));
         }
         let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
-        if keyword == "allOf" && schemas.len() > 1 {
-            return Err(SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: "allOf of several schemas".to_owned(),
-            });
-        }
         if keyword == "oneOf" {
             let apart = schemas.iter().enumerate().all(|(index, one)| {
                 schemas[..index]
@@ -222,18 +229,42 @@ impl<'a> Compiler<'a, '_> {
         let whole = match schema.number("multipleOf")? {
             None => whole,
             Some(1.0) => true,
-            Some(_) => {
-                return Err(SchemaError::Unsupported {
-                    at: schema.at.clone(),
-                    keyword: "multipleOf of anything but 1".to_owned(),
-                });
-            }
+            Some(step) => return self.multiple(schema, step, (whole, min, max)),
         };
         match (whole, min, max) {
             (true, None, None) => Ok(self.rules.integer),
             (false, None, None) => Ok(self.rules.number),
             (true, min, max) => integers(self.builder, min, max).ok_or_else(|| schema.empty()),
             (false, min, max) => numbers(self.builder, min, max).ok_or_else(|| schema.empty()),
+        }
+    }
+
+    /// Steps that can be told digit by digit: whole ones, and those of a last decimal.
+    fn multiple(
+        &mut self,
+        schema: &Schema<'a>,
+        step: f64,
+        (whole, min, max): (bool, Option<Bound>, Option<Bound>),
+    ) -> Result<NodeId, SchemaError> {
+        let unsupported = |keyword: &str| SchemaError::Unsupported {
+            at: schema.at.clone(),
+            keyword: keyword.to_owned(),
+        };
+        if step <= 0.0 {
+            return Err(schema.invalid("multipleOf", "a number above 0"));
+        }
+        if step.fract() == 0.0 && step <= f64::from(MAX_STEP) {
+            let rule = multiples(self.builder, step as u32, min, max);
+            let rule = rule.ok_or_else(|| unsupported("multipleOf with such bounds"))?;
+            return rule.ok_or_else(|| schema.empty());
+        }
+        // As text, since powers of a tenth are not exact.
+        let places = (1_u32..=9).find(|places| format!("1e-{places}").parse() == Ok(step));
+        match places {
+            Some(places) if !whole && min.is_none() && max.is_none() => Ok(decimals(self.builder, places)),
+            Some(_) if whole && min.is_none() && max.is_none() => Ok(self.rules.integer),
+            Some(_) => Err(unsupported("multipleOf of a fraction with bounds")),
+            None => Err(unsupported("multipleOf of such a number")),
         }
     }
 
@@ -397,7 +428,10 @@ impl<'a> Compiler<'a, '_> {
                 required.push(name);
             }
         }
+        let patterned = self.patterned(schema)?;
         let others = match schema.get("additionalProperties") {
+            // Names that no pattern fits cannot be told from those that one does.
+            _ if patterned.is_some() => None,
             Some(Json::Bool(false)) => None,
             Some(others) => Some(self.rule(others, schema.below("additionalProperties"))?),
             None if properties.is_some() => None,
@@ -409,9 +443,28 @@ impl<'a> Compiler<'a, '_> {
             if names.contains(&name) {
                 continue;
             }
+            if *value == Json::Bool(false) && !required.contains(&name) {
+                names.push(name);
+                continue;
+            }
             let value = self.rule(value, schema.below(&format!("properties/{name}")))?;
             names.push(name);
             members.push(self.property(name, value, required.contains(&name)));
+        }
+        if let Some(Patterned { rule, fits }) = patterned {
+            let named = names.iter().chain(&required);
+            if named.clone().any(|name| fits.is_match(name)) {
+                return Err(SchemaError::Together {
+                    at: schema.at.clone(),
+                    keyword: "patternProperties",
+                    others: "names that it fits",
+                });
+            }
+            if let Some(missing) = required.iter().find(|name| !names.contains(name)) {
+                let at = schema.below(&format!("required/{missing}"));
+                return Err(SchemaError::Empty { at });
+            }
+            return Ok(self.members(members, Some(rule)));
         }
         for name in required {
             if !names.contains(&name) {
@@ -432,6 +485,38 @@ impl<'a> Compiler<'a, '_> {
         }
         let others = others.map(|value| self.other_member(&names, value));
         Ok(self.members(members, others))
+    }
+
+    /// Members whose names fit the one pattern there is.
+    fn patterned(&mut self, schema: &Schema<'a>) -> Result<Option<Patterned>, SchemaError> {
+        let patterns = match schema.get("patternProperties") {
+            None => return Ok(None),
+            Some(Json::Object(patterns)) => patterns,
+            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+                return Err(schema.invalid("patternProperties", "an object of schemas"));
+            }
+        };
+        let mut all = patterns.iter();
+        let (pattern, value) = match (all.next(), all.next()) {
+            (None, _) => return Ok(None),
+            (Some(only), None) => only,
+            // A name may fit both.
+            (Some(_), Some(_)) => {
+                return Err(SchemaError::Unsupported {
+                    at: schema.at.clone(),
+                    keyword: "patternProperties of several patterns".to_owned(),
+                });
+            }
+        };
+        let at = schema.below("patternProperties");
+        let failed = |err| SchemaError::Pattern { at: at.clone(), err };
+        let fits = regex::compiled(pattern).map_err(failed)?;
+        let value = self.rule(value, format!("{at}/{pattern}"))?;
+        let close = self.builder.literal(b"\"", RETURN);
+        let name = self.matching(schema, pattern, close)?;
+        let name = self.builder.literal(b"\"", name);
+        let rule = member(self.builder, self.rules.space, name, value);
+        Ok(Some(Patterned { rule, fits }))
     }
 
     fn property(&mut self, name: &str, value: NodeId, required: bool) -> Property {
@@ -477,49 +562,10 @@ impl<'a> Compiler<'a, '_> {
             .filter(|name| !name.contains(['"', '\\']) && !name.contains(|c: char| c < ' '))
             .collect();
         let close = self.builder.literal(b"\"", RETURN);
-        let rest = self.name_apart_from(&names, close);
+        let any = self.rules.plain_character;
+        let rest = name_apart_from(self.builder, any, &names, close);
         let name = self.builder.literal(b"\"", rest);
         member(self.builder, self.rules.space, name, value)
-    }
-
-    /// The rest of a name, `names` being the rests of those it must not be.
-    fn name_apart_from(&mut self, names: &[&str], close: NodeId) -> NodeId {
-        let any = self.rules.plain_character;
-        if names.is_empty() {
-            return self.builder.repeat(any, 0, None, close);
-        }
-        let mut firsts: Vec<char> = names.iter().filter_map(|name| name.chars().next()).collect();
-        firsts.sort_unstable();
-        firsts.dedup();
-        let mut ways = Vec::new();
-        if !names.contains(&"") {
-            ways.push(close);
-        }
-        for first in &firsts {
-            let rests: Vec<&str> = names
-                .iter()
-                .filter_map(|name| name.strip_prefix(*first))
-                .collect();
-            let rest = self.name_apart_from(&rests, close);
-            ways.push(self.builder.characters(&[(*first, *first)], rest));
-        }
-        let anything = self.builder.repeat(any, 0, None, close);
-        let mut from = ' ';
-        let mut ranges = Vec::new();
-        for taken in firsts
-            .iter()
-            .copied()
-            .chain(['"', '\\'])
-            .collect::<std::collections::BTreeSet<char>>()
-        {
-            if let Some(before) = (from..taken).next_back() {
-                ranges.push((from, before));
-            }
-            from = ((taken..=char::MAX).nth(1)).unwrap_or(char::MAX);
-        }
-        ranges.push((from, char::MAX));
-        ways.push(self.builder.characters(&ranges, anything));
-        self.builder.any_of(ways)
     }
 }
 
@@ -537,32 +583,6 @@ fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
         keyword,
         others: "others",
     }
-}
-
-/// A day that every year has.
-const DATE: &str = "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
-const TIME: &str =
-    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-
-/// Formats whose texts can be told by a regular expression: RFC 3339, 4122, 2673 and, simplified, 5321.
-fn format_pattern(format: &str) -> Option<String> {
-    let pattern = match format {
-        "date" => DATE.to_owned(),
-        "time" => TIME.to_owned(),
-        "date-time" => format!("{DATE}T{TIME}"),
-        "uuid" => "[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}".to_owned(),
-        "ipv4" => {
-            let number = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-            format!(r"({number}\.){{3}}{number}")
-        }
-        "email" => {
-            let word = "[A-Za-z0-9_+-]+";
-            let label = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-            format!(r"{word}(\.{word})*@({label}\.)+[A-Za-z]{{2,63}}")
-        }
-        _ => return None,
-    };
-    Some(format!("^({pattern})$"))
 }
 
 #[cfg(test)]

@@ -5,9 +5,12 @@
 //! nesting has no bound. [`matcher`] runs it, [`vocabulary`] asks which tokens it lets through.
 
 pub(crate) mod form;
+mod formats;
 mod json;
 mod json_schema;
 mod matcher;
+mod names;
+mod normal;
 mod numbers;
 mod regex;
 mod schema;

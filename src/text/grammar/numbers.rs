@@ -66,6 +66,86 @@ pub(super) fn integers(builder: &mut Builder, min: Option<Bound>, max: Option<Bo
     Some(builder.any_of(ways))
 }
 
+/// The most multiples that are listed one by one.
+const MAX_LISTED: i64 = 512;
+
+/// Whole multiples in a range; the inner `None` where there are none, the outer one where the range is too wide to be
+/// held to together with the step.
+pub(super) fn multiples(
+    builder: &mut Builder,
+    step: u32,
+    min: Option<Bound>,
+    max: Option<Bound>,
+) -> Option<Option<NodeId>> {
+    let first = min.map(|bound| (bound.value / f64::from(step)).ceil());
+    let excluded = |bound: Bound, of: f64| bound.exclusive && of * f64::from(step) == bound.value;
+    let first = first
+        .zip(min)
+        .map(|(of, bound)| if excluded(bound, of) { of + 1.0 } else { of });
+    let last = max.map(|bound| (bound.value / f64::from(step)).floor());
+    let last = last
+        .zip(max)
+        .map(|(of, bound)| if excluded(bound, of) { of - 1.0 } else { of });
+    match (first, last) {
+        (None, None) => Some(Some(any_multiple(builder, step, true))),
+        // From zero on.
+        (Some(0.0), None) => Some(Some(any_multiple(builder, step, false))),
+        (Some(first), Some(last)) if first > last => Some(None),
+        (Some(first), Some(last)) if last - first < MAX_LISTED as f64 => {
+            let all = first as i64..=last as i64;
+            let text = |of: i64| (of * i64::from(step)).to_string();
+            let ways = all
+                .map(|of| builder.literal(text(of).as_bytes(), RETURN))
+                .collect();
+            Some(Some(builder.any_of(ways)))
+        }
+        (_, _) => None,
+    }
+}
+
+/// A state for each remainder of the digits that were read.
+fn any_multiple(builder: &mut Builder, step: u32, signed: bool) -> NodeId {
+    let states: Vec<NodeId> = (0..step).map(|_| builder.reserve()).collect();
+    let digits_to = |builder: &mut Builder, from: u32, first: u8| -> Vec<NodeId> {
+        let digit = |digit: u8| {
+            let next = (from * 10 + u32::from(digit)) % step;
+            (digit, states[next as usize])
+        };
+        let all: Vec<_> = (first..=9).map(digit).collect();
+        all.into_iter()
+            .map(|(digit, next)| builder.bytes(ByteSet::of(&[b'0' + digit]), next))
+            .collect()
+    };
+    for (remainder, state) in (0..step).zip(&states) {
+        let mut ways = digits_to(builder, remainder, 0);
+        ways.extend((remainder == 0).then_some(RETURN));
+        let ways = builder.any_of(ways);
+        builder.define(*state, ways);
+    }
+    let natural = digits_to(builder, 0, 1);
+    let natural = builder.any_of(natural);
+    let zero = builder.literal(b"0", RETURN);
+    let mut ways = vec![zero, natural];
+    if signed {
+        ways.push(builder.literal(b"-", natural));
+    }
+    builder.any_of(ways)
+}
+
+/// Numbers with so many decimals at most.
+pub(super) fn decimals(builder: &mut Builder, places: u32) -> NodeId {
+    let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
+    let some = builder.repeat(digit, 1, Some(places), RETURN);
+    let fraction = builder.literal(b".", some);
+    let rest = builder.optional(fraction, RETURN);
+    let more = builder.repeat(digit, 0, None, rest);
+    let first = builder.bytes(ByteSet::range(b'1', b'9'), more);
+    let zero = builder.literal(b"0", rest);
+    let natural = builder.any_of(vec![zero, first]);
+    let negative = builder.literal(b"-", natural);
+    builder.any_of(vec![natural, negative])
+}
+
 /// Numbers in a range; `None` where there are none.
 pub(super) fn numbers(builder: &mut Builder, min: Option<Bound>, max: Option<Bound>) -> Option<NodeId> {
     if let (Some(min), Some(max)) = (min, max)

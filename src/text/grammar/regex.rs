@@ -40,6 +40,12 @@ pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
     })
 }
 
+/// To ask whether a text fits.
+pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
+    parsed(pattern)?;
+    regex::Regex::new(&with_ascii_classes(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
+}
+
 /// Classes inside classes are fine, so that each is replaced wherever it stands.
 fn with_ascii_classes(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());

@@ -6,7 +6,7 @@ use super::regex::RegexError;
 use crate::openai::json::{Json, Members};
 
 /// They describe and demand nothing.
-const DESCRIPTIONS: &[&str] = &[
+pub(super) const DESCRIPTIONS: &[&str] = &[
     "$schema",
     "$id",
     "$comment",
@@ -25,7 +25,12 @@ const DESCRIPTIONS: &[&str] = &[
     "contentMediaType",
 ];
 
-const OBJECT: &[&str] = &["properties", "required", "additionalProperties"];
+const OBJECT: &[&str] = &[
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+];
 const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
 const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
 const NUMBER: &[&str] = &[
@@ -79,7 +84,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn of_word(word: &str) -> Option<Self> {
+    pub(super) fn of_word(word: &str) -> Option<Self> {
         Some(match word {
             "null" => Self::Null,
             "boolean" => Self::Boolean,

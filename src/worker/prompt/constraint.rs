@@ -1,6 +1,9 @@
 //! What holds an answer to a format, or to tool calls: from what a request asks for to a grammar over the model's tokens.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest as _, Sha256};
 
 use super::Prompter;
 use crate::openai::ApiError;
@@ -9,6 +12,41 @@ use crate::openai::tools::{ToolChoice, Tools};
 use crate::text::answer::AnswerShape;
 use crate::text::grammar::form::{Calls, Form, FormError, Manner};
 use crate::text::grammar::vocabulary::{Constraint, ConstraintError, Vocabulary};
+
+/// Formats of earlier requests that are kept. Agents ask for a few again and again; each may take some megabytes.
+const MAX_KEPT: usize = 32;
+
+/// Constraints as they begin, by what was asked for, the last one used at the end.
+#[derive(Debug, Default)]
+pub(super) struct Constraints(Mutex<VecDeque<([u8; 32], Constraint)>>);
+
+impl Constraints {
+    fn get(&self, key: &[u8; 32]) -> Option<Constraint> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = kept.iter().position(|(own, _)| own == key)?;
+        let found = kept.remove(place)?;
+        let constraint = found.1.clone();
+        kept.push_back(found);
+        Some(constraint)
+    }
+
+    fn keep(&self, key: [u8; 32], constraint: Constraint) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(own, _)| *own != key);
+        kept.push_back((key, constraint));
+        if kept.len() > MAX_KEPT {
+            kept.pop_front();
+        }
+    }
+}
+
+/// All that a constraint follows from, besides the model.
+fn key(format: Option<&ResponseFormat>, tools: Option<&Tools>, shape: &AnswerShape) -> [u8; 32] {
+    let tools = tools.map(|tools| (&tools.functions, &tools.choice, tools.parallel));
+    let format = format.map(|format| &format.content);
+    let asked = format!("{format:?} {tools:?} {:?}", shape.reasoning);
+    Sha256::digest(asked.as_bytes()).into()
+}
 
 impl Prompter {
     /// What holds an answer to its format and to the calls it must make.
@@ -21,6 +59,10 @@ impl Prompter {
         let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
         if format.is_none() && !must_call {
             return Ok(None);
+        }
+        let key = key(format, tools, shape);
+        if let Some(constraint) = self.constraints.get(&key) {
+            return Ok(Some(constraint));
         }
         let wanted = |tools: &Tools, name: &str| match &tools.choice {
             ToolChoice::Auto | ToolChoice::Required => true,
@@ -72,10 +114,46 @@ impl Prompter {
             let mut constraint = Constraint::new(grammar, vocabulary)?;
             // Here, where it holds up nobody: the engine finds it done.
             constraint.mask()?;
+            self.constraints.keep(key, constraint.clone());
             Ok(constraint)
         };
         begin().map(Some).map_err(|err: ConstraintError| {
             ApiError::invalid_value(param, format!("'{param}' cannot be held to: {err}."))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::prompter;
+    use crate::openai::request::{ChatRequest, Options};
+    use crate::text::grammar::vocabulary::Constraint;
+    use crate::worker::prompt::Chat;
+
+    fn constraint(prompter: &super::Prompter, extra: &str) -> Constraint {
+        let body = format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "Hi"}}], {extra}}}"#);
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
+        let options: &Options = &request.options;
+        let chat = prompter.chat(Chat::from(&request), options, &jiff::Zoned::default());
+        chat.unwrap().request.constraint.unwrap()
+    }
+
+    #[test]
+    fn formats_are_built_once_and_the_oldest_forgotten() {
+        let prompter = prompter(1000);
+        let kept = || prompter.constraints.0.lock().unwrap().len();
+        let choice = |text: &str| format!(r#""guided_choice": ["{text}"]"#);
+        let first = constraint(&prompter, &choice("a")).mask().unwrap();
+        let again = constraint(&prompter, &choice("a")).mask().unwrap();
+        assert!(std::sync::Arc::ptr_eq(&first, &again), "found, not built");
+        let other = constraint(&prompter, &choice("b")).mask().unwrap();
+        assert_ne!(first, other);
+        for number in 0..super::MAX_KEPT {
+            constraint(&prompter, &choice(&number.to_string()));
+        }
+        assert_eq!(kept(), super::MAX_KEPT);
+        let anew = constraint(&prompter, &choice("a")).mask().unwrap();
+        assert!(!std::sync::Arc::ptr_eq(&first, &anew));
+        assert_eq!(first, anew);
     }
 }

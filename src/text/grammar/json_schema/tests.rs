@@ -223,15 +223,95 @@ fn schemas_are_combined_and_referred_to() {
 }
 
 #[test]
+fn schemas_are_put_together() {
+    let base = json!({"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "additionalProperties": false});
+    let mut either = base.clone();
+    either["anyOf"] = json!([{"required": ["a"]}, {"required": ["b"]}]);
+    check(
+        either,
+        &[r#"{"a":1}"#, r#"{"b":"x"}"#, r#"{"a":1,"b":"x"}"#],
+        &["{}", r#"{"c":1}"#],
+    );
+    check(
+        json!({"allOf": [base, {"required": ["a"]}, {"properties": {"a": {"minimum": 5, "maximum": 6}}}]}),
+        &[r#"{"a":5}"#, r#"{"a":6,"b":""}"#],
+        &[r#"{"a":4}"#, r#"{"b":""}"#],
+    );
+    check(json!({"anyOf": [{}], "type": "string"}), &["\"a\""], &["1"]);
+    check(
+        json!({"type": ["integer", "string"], "not": {"type": "integer"}}),
+        &["\"a\""],
+        &["1"],
+    );
+    check(
+        json!({"properties": {"a": false, "b": {}}}),
+        &["{}", r#"{"b":1}"#],
+        &[r#"{"a":1}"#],
+    );
+}
+
+#[test]
+fn multiples_are_told_digit_by_digit() {
+    check(
+        json!({"type": "integer", "multipleOf": 7}),
+        &["0", "7", "14", "-21", "7000", "1001"],
+        &["1", "07", "-0", "15", "7.0", "-"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 5, "minimum": 0}),
+        &["0", "5", "10", "12345"],
+        &["-5", "6"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 5, "minimum": -7, "exclusiveMaximum": 10}),
+        &["-5", "0", "5"],
+        &["10", "-10", "1"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 0.01}),
+        &["0", "1.5", "-2.25", "10"],
+        &["1.005", ".5", "1e2"],
+    );
+}
+
+#[test]
+fn members_have_names_of_a_pattern() {
+    check(
+        json!({"properties": {"id": {"type": "integer"}}, "required": ["id"],
+               "patternProperties": {"^x-[a-z]+$": {"type": "string"}}}),
+        &[r#"{"id":1}"#, r#"{"id":1,"x-a":"b","x-bc":""}"#],
+        &[
+            r#"{"x-a":"b"}"#,
+            r#"{"id":1,"x-a":1}"#,
+            r#"{"id":1,"x-":""}"#,
+            r#"{"id":1,"y":""}"#,
+        ],
+    );
+    check(
+        json!({"patternProperties": {"a": {"type": "null"}}, "additionalProperties": false}),
+        &["{}", r#"{"bab":null}"#],
+        &[r#"{"b":null}"#],
+    );
+}
+
+#[test]
 fn what_cannot_be_held_to_is_refused_by_name() {
     let cases = [
         (
-            json!({"type": "object", "patternProperties": {}}),
-            "#: 'patternProperties' is not supported",
+            json!({"type": "object", "propertyNames": {}}),
+            "#: 'propertyNames' is not supported",
         ),
         (
-            json!({"properties": {"a": {"not": {}}}}),
-            "#/properties/a: 'not' is not supported",
+            json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}}),
+            "#: 'patternProperties of several patterns' is not supported",
+        ),
+        (
+            json!({"properties": {"ab": {}}, "patternProperties": {"^a": {}}}),
+            "#: 'patternProperties' together with names that it fits is not supported",
+        ),
+        (
+            json!({"properties": {"a": {"not": {}}}, "required": ["a"]}),
+            "#/properties/a: nothing can be both of what it asks for",
         ),
         (
             json!({"items": {"uniqueItems": true}}),
@@ -251,10 +331,6 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (json!({"$ref": "#"}), "#: nothing can be both of what it asks for"),
         (
-            json!({"anyOf": [{}], "type": "string"}),
-            "#: 'anyOf' together with others is not supported",
-        ),
-        (
             json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
             "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
         ),
@@ -263,8 +339,12 @@ fn what_cannot_be_held_to_is_refused_by_name() {
             "#: nothing can be both of what it asks for",
         ),
         (
-            json!({"type": "integer", "multipleOf": 5}),
-            "#: 'multipleOf of anything but 1' is not supported",
+            json!({"type": "number", "multipleOf": 2.5}),
+            "#: 'multipleOf of such a number' is not supported",
+        ),
+        (
+            json!({"type": "integer", "multipleOf": 5, "minimum": 7}),
+            "#: 'multipleOf with such bounds' is not supported",
         ),
         (
             json!({"type": "string", "pattern": "("}),
@@ -284,7 +364,7 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (json!({"required": "a"}), "#: 'required' must be a list"),
         (
-            json!({"properties": {"a": false}}),
+            json!({"properties": {"a": false}, "required": ["a"]}),
             "#/properties/a: nothing can be both of what it asks for",
         ),
         (json!(5), "#: 'schema' must be an object"),

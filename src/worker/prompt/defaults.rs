@@ -1,0 +1,57 @@
+//! How tokens are chosen where a request does not say.
+
+use serde_json::Value;
+
+/// Sampling where the request does not say, from `generation_config.json`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct SamplingDefaults {
+    pub(super) temperature: f32,
+    pub(super) top_p: f32,
+    pub(super) top_k: u32,
+}
+
+impl SamplingDefaults {
+    pub(super) fn new(generation_config: Option<&Value>) -> Self {
+        let field = |name: &str| generation_config.and_then(|config| config.get(name));
+        let number = |name: &str| field(name).and_then(Value::as_f64).map(|number| number as f32);
+        let greedy = field("do_sample").is_some_and(|sample| sample == false);
+        Self {
+            temperature: if greedy {
+                0.0
+            } else {
+                number("temperature").unwrap_or(1.0)
+            },
+            top_p: number("top_p").unwrap_or(1.0),
+            top_k: field("top_k")
+                .and_then(Value::as_u64)
+                .and_then(|k| u32::try_from(k).ok())
+                .unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sampling_defaults_come_from_the_model() {
+        let defaults = |config: Value| SamplingDefaults::new(Some(&config));
+        let expect = |temperature, top_p, top_k| SamplingDefaults {
+            temperature,
+            top_p,
+            top_k,
+        };
+        assert_eq!(SamplingDefaults::new(None), expect(1.0, 1.0, 0));
+        assert_eq!(
+            defaults(json!({"temperature": 0.6, "top_p": 0.95, "top_k": 20})),
+            expect(0.6, 0.95, 20)
+        );
+        assert_eq!(
+            defaults(json!({"do_sample": false, "temperature": 0.6})),
+            expect(0.0, 1.0, 0)
+        );
+    }
+}
