@@ -72,8 +72,7 @@ mod tests {
     #[tokio::test]
     async fn errors_have_the_shape_of_their_path() {
         let seven = || Some("7".to_owned());
-        let theirs =
-            json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
+        let theirs = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
         assert_eq!(answer("/v1/messages").await, (429, seven(), theirs.clone()));
         assert_eq!(
             answer("/v1/messages/count_tokens?beta=true").await,

@@ -84,7 +84,12 @@ impl Open {
     }
 }
 
-fn user(content: &Place, blocks: &[Block<'_>], text: &mut String, turns: &mut Vec<Json>) -> Result<(), ApiError> {
+fn user(
+    content: &Place,
+    blocks: &[Block<'_>],
+    text: &mut String,
+    turns: &mut Vec<Json>,
+) -> Result<(), ApiError> {
     for (index, block) in blocks.iter().enumerate() {
         let place = content.below(&format!("[{index}]"));
         match block.kind() {
@@ -230,7 +235,10 @@ mod tests {
                 {"type": "text", "text": "d"}]},
             {"role": "assistant", "content": "e"}]"#;
         assert_eq!(
-            read(r#"[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]"#, listed),
+            read(
+                r#"[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]"#,
+                listed
+            ),
             Ok(json!([
                 {"role": "system", "content": "s\nt"},
                 {"role": "user", "content": "a\nb"},
@@ -250,7 +258,10 @@ mod tests {
             ("5", "messages"),
             (r#"[{"role": "system", "content": "a"}]"#, "messages[0].role"),
             (r#"[{"role": "user"}]"#, "messages[0].content"),
-            (r#"[{"role": "user", "content": ["a"]}]"#, "messages[0].content[0]"),
+            (
+                r#"[{"role": "user", "content": ["a"]}]"#,
+                "messages[0].content[0]",
+            ),
             (
                 r#"[{"role": "user", "content": [{"type": "image", "source": {}}]}]"#,
                 "messages[0].content[0].type",

@@ -31,11 +31,18 @@ const SERVED: &[&str] = &[
     "seed",
 ];
 
-/// Accounting and caching hints: they do not change the answer.
-const WITHOUT_EFFECT: &[&str] = &["cache_control", "inference_geo", "metadata", "service_tier"];
+/// Accounting and caching hints: they do not change the answer. `context_management` permits to leave out of the prompt
+/// what nobody leaves out here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "cache_control",
+    "context_management",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+];
 
 /// Known and not served.
-const UNSERVED: &[&str] = &["container", "context_management", "mcp_servers", "speed"];
+const UNSERVED: &[&str] = &["container", "mcp_servers", "speed"];
 
 const MAX_STOP_SEQUENCES: usize = 16;
 
@@ -115,7 +122,9 @@ impl Output {
             .ok_or_else(|| ApiError::invalid_value("output_config", "'output_config' must be an object."))?;
         for (name, value) in members.iter() {
             match name {
-                "format" => output.format = parse_format("output_config.format", Some(value))?.or(output.format),
+                "format" => {
+                    output.format = parse_format("output_config.format", Some(value))?.or(output.format)
+                }
                 "effort" => output.effort = Some(parse_effort(value)?),
                 name => return Err(ApiError::unknown_parameter(&format!("output_config.{name}"))),
             }
@@ -272,9 +281,11 @@ mod tests {
             (chat.options.max_tokens, chat.options.stopping.strings.len()),
             (Some(9), 2)
         );
-        let prefilled = json!({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I"}]});
+        let prefilled =
+            json!({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I"}]});
         assert!(parse(prefilled).unwrap().continues);
-        let config = json!({"effort": "max", "format": {"type": "json_schema", "schema": {"type": "integer"}}});
+        let config =
+            json!({"effort": "max", "format": {"type": "json_schema", "schema": {"type": "integer"}}});
         let chat = parse(json!({"output_config": config})).unwrap();
         assert_eq!(chat.options.format.unwrap().param, "output_config.format.schema");
         assert_eq!(
@@ -301,12 +312,21 @@ mod tests {
             (json!({"stop_sequences": [""]}), "stop_sequences"),
             (json!({"container": "x"}), "container"),
             (json!({"thinking": {"type": "much"}}), "thinking.type"),
-            (json!({"tools": [{"type": "web_search_20250305", "name": "w"}]}), "tools[0].type"),
+            (
+                json!({"tools": [{"type": "web_search_20250305", "name": "w"}]}),
+                "tools[0].type",
+            ),
             (json!({"tools": [{"input_schema": {}}]}), "tools[0].name"),
-            (json!({"tools": [{"name": "f", "input_schema": 1}]}), "tools[0].input_schema"),
+            (
+                json!({"tools": [{"name": "f", "input_schema": 1}]}),
+                "tools[0].input_schema",
+            ),
             (json!({"tool_choice": "auto"}), "tool_choice"),
             (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
-            (json!({"output_config": {"effort": "most"}}), "output_config.effort"),
+            (
+                json!({"output_config": {"effort": "most"}}),
+                "output_config.effort",
+            ),
         ] {
             assert_eq!(parse(extra.clone()).unwrap_err(), param, "{extra}");
         }

@@ -85,24 +85,11 @@ pub(crate) enum BlockDelta {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Event {
-    MessageStart {
-        message: Message,
-    },
-    ContentBlockStart {
-        index: usize,
-        content_block: Block,
-    },
-    ContentBlockDelta {
-        index: usize,
-        delta: BlockDelta,
-    },
-    ContentBlockStop {
-        index: usize,
-    },
-    MessageDelta {
-        delta: MessageEnd,
-        usage: Usage,
-    },
+    MessageStart { message: Message },
+    ContentBlockStart { index: usize, content_block: Block },
+    ContentBlockDelta { index: usize, delta: BlockDelta },
+    ContentBlockStop { index: usize },
+    MessageDelta { delta: MessageEnd, usage: Usage },
     MessageStop,
     Ping,
 }

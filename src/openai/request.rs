@@ -287,14 +287,10 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
         ("bad_words", Value::Array(list)) => list.is_empty(),
         ("length_penalty", Value::Number(one)) => one.as_f64() == Some(1.0),
         (
-            "include_reasoning"
-            | "skip_special_tokens"
-            | "spaces_between_special_tokens",
+            "include_reasoning" | "skip_special_tokens" | "spaces_between_special_tokens",
             Value::Bool(usual),
         ) => *usual,
-        ("include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => {
-            !asked
-        }
+        ("include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => !asked,
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
             false
         }

@@ -16,7 +16,11 @@ const MAX_NAME_CHARS: usize = 64;
 /// templates and this module know it.
 pub(crate) fn nested(tool: &Json, schema: &str) -> Json {
     let mut function = Members::default();
-    for (own, there) in [("name", "name"), ("description", "description"), (schema, "parameters")] {
+    for (own, there) in [
+        ("name", "name"),
+        ("description", "description"),
+        (schema, "parameters"),
+    ] {
         if let Some(value) = tool.get(own).filter(|value| **value != Json::Null) {
             function.insert(there, value.clone());
         }

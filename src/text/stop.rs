@@ -57,7 +57,11 @@ impl StopMatcher {
         self.stops
             .iter()
             .enumerate()
-            .filter_map(|(place, stop)| self.held.find(stop).map(|start| (start + stop.len(), start, place)))
+            .filter_map(|(place, stop)| {
+                self.held
+                    .find(stop)
+                    .map(|start| (start + stop.len(), start, place))
+            })
             .min()
             .map(|(_, start, place)| (start, place))
     }

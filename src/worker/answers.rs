@@ -52,12 +52,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn into_choice(
-        self,
-        index: usize,
-        logprobs: Option<ChatLogprobs>,
-        done: Done,
-    ) -> ChatChoice {
+    pub(crate) fn into_choice(self, index: usize, logprobs: Option<ChatLogprobs>, done: Done) -> ChatChoice {
         let reason = finish_reason(done.reason, !self.tool_calls.is_empty());
         let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
         ChatChoice::new(index, message, logprobs, reason, done.stopped_by)

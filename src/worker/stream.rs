@@ -129,7 +129,8 @@ impl<F: Frames> Writer<F> {
             // The engine's message of a completion that is over comes from the chain above: nothing to say.
             Event::Failed(_) if self.places[index].is_none() => {}
             Event::Failed(message) => {
-                self.frames.failed(&ApiError::server_error(message), &mut self.out);
+                self.frames
+                    .failed(&ApiError::server_error(message), &mut self.out);
                 self.close_all();
             }
         }

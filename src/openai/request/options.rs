@@ -28,13 +28,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// The parameters that are read here.
-    pub(crate) const NAMES: &[&str] = &[
-        "max_tokens",
-        "priority",
-        "cache_salt",
-        "stream",
-        "stream_options",
-    ];
+    pub(crate) const NAMES: &[&str] = &["max_tokens", "priority", "cache_salt", "stream", "stream_options"];
 
     /// `least_tokens` is the least that `max_tokens` may be.
     pub(crate) fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {

@@ -134,11 +134,16 @@ impl Item<'_> {
             let kind = part.get("type").and_then(Json::as_str);
             if let Some(other) = kind.filter(|kind| !kinds.contains(kind)) {
                 let param = self.at(&format!("{at}.type"));
-                let message =
-                    format!("'{param}' is '{other}', which is not supported by this server: it reads text only.");
+                let message = format!(
+                    "'{param}' is '{other}', which is not supported by this server: it reads text only."
+                );
                 return Err(ApiError::unsupported(&param, message));
             }
-            let member = if kind == Some("refusal") { "refusal" } else { "text" };
+            let member = if kind == Some("refusal") {
+                "refusal"
+            } else {
+                "text"
+            };
             let text = kind.and_then(|_| part.get(member)?.as_str());
             whole.push_str(text.ok_or_else(|| self.invalid(&at, "an object with 'type' and 'text'"))?);
         }

@@ -246,7 +246,12 @@ fn parse_tools(
                     return Err(ApiError::unsupported(&param, message));
                 }
             }
-            Json::Array(tools.iter().map(|tool| tools::nested(tool, "parameters")).collect())
+            Json::Array(
+                tools
+                    .iter()
+                    .map(|tool| tools::nested(tool, "parameters"))
+                    .collect(),
+            )
         }
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => listed,
     };
@@ -348,7 +353,10 @@ mod tests {
                 json!({"tools": [{"type": "function", "name": "f", "parameters": 1}]}),
                 "tools[0].parameters",
             ),
-            (json!({"tool_choice": {"type": "function", "name": "f"}}), "tool_choice"),
+            (
+                json!({"tool_choice": {"type": "function", "name": "f"}}),
+                "tool_choice",
+            ),
             (json!({"text": {"format": {"type": "xml"}}}), "text.format.type"),
             (
                 json!({"text": {"format": {"type": "json_schema", "name": "a"}}}),

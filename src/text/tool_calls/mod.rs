@@ -205,7 +205,10 @@ enum Head {
         used: usize,
     },
     /// Calls that could only be read as a whole, and their bytes.
-    Whole { calls: Vec<ToolCall>, used: usize },
+    Whole {
+        calls: Vec<ToolCall>,
+        used: usize,
+    },
     /// It may be a call with more text.
     Unfinished,
     NoCall,

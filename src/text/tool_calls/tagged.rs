@@ -225,7 +225,9 @@ impl TagArguments {
     }
 
     fn value(&self, key: &str, text: &str) -> Json {
-        let parameters = self.place.and_then(|place| self.functions[place].parameters.as_ref());
+        let parameters = self
+            .place
+            .and_then(|place| self.functions[place].parameters.as_ref());
         let schema = parameters.and_then(|parameters| parameters.get("properties")?.get(key));
         let string = || Json::String(text.to_owned());
         match schema {

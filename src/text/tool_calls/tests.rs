@@ -23,10 +23,9 @@ fn scan<'a>(format: Format, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Pi
     for piece in all {
         match (whole.last_mut(), piece) {
             (Some(Piece::Text(text)), Piece::Text(more)) => text.push_str(&more),
-            (
-                Some(Piece::Call(CallPart::Arguments(json))),
-                Piece::Call(CallPart::Arguments(more)),
-            ) => json.push_str(&more),
+            (Some(Piece::Call(CallPart::Arguments(json))), Piece::Call(CallPart::Arguments(more))) => {
+                json.push_str(&more)
+            }
             (_, piece) => whole.push(piece),
         }
     }
@@ -127,11 +126,7 @@ fn calls_that_were_cut_off() {
         r#"<tool_call>{"name": "now", "arguments": {"a": 1<tool_call>{"name": "now", "arguments": {}}"#,
         &[call("now", r#"{"a": 1"#), call("now", "{}")],
     );
-    check(
-        Format::Mistral,
-        "[TOOL_CALLS]now[ARGS]{",
-        &[call("now", "{")],
-    );
+    check(Format::Mistral, "[TOOL_CALLS]now[ARGS]{", &[call("now", "{")]);
 }
 
 #[test]
@@ -142,7 +137,10 @@ fn a_call_comes_as_it_is_written() {
     });
     let arguments = |json: &str| Piece::Call(CallPart::Arguments(json.to_owned()));
     assert_eq!(scanner.push("<tool_call>\n{\"name\": \"weather\", \"argu"), []);
-    assert_eq!(scanner.push("ments\": {\"town\": \"B"), [begin.clone(), arguments("{\"town\": \"B")]);
+    assert_eq!(
+        scanner.push("ments\": {\"town\": \"B"),
+        [begin.clone(), arguments("{\"town\": \"B")]
+    );
     assert_eq!(scanner.push("er"), [arguments("er")]);
     assert_eq!(scanner.push("n\"}"), [arguments("n\"}")]);
     assert_eq!(scanner.push("}\n</tool_"), []);
@@ -183,7 +181,9 @@ fn calls_of_deepseek_and_kimi() {
     check(
         Format::Kimi,
         "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>no",
-        &[text("<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>no")],
+        &[text(
+            "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>no",
+        )],
     );
 }
 

@@ -2,11 +2,11 @@ use camino::Utf8PathBuf;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::openai::request::Stopping;
 use crate::clock::Clock;
 use crate::mlx;
 use crate::mlx::load::Weights;
 use crate::model_dir::ModelDir;
+use crate::openai::request::Stopping;
 use crate::roofline::model::FloatType;
 use crate::worker::adjustment::Penalties;
 use crate::worker::event::Event;

@@ -71,7 +71,11 @@ impl ResponseWriter {
             FinishReason::Length => true,
             FinishReason::Stop | FinishReason::ToolCalls => false,
         };
-        self.close(if cut { Status::Incomplete } else { Status::Completed });
+        self.close(if cut {
+            Status::Incomplete
+        } else {
+            Status::Completed
+        });
         let usage = usage.with_reasoning_tokens(self.parser.reasoning_tokens());
         self.response.usage = Some(usage.into());
         if cut {

@@ -46,9 +46,11 @@ impl ChunkFrames {
         logprobs_by: Option<Arc<Prompter>>,
     ) -> Self {
         let answers = match chunks {
-            Chunks::Chat(parser) => {
-                Some((0..choices).map(|_| StreamedAnswer::new(parser.clone())).collect())
-            }
+            Chunks::Chat(parser) => Some(
+                (0..choices)
+                    .map(|_| StreamedAnswer::new(parser.clone()))
+                    .collect(),
+            ),
             Chunks::Text => None,
         };
         Self {

@@ -90,7 +90,10 @@ fn a_response_is_told_in_items() {
             );
             let usage = &whole["usage"];
             assert_eq!(
-                (&usage["output_tokens"], &usage["output_tokens_details"]["reasoning_tokens"]),
+                (
+                    &usage["output_tokens"],
+                    &usage["output_tokens_details"]["reasoning_tokens"]
+                ),
                 (&json!(8), &json!(1))
             );
 
@@ -135,7 +138,10 @@ fn a_response_is_told_in_items() {
                 ]
             );
             let (first, last) = (&events[0]["response"], &events[events.len() - 1]["response"]);
-            assert_eq!((&first["status"], &first["output"]), (&json!("in_progress"), &json!([])));
+            assert_eq!(
+                (&first["status"], &first["output"]),
+                (&json!("in_progress"), &json!([]))
+            );
             assert_eq!(first["id"], last["id"]);
             assert_eq!(without_ids(last.clone()), without_ids(whole.clone()));
             let done: Vec<&Value> = events
@@ -143,13 +149,25 @@ fn a_response_is_told_in_items() {
                 .filter(|event| event["type"] == "response.output_item.done")
                 .map(|event| &event["item"])
                 .collect();
-            assert_eq!(json!(done), last["output"], "the same items, under the same names");
+            assert_eq!(
+                json!(done),
+                last["output"],
+                "the same items, under the same names"
+            );
 
             let cut = json!({"model": "tiny", "input": "<cue 1>", "temperature": 0, "max_output_tokens": 3});
             let cut = worker.post("/v1/responses", &cut).await.json();
             assert_eq!(
-                (&cut["status"], &cut["incomplete_details"]["reason"], &cut["output"][0]["status"]),
-                (&json!("incomplete"), &json!("max_output_tokens"), &json!("incomplete"))
+                (
+                    &cut["status"],
+                    &cut["incomplete_details"]["reason"],
+                    &cut["output"][0]["status"]
+                ),
+                (
+                    &json!("incomplete"),
+                    &json!("max_output_tokens"),
+                    &json!("incomplete")
+                )
             );
             assert_eq!(cut["output"][0]["content"][0]["text"], "abcdab");
             let stored = merged(ask, json!({"previous_response_id": "resp_1"}));
@@ -191,13 +209,9 @@ fn a_message_is_told_in_blocks() {
                 (&json!("message_start"), &json!(null))
             );
             let told: Vec<Value> = events[1..].iter().cloned().map(without_ids).collect();
-            let delta = |index: usize, delta: Value| {
-                json!({"type": "content_block_delta", "index": index, "delta": delta})
-            };
+            let delta = |index: usize, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
             let stop = |index: usize| json!({"type": "content_block_stop", "index": index});
-            let start = |index: usize, block: Value| {
-                json!({"type": "content_block_start", "index": index, "content_block": block})
-            };
+            let start = |index: usize, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
             let call = json!({"type": "tool_use", "name": "weather", "input": {}});
             let more = |json: &str| json!({"type": "input_json_delta", "partial_json": json});
             assert_eq!(
@@ -234,7 +248,11 @@ fn a_message_is_told_in_blocks() {
             let stops = json!({"stop_sequences": ["x", "cd"]});
             let cut = worker.post("/v1/messages", &ends(stops)).await.json();
             assert_eq!(
-                (&cut["stop_reason"], &cut["stop_sequence"], &cut["content"][0]["text"]),
+                (
+                    &cut["stop_reason"],
+                    &cut["stop_sequence"],
+                    &cut["content"][0]["text"]
+                ),
                 (&json!("stop_sequence"), &json!("cd"), &json!("ab"))
             );
         })
@@ -246,7 +264,8 @@ fn messages_are_counted_gone_on_with_and_refused() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
         Box::pin(async move {
-            let messages = json!([{"role": "user", "content": "<cue 0>"}, {"role": "assistant", "content": "<cue 1> "}]);
+            let messages =
+                json!([{"role": "user", "content": "<cue 0>"}, {"role": "assistant", "content": "<cue 1> "}]);
             let ask = json!({"model": "tiny", "max_tokens": 2, "temperature": 0, "messages": messages});
             // The last token of the prompt is the message's, and not what the template writes behind it.
             let gone_on = worker.post("/v1/messages", &ask).await.json();
@@ -262,8 +281,18 @@ fn messages_are_counted_gone_on_with_and_refused() {
             );
 
             for (path, body, status, kind) in [
-                ("/v1/messages", json!({"model": "tiny", "max_tokens": 1}), 400, "invalid_request_error"),
-                ("/v1/messages", merged(ask.clone(), json!({"model": "other"})), 404, "not_found_error"),
+                (
+                    "/v1/messages",
+                    json!({"model": "tiny", "max_tokens": 1}),
+                    400,
+                    "invalid_request_error",
+                ),
+                (
+                    "/v1/messages",
+                    merged(ask.clone(), json!({"model": "other"})),
+                    404,
+                    "not_found_error",
+                ),
                 (
                     "/v1/messages/count_tokens",
                     merged(count, json!({"model": "other"})),
@@ -274,7 +303,11 @@ fn messages_are_counted_gone_on_with_and_refused() {
             ] {
                 let answer = worker.post(path, &body).await;
                 assert_eq!(
-                    (answer.status.as_u16(), &answer.json()["type"], &answer.json()["error"]["type"]),
+                    (
+                        answer.status.as_u16(),
+                        &answer.json()["type"],
+                        &answer.json()["error"]["type"]
+                    ),
                     (status, &json!("error"), &json!(kind)),
                     "{path}"
                 );

@@ -313,14 +313,10 @@ fn an_answer_ends_where_the_request_says() {
                 let (text, reason, tokens, _) = say(worker, cue, extra).await;
                 (text, reason, tokens)
             };
-            let expect =
-                |text: &str, reason: &str, tokens: u64| (text.to_owned(), reason.to_owned(), tokens);
+            let expect = |text: &str, reason: &str, tokens: u64| (text.to_owned(), reason.to_owned(), tokens);
             assert_eq!(said(json!({})).await, expect("ab", "stop", 3));
             let b = cue + 2;
-            assert_eq!(
-                said(json!({"stop_token_ids": [b]})).await,
-                expect("a", "stop", 2)
-            );
+            assert_eq!(said(json!({"stop_token_ids": [b]})).await, expect("a", "stop", 2));
             // The end of text is no text, and here it is followed by itself.
             assert_eq!(
                 said(json!({"ignore_eos": true, "max_tokens": 6})).await,
