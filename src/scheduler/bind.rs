@@ -10,7 +10,7 @@ use super::request::{ReplicaKey, ReplicaRequest};
 use super::reserve::survives;
 use super::score::PlacementScore;
 use super::unschedulable::Unschedulable;
-use crate::api::v1alpha1::PlacementStrategy;
+use crate::api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use crate::roofline::admission::Verdict;
 
 /// Nodes that are shown beside the one that is chosen.
@@ -89,28 +89,32 @@ pub(crate) struct Decision {
 
 /// The best node for one replica. Nothing is promised.
 pub(crate) fn place(request: &ReplicaRequest, fleet: &mut Fleet) -> Result<Placement, Unschedulable> {
+    choose(request, fleet).ok_or_else(|| explain(request, fleet))
+}
+
+fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
     if let Some(placement) = place_where_nominated(request, fleet) {
-        return Ok(placement);
+        return Some(placement);
     }
     let reserve = fleet.reserve_node_failures;
     let tried = if reserve > 0 { TRIED_NODES } else { SHOWN_NODES };
-    let mut best = fleet.ranked(request, |ranking, _, _| ranking.best(tried));
+    let affinity = request.anti_affinity();
+    // With a spread the ranking is the deployment's own.
+    let is_told = affinity != AntiAffinity::Ignored && request.placement.spread.is_none();
+    let deployment = request.deployment.as_ref().filter(|_| is_told);
+    let held = fleet.held_by(deployment);
+    let apart = affinity == AntiAffinity::Required;
+    let mut best = fleet.ranked(request, |ranking, _, _| ranking.best(tried, &held, apart));
     if reserve > 0 {
         best.retain(|score| survives(request, score.at, fleet));
     }
     best.truncate(SHOWN_NODES);
+    let chosen = best.first()?;
     fleet.ranked(request, |ranking, nodes, fits| {
-        let Some(chosen) = best.first() else {
-            let explained = ranking.explained.take().unwrap_or_else(|| {
-                Unschedulable::new(request, nodes, fits, ranking.domains.as_ref(), reserve)
-            });
-            ranking.explained = Some(explained.clone());
-            return Err(explained);
-        };
         let node = &nodes[chosen.at];
         let appraisal = fits[node.machine_id].appraisal.as_ref();
         let load = node.load_for(request);
-        Ok(Placement {
+        Some(Placement {
             node: node.name.clone(),
             needed: appraisal.map(|appraisal| node.with_supply(&load, |supply| appraisal.verdict(supply))),
             table: ScoreTable {
@@ -126,12 +130,29 @@ pub(crate) fn place(request: &ReplicaRequest, fleet: &mut Fleet) -> Result<Place
     })
 }
 
+/// Why it has no node. Replicas of one deployment that are asked for in a row have the same answer.
+fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
+    let reserve = fleet.reserve_node_failures;
+    fleet.ranked(request, |ranking, nodes, fits| {
+        let known = ranking
+            .explained
+            .take()
+            .filter(|(deployment, _)| *deployment == request.deployment);
+        let (_, explained) = ranking.explained.insert(known.unwrap_or_else(|| {
+            let domains = ranking.domains.as_ref();
+            let explained = Unschedulable::new(request, nodes, fits, domains, reserve);
+            (request.deployment.clone(), explained)
+        }));
+        explained.clone()
+    })
+}
+
 /// The node where others have left for it is taken before any other, if it can.
 fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
     let at = fleet.position(request.nominated.as_deref()?).ok()?;
     let (fits, nodes) = fleet.fits(request);
     let node = &nodes[at];
-    let fit = fits[node.machine_id];
+    let fit = &fits[node.machine_id];
     let load = node.load_for(request);
     filter(request, node, fit, &load).ok()?;
     if super::topology::Domains::new(request, nodes)
@@ -215,7 +236,7 @@ fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut 
                 continue;
             }
             fleet.take_back(&request.key, None);
-            if let Ok(better) = place(request, fleet) {
+            if let Some(better) = choose(request, fleet) {
                 moved |= better.node != placement.node;
                 *placement = better;
             }
@@ -287,10 +308,9 @@ fn swap(
     fleet: &mut Fleet,
 ) -> Option<(Placement, Placement)> {
     fleet.take_back(&moved.key, None);
-    let newcomer = place(waiting, fleet);
-    if let Ok(newcomer) = newcomer {
+    if let Some(newcomer) = choose(waiting, fleet) {
         fleet.promise(waiting, newcomer.node());
-        if let Ok(elsewhere) = place(moved, fleet) {
+        if let Some(elsewhere) = choose(moved, fleet) {
             fleet.promise(moved, elsewhere.node());
             return Some((newcomer, elsewhere));
         }

@@ -1,11 +1,13 @@
 //! Which nodes can take a replica at all, and why the others cannot.
 
+use std::borrow::Cow;
+
 use super::machine::Fit;
 use super::node::{Load, NodeState};
 use super::request::ReplicaRequest;
 use crate::api::v1alpha1::{AntiAffinity, Taint, TaintEffect, Toleration, TolerationOperator};
 use crate::roofline::admission::Refusal;
-use crate::roofline::memory::RUNTIME_OVERHEAD;
+use crate::roofline::memory::{RUNTIME_OVERHEAD, Reservation};
 use crate::units::Bytes;
 
 /// Why a node cannot take a replica. The order is that in which they are told.
@@ -43,8 +45,8 @@ pub(crate) enum Rejection {
     },
     Memory {
         free: Bytes,
-        /// The sum with its parts.
-        working: String,
+        /// `None` while only its agent can tell.
+        needed: Option<Reservation>,
     },
     /// Its memory would do, and its speed does not.
     Speed {
@@ -125,7 +127,12 @@ impl Rejection {
     /// The numbers behind it, where there are any.
     pub(super) fn working(&self) -> Option<String> {
         match self {
-            Self::Memory { free, working } => Some(format!("needs {working}, {free} free")),
+            Self::Memory { free, needed } => Some(match needed {
+                Some(needed) => format!("needs {needed}, {free} free"),
+                None => format!(
+                    "needs {RUNTIME_OVERHEAD} for the runtime and what lies at its path takes, {free} free"
+                ),
+            }),
             Self::Speed { refusal } => Some(refusal.to_string()),
             Self::NotReady { .. }
             | Self::Cordoned
@@ -143,34 +150,34 @@ impl Rejection {
     }
 
     /// Nodes with the same words are counted together.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn words(&self) -> Cow<'static, str> {
         match self {
-            Self::NotReady { reason } => format!("not ready ({reason})"),
-            Self::Cordoned => "cordoned".to_owned(),
-            Self::Taint { taint } => format!("had the untolerated taint {taint}"),
-            Self::NodeSelector => "did not match spec.placement.nodeSelector".to_owned(),
-            Self::ModelMissing { model } => format!("had no model `{model}` in its model directory"),
-            Self::ModelNotServable { problem } => format!("cannot serve the model: {problem}"),
+            Self::NotReady { reason } => format!("not ready ({reason})").into(),
+            Self::Cordoned => "cordoned".into(),
+            Self::Taint { taint } => format!("had the untolerated taint {taint}").into(),
+            Self::NodeSelector => "did not match spec.placement.nodeSelector".into(),
+            Self::ModelMissing { model } => format!("had no model `{model}` in its model directory").into(),
+            Self::ModelNotServable { problem } => format!("cannot serve the model: {problem}").into(),
             Self::ContextTooLong { model_max_tokens } => {
-                format!("had a model with a context of at most {model_max_tokens} tokens")
+                format!("had a model with a context of at most {model_max_tokens} tokens").into()
             }
-            Self::TopologyKeyMissing { key } => format!("had no label {key} of spec.placement.spread"),
-            Self::Refused { message } => format!("refused it a short time ago: {message}"),
+            Self::TopologyKeyMissing { key } => format!("had no label {key} of spec.placement.spread").into(),
+            Self::Refused { message } => format!("refused it a short time ago: {message}").into(),
             Self::AntiAffinity => {
-                "had a replica of the same deployment already (spec.placement.antiAffinity)".to_owned()
+                "had a replica of the same deployment already (spec.placement.antiAffinity)".into()
             }
-            Self::Skew { domain } => format!("would exceed spec.placement.spread.maxSkew in {domain}"),
-            Self::Memory { .. } => "insufficient memory".to_owned(),
+            Self::Skew { domain } => format!("would exceed spec.placement.spread.maxSkew in {domain}").into(),
+            Self::Memory { .. } => "insufficient memory".into(),
             Self::Speed { refusal } => match refusal {
-                Refusal::Bandwidth { .. } => "insufficient bandwidth".to_owned(),
-                Refusal::SpeedUnknown => "not probed yet".to_owned(),
+                Refusal::Bandwidth { .. } => "insufficient bandwidth".into(),
+                Refusal::SpeedUnknown => "not probed yet".into(),
                 Refusal::TooSlow { .. } | Refusal::FirstTokenTooLate { .. } => {
-                    "too slow for spec.objectives".to_owned()
+                    "too slow for spec.objectives".into()
                 }
-                Refusal::Memory(_) => "insufficient memory".to_owned(),
+                Refusal::Memory(_) => "insufficient memory".into(),
             },
             Self::FailureReserve { nodes } => {
-                format!("kept free for the failure of {nodes} nodes (--reserve-node-failures)")
+                format!("kept free for the failure of {nodes} nodes (--reserve-node-failures)").into()
             }
         }
     }
@@ -219,10 +226,7 @@ pub(super) fn filter(
         return if free >= RUNTIME_OVERHEAD {
             Ok(())
         } else {
-            Err(Rejection::Memory {
-                free,
-                working: format!("{RUNTIME_OVERHEAD} for the runtime and what lies at its path takes"),
-            })
+            Err(Rejection::Memory { free, needed: None })
         };
     };
     // A replica of which nobody knows what it takes may take everything, whatever is overridden.
@@ -230,12 +234,16 @@ pub(super) fn filter(
     if forced || appraisal.fits(free, load.free_share()) {
         return Ok(());
     }
+    let memory = || Rejection::Memory {
+        free,
+        needed: Some(appraisal.reservation),
+    };
+    if appraisal.reservation.total() > free {
+        return Err(memory());
+    }
     let verdict = node.with_supply(load, |supply| appraisal.verdict(supply));
     match verdict.refusals.into_iter().next() {
-        Some(Refusal::Memory(_)) | None => Err(Rejection::Memory {
-            free,
-            working: appraisal.reservation.to_string(),
-        }),
+        Some(Refusal::Memory(_)) | None => Err(memory()),
         Some(
             refusal @ (Refusal::SpeedUnknown
             | Refusal::TooSlow { .. }

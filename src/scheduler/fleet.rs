@@ -1,10 +1,10 @@
 //! The fleet as the scheduler sees it, kept up to date object by object.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kube::ResourceExt;
 
-use super::machine::{Fit, Machines};
+use super::machine::{Fits, Machines};
 use super::node::{Claim, Load, NodeFacts, NodeState, Resident};
 use super::ranking::Ranking;
 use super::request::{ReplicaKey, ReplicaRequest};
@@ -13,8 +13,8 @@ use crate::api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 /// Changes that are remembered for rankings to catch up; beyond them they are made anew.
 const MAX_CHANGES: usize = 100_000;
 /// Kinds of requests whose rankings are kept. Requests come deployment by deployment, so that few are in use at a time;
-/// one takes about 100 bytes a node.
-const MAX_RANKINGS: usize = 16;
+/// one takes about 150 bytes a node.
+const MAX_RANKINGS: usize = 32;
 
 /// All nodes, ordered by name, and what is promised on them.
 ///
@@ -31,6 +31,8 @@ pub(crate) struct Fleet {
     homeless: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
     /// The replicas of any so many nodes are to find room on the others.
     pub(super) reserve_node_failures: usize,
+    /// The nodes with replicas of each deployment, those that are ending not included.
+    holders: HashMap<ReplicaKey, BTreeSet<String>>,
     changes: Changes,
     rankings: Vec<Ranking>,
 }
@@ -134,6 +136,7 @@ impl Fleet {
                     nominees: BTreeMap::new(),
                     load: Load::default(),
                     copies: BTreeMap::new(),
+                    sources: Vec::new(),
                 };
                 self.nodes.insert(at, state);
                 for (key, claim) in self.homeless.remove(&name).unwrap_or_default() {
@@ -148,6 +151,11 @@ impl Fleet {
     pub(crate) fn remove_node(&mut self, name: &str) {
         let Ok(at) = self.position(name) else { return };
         let state = self.nodes.remove(at);
+        for deployment in state.copies.keys() {
+            if let Some(nodes) = self.holders.get_mut(deployment) {
+                nodes.remove(name);
+            }
+        }
         self.machines.leave(state.machine_id);
         let claims: BTreeMap<_, _> = state
             .residents
@@ -193,9 +201,8 @@ impl Fleet {
     pub(super) fn withdraw(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
         let name = self.bound.remove(key)?;
         let claim = if let Ok(at) = self.position(&name) {
-            let node = &mut self.nodes[at];
-            let resident = node.residents.remove(key);
-            node.recount();
+            let resident = self.nodes[at].residents.remove(key);
+            self.recount(at);
             self.changes.mark(at);
             resident?.claim
         } else {
@@ -236,7 +243,7 @@ impl Fleet {
         let node = &mut self.nodes[at];
         let fit = self.machines.fit(node.machine_id, &claim.request);
         node.residents.insert(key, Resident::new(claim, fit));
-        node.recount();
+        self.recount(at);
         self.changes.mark(at);
     }
 
@@ -256,7 +263,46 @@ impl Fleet {
             let fit = self.machines.fit(node.machine_id, &resident.claim.request);
             *resident = Resident::new(resident.claim.clone(), fit);
         }
+        self.recount(at);
+    }
+
+    /// Sums up anew what a node has.
+    fn recount(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let before = std::mem::take(&mut node.copies);
         node.recount();
+        for deployment in before
+            .keys()
+            .filter(|deployment| !node.copies.contains_key(*deployment))
+        {
+            if let Some(nodes) = self.holders.get_mut(deployment) {
+                nodes.remove(&node.name);
+                if nodes.is_empty() {
+                    self.holders.remove(deployment);
+                }
+            }
+        }
+        for deployment in node
+            .copies
+            .keys()
+            .filter(|deployment| !before.contains_key(*deployment))
+        {
+            let nodes = self.holders.entry(deployment.clone()).or_default();
+            nodes.insert(node.name.clone());
+        }
+    }
+
+    /// The places of the nodes with replicas of the deployment, in order, and how many each has.
+    pub(super) fn held_by(&self, deployment: Option<&ReplicaKey>) -> Vec<(usize, u32)> {
+        let nodes = deployment.and_then(|deployment| self.holders.get(deployment));
+        nodes
+            .into_iter()
+            .flatten()
+            .filter_map(|name| {
+                let at = self.position(name).ok()?;
+                Some((at, self.nodes[at].copies_of(deployment)))
+            })
+            .collect()
     }
 
     pub(super) fn position(&self, name: &str) -> Result<usize, usize> {
@@ -281,7 +327,7 @@ impl Fleet {
     pub(super) fn ranked<T>(
         &mut self,
         request: &ReplicaRequest,
-        look: impl FnOnce(&mut Ranking, &[NodeState], &[&Fit]) -> T,
+        look: impl FnOnce(&mut Ranking, &[NodeState], &Fits<'_>) -> T,
     ) -> T {
         let found = self
             .rankings
@@ -304,7 +350,7 @@ impl Fleet {
     }
 
     /// What requests like this one take of each node's machine, by the machine's place; and the nodes.
-    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Vec<&Fit>, &[NodeState]) {
+    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Fits<'_>, &[NodeState]) {
         (self.machines.fits(request), &self.nodes)
     }
 }

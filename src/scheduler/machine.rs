@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Index;
 use std::sync::Arc;
 
 use super::filter::Rejection;
@@ -133,6 +134,10 @@ pub(super) struct Machines {
     entries: Vec<Entry>,
     by_print: HashMap<u64, Vec<usize>>,
     unused: Vec<usize>,
+    /// Counts machines that came.
+    entered: u64,
+    /// The number that had come when each kind of request was computed for all of them.
+    complete: Vec<Option<u64>>,
 }
 
 #[derive(Debug, Clone)]
@@ -158,6 +163,7 @@ impl Machines {
             entry.nodes += 1;
             return (id, entry.machine.clone());
         }
+        self.entered += 1;
         let entry = Entry {
             machine: Arc::new(machine),
             print,
@@ -203,6 +209,7 @@ impl Machines {
         }
         if self.asks.len() >= MAX_ASKS {
             self.asks.clear();
+            self.complete.clear();
             for entry in &mut self.entries {
                 entry.fits.clear();
             }
@@ -218,13 +225,37 @@ impl Machines {
         self.entries[id].fit(ask, request)
     }
 
-    /// What the request takes of each machine, by its place.
-    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> Vec<&Fit> {
+    /// What the request takes of each machine.
+    pub(super) fn fits(&mut self, request: &ReplicaRequest) -> Fits<'_> {
         let ask = self.ask(request);
-        self.entries
-            .iter_mut()
-            .map(|entry| entry.fit(ask, request))
-            .collect()
+        if self.complete.len() <= ask {
+            self.complete.resize(ask + 1, None);
+        }
+        if self.complete[ask] != Some(self.entered) {
+            for entry in &mut self.entries {
+                entry.fit(ask, request);
+            }
+            self.complete[ask] = Some(self.entered);
+        }
+        Fits {
+            entries: &self.entries,
+            ask,
+        }
+    }
+}
+
+/// What one request takes of each machine, by the machine's place.
+pub(super) struct Fits<'a> {
+    entries: &'a [Entry],
+    ask: usize,
+}
+
+impl Index<usize> for Fits<'_> {
+    type Output = Fit;
+
+    fn index(&self, id: usize) -> &Fit {
+        let fit = self.entries[id].fits[self.ask].as_ref();
+        fit.expect("`Machines::fits` has computed it for every machine")
     }
 }
 

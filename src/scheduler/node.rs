@@ -11,7 +11,9 @@ use super::taints;
 use crate::api::conditions::condition_type::READY;
 use crate::api::conditions::is_true;
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
-use crate::api::v1alpha1::{FleetNode, ModelReplica, NodeModel, PlacementSpec, ReplicaPhase, Taint};
+use crate::api::v1alpha1::{
+    FleetNode, ModelReplica, ModelSource, NodeModel, PlacementSpec, ReplicaPhase, Taint,
+};
 use crate::quantity;
 use crate::roofline::admission::{BEST_EFFORT_SHARE, Commitment, Supply};
 use crate::roofline::memory::{Held, NodeMemory};
@@ -112,6 +114,8 @@ pub(super) struct Load {
     share: f64,
     /// Shares of those with objectives.
     promised: Vec<f64>,
+    /// See [`Load::pressure_with`].
+    pub(super) pressure: f64,
 }
 
 impl Load {
@@ -136,6 +140,7 @@ impl Load {
                 decode: resident.decode,
             });
         }
+        load.pressure = load.pressure_with(0.0, false);
         load
     }
 
@@ -153,13 +158,14 @@ impl Load {
 
     /// How much of what is left to them the objectives of all replicas need, each between 0 and 1, summed up: an
     /// objective of share s needs s of the time that the others leave. 1 minus that is its slack.
-    pub(super) fn pressure(&self, added: Option<(f64, bool)>) -> f64 {
-        let all = self.share + added.map_or(0.0, |(share, _)| share);
-        let new = added.filter(|(_, has_objectives)| *has_objectives);
+    ///
+    /// With one more replica of this share.
+    pub(super) fn pressure_with(&self, share: f64, has_objectives: bool) -> f64 {
+        let all = self.share + share;
         self.promised
             .iter()
             .copied()
-            .chain(new.map(|(share, _)| share))
+            .chain(has_objectives.then_some(share))
             .map(|share| share / (1.0 - all + share).max(share))
             .sum()
     }
@@ -201,6 +207,8 @@ pub(crate) struct NodeState {
     pub(super) load: Load,
     /// How many replicas of each deployment it has, those that are ending not included.
     pub(super) copies: BTreeMap<ReplicaKey, u32>,
+    /// Models that replicas on it hold in memory.
+    pub(super) sources: Vec<ModelSource>,
 }
 
 /// What a FleetNode says that does not change with what is placed there.
@@ -314,6 +322,13 @@ impl NodeState {
     /// Sums up anew.
     pub(super) fn recount(&mut self) {
         self.load = Load::of(&self.residents);
+        self.sources.clear();
+        for resident in self.residents.values() {
+            let source = resident.claim.request.source.as_ref();
+            if let Some(source) = source.filter(|source| !self.sources.contains(source)) {
+                self.sources.push(source.clone());
+            }
+        }
         self.copies.clear();
         for resident in self.residents.values().filter(|resident| !resident.claim.ending) {
             if let Some(deployment) = &resident.claim.request.deployment {

@@ -53,7 +53,7 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
                 .is_none_or(|domains| domains.against(*at).is_none())
         })
         .filter_map(|(at, node)| {
-            let gone = victims(request, node, fits[node.machine_id])?;
+            let gone = victims(request, node, &fits[node.machine_id])?;
             Some((Damage::new(at, node, &gone, &ready), gone))
         })
         .min_by(|(a, _), (b, _)| a.cmp(b))?;

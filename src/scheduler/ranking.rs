@@ -1,5 +1,6 @@
 //! The nodes for one kind of request, the best first, kept while nodes change.
 //!
+//! Deployments share it unless they have a spread: the few nodes that hold their own replicas are told when it is asked.
 //! A change of one node is one new score. Scores of a node that are no longer its own are left in the heaps until they
 //! come up. With a spread there is one heap a domain, so that the bound is judged once a domain, not once a node.
 
@@ -8,9 +9,9 @@ use std::collections::BinaryHeap;
 
 use super::filter::filter;
 use super::fleet::Changes;
-use super::machine::Fit;
+use super::machine::Fits;
 use super::node::NodeState;
-use super::request::ReplicaRequest;
+use super::request::{ReplicaKey, ReplicaRequest};
 use super::score::PlacementScore;
 use super::topology::Domains;
 use super::unschedulable::Unschedulable;
@@ -31,19 +32,19 @@ pub(super) struct Ranking {
     entries: usize,
     feasible: usize,
     pub(super) domains: Option<Domains>,
-    /// Why there is no node, while nothing has changed since that was asked.
-    pub(super) explained: Option<Unschedulable>,
+    /// Why there is no node for a deployment, while nothing has changed since that was asked.
+    pub(super) explained: Option<(Option<ReplicaKey>, Unschedulable)>,
 }
 
 impl Ranking {
     pub(super) fn new(
         request: &ReplicaRequest,
         nodes: &[NodeState],
-        fits: &[&Fit],
+        fits: &Fits<'_>,
         changes: &Changes,
     ) -> Self {
         let mut ranking = Self {
-            like: request.clone(),
+            like: shared(request),
             epoch: changes.epoch,
             seen: changes.nodes.len(),
             scores: vec![None; nodes.len()],
@@ -66,7 +67,7 @@ impl Ranking {
     }
 
     pub(super) fn is_for(&self, request: &ReplicaRequest, epoch: u64) -> bool {
-        self.is_of(epoch) && self.like.is_like(request)
+        self.is_of(epoch) && self.like.is_like(&shared(request))
     }
 
     /// How many nodes can take the request, were it not for the spread.
@@ -74,8 +75,8 @@ impl Ranking {
         self.feasible
     }
 
-    fn score(&self, at: usize, node: &NodeState, fits: &[&Fit]) -> Option<PlacementScore> {
-        let fit = fits[node.machine_id];
+    fn score(&self, at: usize, node: &NodeState, fits: &Fits<'_>) -> Option<PlacementScore> {
+        let fit = &fits[node.machine_id];
         let load = node.load_for(&self.like);
         filter(&self.like, node, fit, &load).ok()?;
         Some(PlacementScore::new(&self.like, at, node, fit, &load))
@@ -97,7 +98,7 @@ impl Ranking {
     }
 
     /// Takes in what has changed since the last time.
-    pub(super) fn catch_up(&mut self, nodes: &[NodeState], fits: &[&Fit], changes: &Changes) {
+    pub(super) fn catch_up(&mut self, nodes: &[NodeState], fits: &Fits<'_>, changes: &Changes) {
         let new = &changes.nodes[self.seen..];
         if !new.is_empty() {
             self.explained = None;
@@ -121,11 +122,14 @@ impl Ranking {
         }
     }
 
-    /// The best nodes in order, so many at most.
-    pub(super) fn best(&mut self, count: usize) -> Vec<PlacementScore> {
+    /// The best nodes in order, so many at most. `held` are the places of nodes with replicas of the same deployment and
+    /// their numbers; `apart`: those nodes are not taken.
+    pub(super) fn best(&mut self, count: usize, held: &[(usize, u32)], apart: bool) -> Vec<PlacementScore> {
         let fewest = self.domains.as_ref().map_or(0, Domains::fewest);
-        let mut taken = Vec::new();
-        while taken.len() < count {
+        let holds = |at: usize| held.binary_search_by_key(&at, |(at, _)| *at).is_ok();
+        let mut aside: Vec<(PlacementScore, usize)> = Vec::new();
+        let mut found = Vec::new();
+        while found.len() < count {
             let mut best: Option<(PlacementScore, usize)> = None;
             for heap in 0..self.heaps.len() {
                 let excess = match &self.domains {
@@ -144,19 +148,30 @@ impl Ranking {
             let Some((score, heap)) = best else { break };
             self.heaps[heap].pop();
             // A score that a node had before and has again is there twice.
-            if taken
-                .iter()
-                .any(|(known, _): &(PlacementScore, usize)| known.at == score.at)
-            {
+            if aside.iter().any(|(known, _)| known.at == score.at) {
                 self.entries -= 1;
-            } else {
-                taken.push((score, heap));
+                continue;
+            }
+            aside.push((score, heap));
+            if !holds(score.at) {
+                found.push(score);
             }
         }
-        for (score, heap) in &taken {
-            self.heaps[*heap].push(Reverse(PlacementScore { excess: 0, ..*score }));
+        for (score, heap) in aside {
+            self.heaps[heap].push(Reverse(PlacementScore { excess: 0, ..score }));
         }
-        taken.into_iter().map(|(score, _)| score).collect()
+        if !apart {
+            let beside = held.iter().filter_map(|(at, copies)| {
+                Some(PlacementScore {
+                    copies: *copies,
+                    ..self.scores[*at]?
+                })
+            });
+            found.extend(beside);
+            found.sort_unstable();
+            found.truncate(count);
+        }
+        found
     }
 
     /// The best of a heap that is still its node's score.
@@ -170,4 +185,22 @@ impl Ranking {
         }
         None
     }
+}
+
+/// What of a request the order of nodes depends on: of its deployment only where its replicas are spread. It has no name, so
+/// that what is kept for any replica counts.
+fn shared(request: &ReplicaRequest) -> ReplicaRequest {
+    let nobody = ReplicaKey {
+        namespace: String::new(),
+        name: String::new(),
+    };
+    let mut shared = ReplicaRequest {
+        key: nobody,
+        nominated: None,
+        ..request.clone()
+    };
+    if shared.placement.spread.is_none() {
+        shared.deployment = None;
+    }
+    shared
 }

@@ -62,12 +62,14 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
     let at = fleet.position(from).ok()?;
     let (fits, nodes) = fleet.fits(request);
     let node = &nodes[at];
-    let fit = fits[node.machine_id];
+    let fit = &fits[node.machine_id];
     let load = node.load_for(request);
     let here = match filter(request, node, fit, &load) {
         Ok(()) => Ok(PlacementScore::new(request, at, node, fit, &load)),
         // More is promised there than there is.
-        Err(rejection @ (Rejection::Memory { .. } | Rejection::Speed { .. })) => Err(rejection.words()),
+        Err(rejection @ (Rejection::Memory { .. } | Rejection::Speed { .. })) => {
+            Err(rejection.words().into_owned())
+        }
         // What made it unfit since is not ours to judge: drains and evictions do.
         Err(_) => return None,
     };

@@ -74,7 +74,7 @@ fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
             .iter()
             .enumerate()
             .filter(|(at, _)| !failing.contains(at))
-            .filter(|(_, node)| filter(&request, node, fits[node.machine_id], &node.load).is_ok())
+            .filter(|(_, node)| filter(&request, node, &fits[node.machine_id], &node.load).is_ok())
             .min_by_key(|(at, node)| (node.free(), *at))
             .map(|(_, node)| node.name.clone());
         let Some(node) = tightest else {

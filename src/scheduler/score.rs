@@ -97,14 +97,14 @@ impl Terms {
             (memory, (load.free_share() - share).max(0.0))
         };
         let has_objectives = request.has_objectives();
-        let slack_lost = || percent(load.pressure(Some((share, has_objectives))) - load.pressure(None));
+        let slack_lost = || percent(load.pressure_with(share, has_objectives) - load.pressure);
         match request.placement.strategy {
             PlacementStrategy::SloSlack => Self::SloSlack {
                 slack_lost: slack_lost(),
                 cold: !node
-                    .residents
-                    .values()
-                    .any(|resident| resident.claim.request.source == request.source),
+                    .sources
+                    .iter()
+                    .any(|source| Some(source) == request.source.as_ref()),
                 memory_left,
             },
             PlacementStrategy::BinPack => {

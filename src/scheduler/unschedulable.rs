@@ -1,10 +1,11 @@
 //! Why a replica has no node, told for all nodes together.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::filter::{Rejection, filter};
-use super::machine::Fit;
+use super::machine::Fits;
 use super::node::NodeState;
 use super::request::ReplicaRequest;
 use super::topology::Domains;
@@ -48,14 +49,14 @@ impl Unschedulable {
     pub(super) fn new(
         request: &ReplicaRequest,
         nodes: &[NodeState],
-        fits: &[&Fit],
+        fits: &Fits<'_>,
         domains: Option<&Domains>,
         reserve: usize,
     ) -> Self {
-        let mut groups: BTreeMap<(u8, String), Group> = BTreeMap::new();
+        let mut groups: BTreeMap<(u8, Cow<'static, str>), Group> = BTreeMap::new();
         for (at, node) in nodes.iter().enumerate() {
             let load = node.load_for(request);
-            let rejection = match filter(request, node, fits[node.machine_id], &load) {
+            let rejection = match filter(request, node, &fits[node.machine_id], &load) {
                 Err(rejection) => rejection,
                 Ok(()) => match domains.and_then(|domains| domains.against(at)) {
                     Some(rejection) => rejection,
@@ -105,7 +106,7 @@ impl Unschedulable {
         let others: usize = groups.drain(..untold).map(|(_, group)| group.count).sum();
         let mut counted: Vec<_> = groups
             .into_iter()
-            .map(|((_, words), group)| (words, group.count))
+            .map(|((_, words), group)| (words.into_owned(), group.count))
             .collect();
         if others > 0 {
             counted.insert(0, ("had other reasons".to_owned(), others));

@@ -54,7 +54,7 @@ fn best(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize
     for at in 0..fleet.nodes.len() {
         let (fits, nodes) = fleet.fits(request);
         let node = &nodes[at];
-        if filter(request, node, fits[node.machine_id], &node.load).is_err() {
+        if filter(request, node, &fits[node.machine_id], &node.load).is_err() {
             continue;
         }
         let name = node.name.clone();
@@ -69,7 +69,7 @@ fn best(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize
 }
 
 fn slack(fleet: &Fleet, placed: usize) -> f64 {
-    let pressure: f64 = fleet.nodes.iter().map(|node| node.load.pressure(None)).sum();
+    let pressure: f64 = fleet.nodes.iter().map(|node| node.load.pressure).sum();
     placed as f64 - pressure
 }
 
