@@ -32,9 +32,11 @@ impl DeploymentReconciler {
         let has_revision = pass
             .note(self.revision(deployment, &plan.revision).await)
             .is_some();
+        let mut all_deleted = true;
         for (replica, why) in &plan.delete {
-            let deleted = self.world.delete(&self.world.replicas, *replica).await;
-            if pass.note(deleted).is_some() {
+            let deleted = pass.note(self.world.delete(&self.world.replicas, *replica).await);
+            all_deleted &= deleted.is_some();
+            if deleted.is_some() {
                 let name = replica.name_any();
                 let message = match why {
                     DeleteReason::Surplus => format!("Deleted replica {name}: more than spec.replicas"),
@@ -46,7 +48,8 @@ impl DeploymentReconciler {
                 self.tell(deployment, EventType::Normal, "ReplicaDeleted", message);
             }
         }
-        if has_revision {
+        // The new ones were counted on the place of those that go: there would be more than the surge allows.
+        if has_revision && all_deleted {
             for replica in &plan.create {
                 let created = self.world.create(&self.world.replicas, replica).await;
                 match pass.note(created) {
@@ -111,7 +114,7 @@ impl DeploymentReconciler {
 }
 
 /// Objects by the uid of what controls them.
-fn by_controller<K: Resource>(objects: &[Arc<K>]) -> HashMap<&str, Vec<&K>> {
+pub(super) fn by_controller<K: Resource>(objects: &[Arc<K>]) -> HashMap<&str, Vec<&K>> {
     let mut by_uid: HashMap<&str, Vec<&K>> = HashMap::new();
     for object in objects {
         if let Some(uid) = controller_uid(object.meta()) {
