@@ -17,6 +17,7 @@ mod openai;
 mod plan;
 mod rollout;
 mod silence;
+mod simulate;
 mod soak;
 mod story;
 mod up;

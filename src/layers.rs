@@ -62,6 +62,7 @@ mod tests {
             false,
             &["apiserver", "controller", "agent", "worker", "gateway"],
         ),
+        ("simulation", false, &["simulation"]),
         ("composition", false, &["node"]),
         ("cli", false, &["cli"]),
     ];

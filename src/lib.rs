@@ -53,6 +53,9 @@ mod gateway;
 #[cfg(feature = "mlx")]
 mod worker;
 
+// Services' plans on a virtual clock.
+mod simulation;
+
 // Composition and the command line.
 mod cli;
 mod node;

@@ -14,18 +14,20 @@ mod metrics;
 pub(crate) mod models;
 mod monitor;
 mod node;
-mod node_status;
+pub(crate) mod node_status;
 mod prefix_files;
 pub(crate) mod probe;
 mod quarantine;
 mod quiet_hours;
-mod replica;
+pub(crate) mod replica;
 mod report;
 mod server;
-mod state;
-mod sync;
+pub(crate) mod state;
+pub(crate) mod sync;
 mod wired;
-mod workers;
+pub(crate) mod workers;
+
+pub(crate) use node::LEASE_PERIOD;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,7 +45,7 @@ use tracing::{info, warn};
 use self::calibrator::Calibrator;
 use self::manifests::{OpenManifestsError, Parser};
 use self::metrics::AgentMetrics;
-use self::models::{ComputeType, Models};
+use self::models::{ComputeType, Models, ServableModel};
 use self::node::NodeReporter;
 use self::probe::{ProbeState, Prober};
 pub(crate) use self::quiet_hours::QuietHours;
@@ -87,6 +89,18 @@ pub(crate) struct AgentConfig {
     pub(crate) keep_workers: bool,
     /// Measure the memory bandwidth when there is no fresh figure.
     pub(crate) probe: bool,
+    /// The machine is not a real one.
+    pub(crate) simulated: Option<SimulatedMachine>,
+}
+
+/// What an agent of a simulated machine has instead of a model directory and an engine.
+#[derive(Debug, Clone)]
+pub(crate) struct SimulatedMachine {
+    /// By the directory's name.
+    pub(crate) models: BTreeMap<String, ServableModel>,
+    /// What workers are started with, before the arguments that every worker gets.
+    pub(crate) worker: Vec<String>,
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// Why an agent cannot start.
@@ -169,7 +183,10 @@ impl Agent {
         let proxy = Proxy::new();
         let command = WorkerCommand {
             program: config.program.clone(),
-            arguments: vec!["worker".to_owned()],
+            arguments: match &config.simulated {
+                Some(simulated) => simulated.worker.clone(),
+                None => vec!["worker".to_owned()],
+            },
             grace: config.grace,
         };
         let quarantined = quarantine::look(&state, &host, &identity.os_build);
@@ -223,7 +240,9 @@ impl Agent {
             };
             tasks.spawn_detached(prober.run(tasks.stop_token()));
         }
-        tasks.spawn_detached(awake::while_serving(reports_rx.clone(), tasks.stop_token()));
+        if config.simulated.is_none() {
+            tasks.spawn_detached(awake::while_serving(reports_rx.clone(), tasks.stop_token()));
+        }
         serve(&tasks, listener, app);
 
         let sync = SyncLoop {
@@ -239,10 +258,13 @@ impl Agent {
                 probe: probe_rx.clone(),
             },
             workers,
-            models: Models::new(
-                ModelDirectory::new(config.model_dir.clone()),
-                ComputeType::of_device(device.as_deref()),
-            ),
+            models: match &config.simulated {
+                Some(simulated) => Models::simulated(simulated.models.clone()),
+                None => Models::new(
+                    ModelDirectory::new(config.model_dir.clone()),
+                    ComputeType::of_device(device.as_deref()),
+                ),
+            },
             calibrator: Calibrator::new(state),
             recorder: api.as_ref().map(|api| api.recorder.clone()),
             metrics,
@@ -274,6 +296,11 @@ impl Agent {
                 endpoint: config.endpoint.clone(),
                 quiet_hours: config.quiet_hours.clone(),
                 wired: Arc::default(),
+                labels: config
+                    .simulated
+                    .as_ref()
+                    .map(|simulated| simulated.labels.clone())
+                    .unwrap_or_default(),
                 clock,
                 cache: api.nodes.clone(),
                 changes: changes.clone(),

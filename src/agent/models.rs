@@ -67,6 +67,8 @@ pub(crate) struct Models {
     directory: ModelDirectory,
     compute: ComputeType,
     known: BTreeMap<ModelSource, Known>,
+    /// Instead of a directory: models that a simulated machine has, by name.
+    simulated: Option<BTreeMap<String, ServableModel>>,
 }
 
 #[derive(Debug)]
@@ -83,6 +85,15 @@ impl Models {
             directory,
             compute,
             known: BTreeMap::new(),
+            simulated: None,
+        }
+    }
+
+    /// The models of a machine that has no disk.
+    pub(crate) fn simulated(models: BTreeMap<String, ServableModel>) -> Self {
+        Self {
+            simulated: Some(models),
+            ..Self::new(ModelDirectory::new(None), ComputeType::Stored)
         }
     }
 
@@ -96,6 +107,16 @@ impl Models {
 
     /// Finds and inspects a model. Reads headers only, and only if a file has changed.
     pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ServableModel, ModelProblem> {
+        if let Some(models) = &self.simulated {
+            let found = match source {
+                ModelSource::Local(name) => models.get(name),
+                ModelSource::File(_) => None,
+            };
+            return found.cloned().ok_or_else(|| ModelProblem {
+                reason: "ModelNotFound",
+                message: format!("{source} is not among the models of this simulated machine"),
+            });
+        }
         let located = match self.directory.locate(source) {
             Ok(located) => located,
             Err(err) => {
@@ -128,6 +149,15 @@ impl Models {
 
     /// Everything in the model directory, servable or not.
     pub(crate) fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
+        if let Some(models) = &self.simulated {
+            let publish = |(name, model): (&String, &ServableModel)| {
+                let architecture = model.architecture.to_owned();
+                model
+                    .served
+                    .publish(name.clone(), architecture, model.max_context_tokens)
+            };
+            return Ok(models.iter().map(publish).collect());
+        }
         let names = self.directory.names().map_err(|err| ModelProblem {
             reason: err.reason(),
             message: Chain(&err).to_string(),

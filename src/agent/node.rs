@@ -30,7 +30,7 @@ use crate::host::{Host, Identity};
 use crate::units::Bytes;
 
 /// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
-const LEASE_PERIOD: Duration = Duration::from_secs(10);
+pub(crate) const LEASE_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_DURATION_SECONDS: i32 = 40;
 
 /// The status is looked at again after this time, whatever has been heard.
@@ -52,6 +52,8 @@ pub(crate) struct NodeReporter {
     pub(crate) endpoint: String,
     pub(crate) quiet_hours: QuietHours,
     pub(super) wired: Arc<Mutex<WiredMemory>>,
+    /// Beside those that follow from the machine.
+    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) clock: Clock,
     pub(crate) cache: Cache<FleetNode>,
     pub(crate) changes: Changes,
@@ -234,6 +236,7 @@ impl NodeReporter {
         .into_iter()
         .filter(|(_, value)| !value.is_empty())
         .map(|(key, value)| (key.to_owned(), label_value(&value)))
+        .chain(self.labels.clone())
         .collect()
     }
 

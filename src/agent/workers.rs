@@ -32,13 +32,13 @@ use crate::units::Bytes;
 use crate::wire::{TerminationMessage, WorkerPhase, WorkerStatus};
 
 /// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
-const DRAIN_NOTICE: Duration = Duration::from_millis(500);
+pub(crate) const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 
 /// A worker ends by itself within its grace. This much later it is killed.
-const GRACE_MARGIN: Duration = Duration::from_secs(3);
+pub(crate) const GRACE_MARGIN: Duration = Duration::from_secs(3);
 
 /// A worker that does not answer gets no more than this to end.
-const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
 
 /// A process that survived SIGKILL (a driver may hold it) is tried again after this time.
 const STOP_RETRY: Duration = Duration::from_secs(30);
@@ -424,7 +424,7 @@ impl Workers {
     }
 }
 
-fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
+pub(crate) fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
     Record {
         key: key.clone(),
         uid: replica.uid.clone(),
@@ -442,7 +442,7 @@ fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
 }
 
 impl Record {
-    fn begin(
+    pub(crate) fn begin(
         &mut self,
         replica: &DesiredReplica,
         start: &Start,
@@ -485,7 +485,7 @@ impl Record {
     }
 
     /// The worker ended without having been asked to, or could not even be started.
-    fn fail(&mut self, end: Termination, ready_for: Option<Duration>, now: Timestamp) {
+    pub(crate) fn fail(&mut self, end: Termination, ready_for: Option<Duration>, now: Timestamp) {
         self.failures = backoff::count_failure(self.failures, ready_for);
         self.backoff_until = Some(now + backoff::wait_after(self.failures));
         self.ended_by_itself = true;

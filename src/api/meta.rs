@@ -3,6 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 
+/// On FleetNodes: the machine is simulated, and nothing it says was measured.
+pub(crate) const SIMULATED_LABEL: &str = "rooflet.dev/simulated";
+
 /// On revisions and replicas: the ModelDeployment they belong to.
 pub(crate) const DEPLOYMENT_LABEL: &str = "rooflet.dev/deployment";
 /// On replicas: the ModelRevision they were made from.

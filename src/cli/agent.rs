@@ -103,6 +103,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         grace: Duration::from_secs(args.grace_seconds),
         keep_workers: args.keep_workers,
         probe: !args.no_probe && cfg!(feature = "mlx"),
+        simulated: None,
     };
     let agent =
         Agent::new(config, Host::Native, Clock::System).map_err(|err| Failure::new(status(&err), err))?;

@@ -19,6 +19,8 @@ mod probe;
 mod rebalance;
 mod rollout;
 mod server;
+mod simulate;
+mod simulated_worker;
 mod ui;
 mod up;
 mod version;
@@ -81,6 +83,11 @@ enum Command {
     Fit(fit::Args),
     /// Tell whether Macs carry a demand, how far, and what to buy.
     Plan(plan::Args),
+    /// Tell what would happen in a fleet, on a virtual clock.
+    Simulate(simulate::Args),
+    /// Answer as a worker of a simulated machine would. Agents of `server --simulate` start these.
+    #[command(hide = true)]
+    SimulatedWorker(simulated_worker::Args),
     /// Fit the predictor's constants anew, in the repository.
     #[command(hide = true)]
     FitRoofline(fit_roofline::Args),
@@ -161,9 +168,11 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Fit(args) => return fit::run(&args),
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
+        Command::Simulate(args) => return simulate::run(&args),
         Command::Bench(args) => return block_on(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
+        Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
         Command::Cordon(args) => block_on(cordon::cordon(args)),

@@ -3,12 +3,16 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
 use crate::apiserver::InFlightLimits;
+use crate::error::ExitStatus;
 use crate::node::server::{self, Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
+use crate::node::simulated_fleet::{self, SimulatedFleet};
+use crate::simulation::{Scenario, machines};
 use crate::task::Tasks;
 
 /// Arguments of `rooflet server`.
@@ -46,12 +50,17 @@ pub(crate) struct Args {
     /// Place replicas only so that those of any N nodes would find room on the others.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
+    /// Join simulated Macs, such as those of examples/simulation/fleet.yaml: real agents over machines and an engine that do
+    /// not exist, labelled rooflet.dev/simulated. The fleet and the models of the file are used, nothing else.
+    #[arg(long, value_name = "FLEET")]
+    simulate: Option<Utf8PathBuf>,
     /// Stop when standard input ends: a supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
     if args.stop_with_stdin {
@@ -75,7 +84,37 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     server::start(config, &tasks)
         .await
         .map_err(|err: StartServerError| Failure::new(err.status(), err))?;
+    if let Some(fleet) = &fleet {
+        simulated_fleet::start(fleet, &tasks).await?;
+    }
     server::wait(&tasks)
         .await
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}
+
+/// The fleet of `--simulate`, checked before anything is started.
+fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
+    let Some(file) = &args.simulate else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    let scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
+    machines(&scenario).with_context(|| file.to_string())?;
+    let program = std::env::current_exe().context("finding this program's own file")?;
+    let own = args
+        .kubeconfig_out
+        .clone()
+        .unwrap_or_else(|| args.data_dir.join("kubeconfig"));
+    Ok(Some(SimulatedFleet {
+        scenario,
+        file: file
+            .canonicalize_utf8()
+            .with_context(|| format!("reading {file}"))?,
+        state_dir: args.data_dir.join("simulated"),
+        kubeconfig: match args.roles.contains(&Role::Apiserver) {
+            true => own,
+            false => args.kubeconfig.clone().unwrap_or(own),
+        },
+        program: Utf8PathBuf::try_from(program).context("this program's path is not UTF-8: move it")?,
+    }))
 }

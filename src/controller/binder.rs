@@ -3,6 +3,8 @@
 //! Every binding is decided on what the one before has left, and is refused by the server if the replica has changed
 //! since it was read. The fleet is kept between passes and follows the objects that have changed.
 
+mod intents;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ const MAX_PREEMPTIONS: usize = 16;
 const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 /// Victims that are named in one message.
 const MAX_NAMED: usize = 5;
+
+pub(crate) use intents::{bound as bound_status, intents as binding_intents};
 
 /// One thing to do for one replica.
 #[derive(Debug, PartialEq)]

@@ -8,9 +8,14 @@ mod binder;
 mod capacity_plan;
 mod claim;
 mod deployment;
+pub(crate) mod intent;
 mod node_lifecycle;
 mod runtime;
 mod world;
+
+pub(crate) use binder::{binding_intents, bound_status};
+pub(crate) use deployment::deployment_intents;
+pub(crate) use node_lifecycle::{Heartbeats, node_intents};
 
 use std::time::Duration;
 

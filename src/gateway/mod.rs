@@ -9,6 +9,7 @@ mod affinity;
 mod answer;
 mod ask;
 mod choice;
+mod desk;
 mod dispatch;
 mod estimate;
 mod health;
@@ -34,6 +35,8 @@ use crate::client::{Cache, Changes, watch};
 use crate::clock::Clock;
 use crate::metrics::{Registry, Result};
 use crate::task::Tasks;
+
+pub(crate) use desk::{Desk, Given, Reply, Waiting};
 
 use metrics::GatewayMetrics;
 use routes::Gateway;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Disk, Identity, Memory};
+#[cfg(test)]
 use crate::api::v1alpha1::Chip;
 use crate::units::Bytes;
 
@@ -20,7 +21,27 @@ struct State {
 }
 
 impl FakeHost {
-    /// A machine named `hostname` with `total` memory, all of it free.
+    /// A machine that is what `identity` says, with `total` memory, all of it free.
+    pub(crate) fn of(identity: Identity, total: Bytes) -> Self {
+        let state = State {
+            identity,
+            memory: Memory {
+                total,
+                available: total,
+                working_set: None,
+            },
+            disk: Disk {
+                total: Bytes::gib(512),
+                free: Bytes::gib(256),
+            },
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// A machine named `hostname` with `total` memory, all of it free and all of it for the GPU.
+    #[cfg(test)]
     pub(crate) fn new(hostname: &str, total: Bytes) -> Self {
         let identity = Identity {
             machine_id: Some(format!("fake-{hostname}")),
@@ -37,23 +58,12 @@ impl FakeHost {
             os: "linux",
             architecture: "arm64",
         };
-        let state = State {
-            identity,
-            memory: Memory {
-                total,
-                available: total,
-                working_set: Some(total),
-            },
-            disk: Disk {
-                total: Bytes::gib(512),
-                free: Bytes::gib(256),
-            },
-        };
-        Self {
-            state: Arc::new(Mutex::new(state)),
-        }
+        let fake = Self::of(identity, total);
+        fake.with(|state| state.memory.working_set = Some(total));
+        fake
     }
 
+    #[cfg(test)]
     pub(crate) fn set_available(&self, available: Bytes) {
         self.with(|state| state.memory.available = available);
     }

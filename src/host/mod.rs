@@ -1,13 +1,12 @@
 //! The machine the agent runs on: who it is, what memory and disk it has. Read-only.
 //!
-//! [`Host::Native`] asks the operating system; `Host::Fake` is a machine made of values, for tests.
+//! [`Host::Native`] asks the operating system; [`Host::Fake`] is a machine made of values, for tests and simulated fleets.
 
 #[cfg_attr(
     not(feature = "mlx"),
     allow(dead_code, reason = "only the probe asks, and it needs the engine")
 )]
 pub(crate) mod disk;
-#[cfg(test)]
 mod fake;
 #[cfg(not(target_os = "macos"))]
 mod linux;
@@ -31,7 +30,6 @@ use linux as native;
 #[cfg(target_os = "macos")]
 use macos as native;
 
-#[cfg(test)]
 pub(crate) use fake::FakeHost;
 pub(crate) use panic_report::PanicReport;
 
@@ -44,7 +42,6 @@ pub(crate) enum Host {
     /// This machine.
     Native,
     /// A machine that is what it is told to be.
-    #[cfg(test)]
     Fake(FakeHost),
 }
 
@@ -114,7 +111,6 @@ impl Host {
                 },
                 architecture: kubernetes_architecture(std::env::consts::ARCH),
             },
-            #[cfg(test)]
             Self::Fake(fake) => fake.identity(),
         }
     }
@@ -122,7 +118,6 @@ impl Host {
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::Native => native_memory(),
-            #[cfg(test)]
             Self::Fake(fake) => fake.memory(),
         }
     }
@@ -130,7 +125,6 @@ impl Host {
     pub(crate) fn power(&self) -> Power {
         match self {
             Self::Native => native::power(),
-            #[cfg(test)]
             Self::Fake(_) => Power::default(),
         }
     }
@@ -138,7 +132,6 @@ impl Host {
     pub(crate) fn presence(&self) -> Presence {
         match self {
             Self::Native => native::presence(),
-            #[cfg(test)]
             Self::Fake(_) => Presence::default(),
         }
     }
@@ -147,7 +140,6 @@ impl Host {
     pub(crate) fn wired(&self) -> Option<Bytes> {
         match self {
             Self::Native => native::wired(),
-            #[cfg(test)]
             Self::Fake(_) => None,
         }
     }
@@ -156,7 +148,6 @@ impl Host {
     pub(crate) fn panics(&self, since: Timestamp) -> Vec<PanicReport> {
         match self {
             Self::Native => panic_report::read(Utf8Path::new(native::PANIC_REPORTS), since),
-            #[cfg(test)]
             Self::Fake(_) => Vec::new(),
         }
     }
@@ -178,7 +169,6 @@ impl Host {
                     free: Bytes(unit) * free,
                 })
             }
-            #[cfg(test)]
             Self::Fake(fake) => Ok(fake.disk()),
         }
     }

@@ -4,6 +4,8 @@ pub(crate) mod data_dir;
 pub(crate) mod listeners;
 pub(crate) mod server;
 pub(crate) mod shutdown;
+pub(crate) mod simulated_fleet;
+pub(crate) mod simulated_worker;
 pub(crate) mod supervisor;
 
 #[cfg(test)]

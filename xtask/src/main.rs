@@ -6,6 +6,7 @@ mod bench_roofline;
 mod chaos;
 mod check_macos;
 mod console;
+mod faults;
 mod fit_roofline;
 mod generate;
 mod setup;
@@ -28,6 +29,8 @@ usage: cargo xtask VERB
   test [--only NAME]... every check, or those named
   chaos [--seeds N] [--from SEED]
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
+  faults [--seeds N] [--from SEED] [--release]
+                        a simulated fleet in which things go wrong, with N seeds (200) from SEED (1) on
   soak [--requests N]   the e2e test that sends one worker mixed, broken and abandoned requests, N (10,000) of them
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
@@ -54,6 +57,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
+        ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},

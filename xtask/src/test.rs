@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_macos,
     console::{self, Outcome, Stopwatch},
-    setup,
+    faults, setup,
 };
 
 struct Check {
@@ -50,6 +50,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "e2e",
         run: e2e,
+    },
+    Check {
+        name: "faults",
+        run: || faults::run(&["--seeds", "100"]),
     },
     Check {
         name: "macos",

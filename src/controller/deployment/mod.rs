@@ -9,6 +9,7 @@ mod apply;
 mod conditions;
 mod course;
 mod figures;
+mod intents;
 mod plan;
 mod replica;
 mod rollout;
@@ -17,5 +18,6 @@ mod tests;
 mod throughput;
 
 pub(super) use apply::DeploymentReconciler;
+pub(crate) use intents::intents as deployment_intents;
 pub(super) use replica::{NODE_NOT_READY, refused_recently};
 pub(super) use rollout::Bounds;

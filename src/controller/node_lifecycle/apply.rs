@@ -15,15 +15,15 @@ use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::World;
 
 /// When each node was last heard of, by our own clock: the clocks of two machines never agree.
-#[derive(Default)]
-pub(super) struct Heartbeats {
+#[derive(Debug, Default)]
+pub(crate) struct Heartbeats {
     seen: HashMap<String, (Option<MicroTime>, Instant)>,
     missing: HashMap<String, Instant>,
 }
 
 impl Heartbeats {
     /// For how long each node has been silent. A node seen for the first time counts as heard of.
-    pub(super) fn silence<'a>(
+    pub(crate) fn silence<'a>(
         &mut self,
         nodes: impl IntoIterator<Item = &'a FleetNode>,
         lease: impl Fn(&str) -> Option<Lease>,
@@ -50,7 +50,7 @@ impl Heartbeats {
     }
 
     /// For how long the nodes of bound replicas have not been there.
-    pub(super) fn missing<'a>(
+    pub(crate) fn missing<'a>(
         &mut self,
         replicas: impl IntoIterator<Item = &'a ModelReplica>,
         now: Instant,

@@ -2,8 +2,11 @@
 
 mod apply;
 mod budgets;
+mod intents;
 mod plan;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use apply::Heartbeats;
 pub(super) use apply::NodeLifecycle;
+pub(crate) use intents::intents as node_intents;

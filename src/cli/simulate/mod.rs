@@ -1,0 +1,144 @@
+//! `rooflet simulate`: what would happen in a fleet, on a virtual clock.
+
+mod table;
+
+use anyhow::{Context, anyhow};
+use camino::Utf8PathBuf;
+
+use super::{Failure, ui};
+use crate::error::ExitStatus;
+use crate::simulation::{self, Outcome, Policy, RunOptions, Scenario};
+use crate::yaml;
+
+/// Tell what would happen in a fleet: who can be asked, how fast, what is dropped and what moves.
+///
+/// The scenario names Macs, models, deployments, demand and faults; see examples/simulation/day.yaml and docs/simulation.md.
+/// Scheduling, rollouts, node life, agents and routing are decided by the code that runs in a real fleet; answers take
+/// the time that the roofline predicts. Nothing is measured, and nothing is changed anywhere. The same scenario and seed
+/// give the same answer, byte for byte.
+///
+/// Exits with 1 if a guarantee was broken; the seed and the faults that were needed are printed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What to simulate, such as examples/simulation/day.yaml.
+    #[arg(value_name = "SCENARIO")]
+    scenario: Utf8PathBuf,
+    /// Names the run: random faults, requests and delays follow from it.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Try that many seeds, from --seed on, and tell only whether a guarantee was broken.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "compare")]
+    seeds: Option<u64>,
+    /// How requests are routed: default, round-robin or random.
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    policy: Policy,
+    /// Policies to compare on the same seed, such as default,round-robin.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "POLICY,POLICY",
+        conflicts_with = "policy"
+    )]
+    compare: Vec<Policy>,
+    /// Tell every write, start, end and fault as well.
+    #[arg(long, conflicts_with = "seeds")]
+    journal: bool,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
+    let text = std::fs::read_to_string(&args.scenario)
+        .with_context(|| format!("reading {}", args.scenario))
+        .map_err(config)?;
+    let scenario = Scenario::parse(&text)
+        .with_context(|| args.scenario.to_string())
+        .map_err(config)?;
+    let simulate = |options: &RunOptions| {
+        simulation::simulate(&scenario, options).map_err(|err| config(anyhow!("{}: {err}", args.scenario)))
+    };
+    let mut outcomes = Vec::new();
+    if let Some(seeds) = args.seeds {
+        return try_seeds(args, &scenario, seeds, simulate);
+    }
+    let policies = if args.compare.is_empty() {
+        vec![args.policy]
+    } else {
+        args.compare.clone()
+    };
+    for policy in policies {
+        let mut options = RunOptions::new(args.seed, policy);
+        options.journal = args.journal;
+        let outcome = simulate(&options)?;
+        outcomes.push(shrunk(&scenario, &options, outcome)?);
+    }
+    print(args, &outcomes)?;
+    Ok(status(&outcomes))
+}
+
+/// Runs seed after seed until one fails.
+fn try_seeds(
+    args: &Args,
+    scenario: &Scenario,
+    seeds: u64,
+    simulate: impl Fn(&RunOptions) -> Result<Outcome, Failure>,
+) -> Result<ExitStatus, Failure> {
+    let (mut events, mut faults) = (0, 0);
+    for seed in args.seed..args.seed.saturating_add(seeds) {
+        let options = RunOptions::new(seed, args.policy);
+        let outcome = simulate(&options)?;
+        events += outcome.control.events;
+        faults += outcome.faults.len();
+        if outcome.violation.is_some() {
+            let outcomes = [shrunk(scenario, &options, outcome)?];
+            print(args, &outcomes)?;
+            return Ok(ExitStatus::Failure);
+        }
+    }
+    let last = args.seed.saturating_add(seeds - 1);
+    ui::output(&format!(
+        "seeds {} to {last}: no guarantee was broken in {events} events with {faults} faults\n",
+        args.seed
+    ));
+    Ok(ExitStatus::Success)
+}
+
+fn shrunk(scenario: &Scenario, options: &RunOptions, outcome: Outcome) -> Result<Outcome, Failure> {
+    if outcome.violation.is_none() {
+        return Ok(outcome);
+    }
+    ui::progress("a guarantee was broken; leaving out faults that are not needed for it");
+    simulation::shrink(scenario, options, outcome).map_err(|err| Failure::new(ExitStatus::Config, err))
+}
+
+fn status(outcomes: &[Outcome]) -> ExitStatus {
+    if outcomes.iter().any(|outcome| outcome.violation.is_some()) {
+        ExitStatus::Failure
+    } else {
+        ExitStatus::Success
+    }
+}
+
+fn print(args: &Args, outcomes: &[Outcome]) -> Result<(), Failure> {
+    // One run is told as itself, several as a list.
+    let value = match outcomes {
+        [outcome] => serde_json::to_value(outcome)?,
+        outcomes => serde_json::to_value(outcomes)?,
+    };
+    ui::output(&match args.output {
+        Output::Table => table::text(outcomes)?,
+        Output::Json => serde_json::to_string_pretty(&value)? + "\n",
+        Output::Yaml => yaml::to_string(&value)?,
+    });
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! A pass of the deployment reconciler as intents.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::apply::by_controller;
+use super::plan::{DeploymentPlan, Observed, RevisionStep};
+use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
+use crate::scheduler::Fleet;
+
+/// What the deployment reconciler would write.
+pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
+    let fleet = Fleet::new(
+        snapshot.nodes.iter().map(Arc::as_ref),
+        snapshot.replicas.iter().map(Arc::as_ref),
+    );
+    let (revisions, replicas) = (
+        by_controller(&snapshot.revisions),
+        by_controller(&snapshot.replicas),
+    );
+    let mut intents = Intents::default();
+    for deployment in &snapshot.deployments {
+        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+        let observed = Observed {
+            deployment,
+            revisions: revisions.get(uid).cloned().unwrap_or_default(),
+            replicas: replicas.get(uid).cloned().unwrap_or_default(),
+            fleet: &fleet,
+            now,
+        };
+        let Some(plan) = DeploymentPlan::new(&observed) else {
+            continue;
+        };
+        let mut writes = Vec::new();
+        writes.extend(
+            plan.prune
+                .iter()
+                .map(|revision| Intent::DeleteRevision(Version::of(*revision))),
+        );
+        match plan.revision {
+            RevisionStep::Keep => {}
+            RevisionStep::Create(revision) => writes.push(Intent::CreateRevision(revision)),
+            RevisionStep::Renumber { name, revision } => {
+                let known = observed
+                    .revisions
+                    .iter()
+                    .find(|known| known.metadata.name.as_deref() == Some(&name));
+                writes.extend(known.map(|known| Intent::RenumberRevision {
+                    of: Version::of(*known),
+                    revision,
+                }));
+            }
+        }
+        writes.extend(plan.delete.iter().map(|(replica, _)| Intent::DeleteReplica {
+            of: Version::of(*replica),
+            why: Deletion::Deployment,
+        }));
+        writes.extend(
+            plan.create
+                .into_iter()
+                .map(|replica| Intent::CreateReplica(Box::new(replica))),
+        );
+        writes.extend(
+            plan.amend
+                .into_iter()
+                .map(|(replica, patch)| Intent::AmendReplica {
+                    of: Version::of(replica),
+                    patch,
+                }),
+        );
+        let told = deployment.status.as_ref() == Some(&plan.status);
+        if !told || !writes.is_empty() {
+            writes.push(Intent::DeploymentStatus {
+                of: Version::of(deployment.as_ref()),
+                status: Box::new(plan.status),
+            });
+        }
+        intents.writes.extend(writes);
+        intents.look_again_after = intents
+            .look_again_after
+            .into_iter()
+            .chain(plan.look_again_after)
+            .min();
+    }
+    intents
+}

@@ -1,0 +1,338 @@
+//! A worker without a model: it answers as a worker does, in the time that the roofline predicts, and says so in every
+//! answer. Prompts are counted at four bytes to a token, for nothing is tokenised.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes as Chunk};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use camino::Utf8PathBuf;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::agent::models::ServableModel;
+use crate::clock::Clock;
+use crate::openai::ApiError;
+use crate::openai::error::ErrorCode;
+use crate::roofline::predict::Hardware;
+use crate::roofline::published::{Load, speed_under};
+use crate::task::Tasks;
+use crate::wire::{
+    EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase, WorkerStatus,
+};
+
+const BYTES_PER_TOKEN: usize = 4;
+/// Where a request does not say.
+const ANSWER_TOKENS: usize = 128;
+/// Requests that wait for a stream at most.
+const QUEUE: usize = 64;
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What is served.
+#[derive(Debug, Clone)]
+pub(crate) struct SimulatedWorker {
+    pub(crate) socket: Utf8PathBuf,
+    pub(crate) name: String,
+    pub(crate) context_tokens: usize,
+    pub(crate) max_concurrency: usize,
+    pub(crate) grace: Duration,
+    pub(crate) model: ServableModel,
+    pub(crate) hardware: Hardware,
+    pub(crate) disk_bytes_per_second: f64,
+}
+
+struct App {
+    worker: SimulatedWorker,
+    clock: Clock,
+    ready: AtomicBool,
+    streams: Arc<Semaphore>,
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    completed: AtomicUsize,
+}
+
+/// Serves on its socket until `tasks` stop, and then finishes what it is answering, within its grace.
+pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<()> {
+    let listener = UnixListener::bind(&worker.socket)?;
+    std::fs::set_permissions(&worker.socket, std::fs::Permissions::from_mode(0o600))?;
+    let load = worker.model.served.cost.weights.resident().0 as f64 / worker.disk_bytes_per_second;
+    let grace = worker.grace;
+    let app = Arc::new(App {
+        streams: Arc::new(Semaphore::new(worker.max_concurrency)),
+        worker,
+        clock: Clock::System,
+        ready: AtomicBool::new(false),
+        running: AtomicUsize::new(0),
+        waiting: AtomicUsize::new(0),
+        completed: AtomicUsize::new(0),
+    });
+    let loading = app.clone();
+    tasks.spawn_detached(async move {
+        tokio::time::sleep(Duration::from_secs_f64(load) + WARM_UP).await;
+        loading.ready.store(true, Ordering::Relaxed);
+    });
+    let router = Router::new()
+        .route("/status", get(status))
+        .route("/health", get(health))
+        .route("/v1/models", get(models))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(text))
+        .with_state(app);
+    let stop = tasks.stop_token();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let over = async {
+        stop.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    tokio::select! {
+        outcome = async { serving.await } => outcome,
+        () = over => Ok(()),
+    }
+}
+
+async fn status(State(app): State<Arc<App>>) -> Json<WorkerStatus> {
+    let ready = app.ready.load(Ordering::Relaxed);
+    let weights = app.worker.model.served.cost.weights.resident().0;
+    let count = |number: &AtomicUsize| number.load(Ordering::Relaxed) as u64;
+    Json(WorkerStatus {
+        phase: if ready {
+            WorkerPhase::Ready
+        } else {
+            WorkerPhase::Loading
+        },
+        engine: EngineInfo {
+            name: "simulated".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: "metal".to_owned(),
+        },
+        model: Some(ModelInfo {
+            architecture: app.worker.model.architecture.to_owned(),
+            parameters: 0,
+            weights_bytes: weights,
+            kv_bytes_per_token: 0,
+            context_tokens: app.worker.context_tokens as u64,
+        }),
+        memory: EngineMemory {
+            active_bytes: if ready { weights } else { 0 },
+            peak_bytes: if ready { weights } else { 0 },
+            cache_bytes: 0,
+        },
+        requests: RequestCounts {
+            running: count(&app.running),
+            queued: count(&app.waiting),
+            completed: count(&app.completed),
+            failed: 0,
+        },
+        // Predicted times that were waited for are no measurement.
+        measured: MeasuredSpeed::default(),
+    })
+}
+
+async fn health() -> StatusCode {
+    StatusCode::OK
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    let model = json!({"id": app.worker.name, "object": "model", "created": 0, "owned_by": "simulated"});
+    Json(json!({"object": "list", "data": [model]}))
+}
+
+async fn chat(State(app): State<Arc<App>>, body: Chunk) -> Response {
+    answer(app, body, true).await
+}
+
+async fn text(State(app): State<Arc<App>>, body: Chunk) -> Response {
+    answer(app, body, false).await
+}
+
+/// One request that holds a stream of the worker.
+struct Answer {
+    app: Arc<App>,
+    chat: bool,
+    prompt_tokens: usize,
+    tokens: usize,
+    created: i64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.app.running.fetch_sub(1, Ordering::Relaxed);
+        self.app.completed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn answer(app: Arc<App>, body: Chunk, chat: bool) -> Response {
+    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
+        return ApiError::invalid_value("body", "The body is not JSON.").into_response();
+    };
+    if !app.ready.load(Ordering::Relaxed) {
+        return ApiError::unavailable(ErrorCode::ModelLoading, "The model is still loading.").into_response();
+    }
+    let number = |name: &str| {
+        request[name]
+            .as_u64()
+            .and_then(|tokens| usize::try_from(tokens).ok())
+    };
+    let tokens = number("max_completion_tokens")
+        .or(number("max_tokens"))
+        .unwrap_or(ANSWER_TOKENS);
+    let prompt_tokens = body.len().div_ceil(BYTES_PER_TOKEN);
+    if prompt_tokens + tokens > app.worker.context_tokens {
+        let message = format!(
+            "The prompt has about {prompt_tokens} tokens, and with {tokens} for the answer that is more than {}.",
+            app.worker.context_tokens
+        );
+        return ApiError::invalid_value("max_tokens", message).into_response();
+    }
+    if app.waiting.fetch_add(1, Ordering::Relaxed) >= QUEUE {
+        app.waiting.fetch_sub(1, Ordering::Relaxed);
+        return (
+            StatusCode::TOO_MANY_REQUESTS,
+            [("retry-after", "1")],
+            "the queue is full",
+        )
+            .into_response();
+    }
+    let permit = app.streams.clone().acquire_owned().await;
+    app.waiting.fetch_sub(1, Ordering::Relaxed);
+    let Ok(permit) = permit else {
+        return ApiError::unavailable(ErrorCode::ModelUnavailable, "The worker stops.").into_response();
+    };
+    app.running.fetch_add(1, Ordering::Relaxed);
+    let answer = Answer {
+        chat,
+        prompt_tokens,
+        tokens,
+        created: app.clock.now().as_second(),
+        _permit: permit,
+        app,
+    };
+    tokio::time::sleep(answer.first_token()).await;
+    if request["stream"].as_bool() != Some(true) {
+        for _ in 1..tokens {
+            tokio::time::sleep(answer.next_token()).await;
+        }
+        return Json(answer.whole()).into_response();
+    }
+    let include_usage = request["stream_options"]["include_usage"].as_bool() == Some(true);
+    let chunks = futures::stream::unfold((answer, 0), move |(answer, sent)| async move {
+        let line = match sent {
+            sent if sent < answer.tokens => {
+                if sent > 0 {
+                    tokio::time::sleep(answer.next_token()).await;
+                }
+                answer.chunk(sent)
+            }
+            sent if sent == answer.tokens && include_usage => answer.usage_chunk(),
+            sent if sent <= answer.tokens + 1 => "[DONE]".to_owned(),
+            _ => return None,
+        };
+        let last = line == "[DONE]";
+        let next = if last { usize::MAX } else { sent + 1 };
+        Some((
+            Ok::<_, Infallible>(Chunk::from(format!("data: {line}\n\n"))),
+            (answer, next),
+        ))
+    });
+    let body = Body::from_stream(chunks.take_while(|_| std::future::ready(true)));
+    ([("content-type", "text/event-stream")], body).into_response()
+}
+
+impl Answer {
+    fn speed(&self) -> (Duration, Duration) {
+        let worker = &self.app.worker;
+        let load = Load {
+            streams: self.app.running.load(Ordering::Relaxed) as f64,
+            prompt_tokens: self.prompt_tokens as f64,
+            context_tokens: (self.prompt_tokens + self.tokens / 2) as f64,
+        };
+        let speed = speed_under(load, worker.hardware, &worker.model.served);
+        let seconds = |value: f64| Duration::try_from_secs_f64(value).unwrap_or(Duration::ZERO);
+        (seconds(speed.first_token.p50), seconds(speed.decode.p50.recip()))
+    }
+
+    fn first_token(&self) -> Duration {
+        self.speed().0
+    }
+
+    fn next_token(&self) -> Duration {
+        self.speed().1
+    }
+
+    fn envelope(&self, object: &str) -> Value {
+        json!({
+            "id": "simulated",
+            "object": object,
+            "created": self.created,
+            "model": self.app.worker.name,
+            "system_fingerprint": "simulated",
+        })
+    }
+
+    fn usage(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.tokens,
+            "total_tokens": self.prompt_tokens + self.tokens,
+        })
+    }
+
+    fn whole(&self) -> Value {
+        let text = "simulated ".repeat(self.tokens);
+        let (object, choice) = match self.chat {
+            true => (
+                "chat.completion",
+                json!({"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}),
+            ),
+            false => (
+                "text_completion",
+                json!({"index": 0, "text": text, "finish_reason": "length"}),
+            ),
+        };
+        let mut body = self.envelope(object);
+        body["choices"] = json!([choice]);
+        body["usage"] = self.usage();
+        body
+    }
+
+    fn chunk(&self, index: usize) -> String {
+        let last = index + 1 == self.tokens;
+        let finish = if last { json!("length") } else { Value::Null };
+        let (object, choice) = match self.chat {
+            true => (
+                "chat.completion.chunk",
+                json!({"index": 0, "delta": {"role": "assistant", "content": "simulated "}, "finish_reason": finish}),
+            ),
+            false => (
+                "text_completion",
+                json!({"index": 0, "text": "simulated ", "finish_reason": finish}),
+            ),
+        };
+        let mut body = self.envelope(object);
+        body["choices"] = json!([choice]);
+        body.to_string()
+    }
+
+    fn usage_chunk(&self) -> String {
+        let object = if self.chat {
+            "chat.completion.chunk"
+        } else {
+            "text_completion"
+        };
+        let mut body = self.envelope(object);
+        body["choices"] = json!([]);
+        body["usage"] = self.usage();
+        body.to_string()
+    }
+}

@@ -1,0 +1,478 @@
+//! The controller's shell, modelled: when its reconcilers look, what their plans are made from, how writes are done. The
+//! plans are the real ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+
+use super::event::{Actor, Answer, Event, Loop, Reader, Write};
+use super::planted::Bug;
+use super::run::{Run, Writer};
+use super::store::{Object, Refusal, Stored};
+use super::view::View;
+use crate::api::meta::{REPLICA_FINALIZER, lease_name};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use crate::clock::since;
+use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
+use crate::controller::{Heartbeats, binding_intents, bound_status, deployment_intents, node_intents};
+
+/// Replicas that wait for a node, and what nodes do not tell by a change, are looked at again after this time.
+const RESYNC: Duration = Duration::from_secs(15);
+
+/// From the end of one leader to the beginning of the next.
+const TAKES_OVER: Duration = Duration::from_secs(1);
+/// What a fault does to it shows for so long.
+const AFTERMATH: Duration = Duration::from_secs(180);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    pub(super) view: View,
+    pub(super) life: u32,
+    /// It has listed everything.
+    synced: bool,
+    /// Faults that keep it away, and from hearing.
+    pub(super) down: u32,
+    pub(super) stale: u32,
+    stale_since: Option<Duration>,
+    /// When it last could not hear, and last could not act, for the rules.
+    deaf: Option<Duration>,
+    hindered: Option<Duration>,
+    deployment: Writer,
+    binder: Writer,
+    node_lifecycle: Writer,
+    heartbeats: Heartbeats,
+    pub(super) passes: u64,
+}
+
+impl Control {
+    pub(super) fn writer(&mut self, of: Loop) -> &mut Writer {
+        match of {
+            Loop::Deployment => &mut self.deployment,
+            Loop::Binder => &mut self.binder,
+            Loop::NodeLifecycle => &mut self.node_lifecycle,
+        }
+    }
+
+    /// It heard nothing for a while, not long ago.
+    pub(super) fn was_deaf(&self, now: Duration) -> bool {
+        self.stale > 0 || self.deaf.is_some_and(|at| now.saturating_sub(at) < AFTERMATH)
+    }
+
+    /// It was not there, or its writes were lost, not long ago.
+    pub(super) fn was_hindered(&self, now: Duration) -> bool {
+        self.down > 0 || self.hindered.is_some_and(|at| now.saturating_sub(at) < AFTERMATH)
+    }
+
+    pub(super) fn hinder(&mut self, now: Duration) {
+        self.hindered = Some(now);
+    }
+
+    pub(super) fn hears(&self) -> bool {
+        self.down == 0 && self.stale == 0 && self.synced
+    }
+}
+
+impl Run<'_> {
+    /// A new process leads: nothing that an earlier one knew is taken over.
+    pub(super) fn start_controller(&mut self) {
+        let control = &mut self.control;
+        let last = std::mem::take(control);
+        let (life, down) = (last.life + 1, last.down);
+        *control = Control {
+            life,
+            down,
+            stale: last.stale,
+            stale_since: last.stale_since,
+            deaf: last.deaf,
+            hindered: Some(self.now).filter(|_| life > 1),
+            passes: last.passes,
+            ..Control::default()
+        };
+        if down == 0 {
+            // Another process has to notice that nobody leads; what the last one sent has arrived by then.
+            let wait = if life > 1 { TAKES_OVER } else { self.latency() };
+            self.after(
+                wait,
+                Event::List {
+                    reader: Reader::Controller,
+                    life,
+                },
+            );
+        }
+    }
+
+    pub(super) fn controller_lists(&mut self, life: u32) {
+        if self.control.life == life && self.control.down == 0 {
+            let objects = self.listed(Reader::Controller);
+            self.control.view.list_anew(objects);
+            self.control.synced = true;
+            self.wake_controller();
+        }
+    }
+
+    pub(super) fn controller_goes_stale(&mut self) {
+        self.control.stale += 1;
+        self.control.stale_since.get_or_insert(self.now);
+    }
+
+    pub(super) fn controller_hears_again(&mut self) {
+        self.control.stale -= 1;
+        self.control.deaf = Some(self.now);
+        if self.control.stale == 0 {
+            self.control.stale_since = None;
+            self.deliver_all(Reader::Controller);
+        }
+    }
+
+    pub(super) fn wake_loop(&mut self, of: Loop, wait: Duration) {
+        let at = self.now + wait;
+        let life = self.control.life;
+        let writer = self.control.writer(of);
+        if writer.wakes.is_none_or(|due| at < due) {
+            writer.wakes = Some(at);
+            self.queue.push(at, Event::Pass { of, life });
+        }
+    }
+
+    pub(super) fn pass(&mut self, of: Loop, life: u32) {
+        let now = self.now;
+        if self.control.life != life || !self.control.synced {
+            return;
+        }
+        let writer = self.control.writer(of);
+        if writer.wakes != Some(now) {
+            return;
+        }
+        writer.wakes = None;
+        if writer.busy {
+            return;
+        }
+        let was_dirty = std::mem::take(&mut writer.dirty) || writer.failed;
+        if of == Loop::NodeLifecycle && !was_dirty && self.nothing_is_silent() {
+            // Renewals of healthy nodes are not simulated one by one: the plan would be what it was.
+            self.wake_loop(of, RESYNC);
+            return;
+        }
+        self.control.passes += 1;
+        let snapshot = self.snapshot();
+        let Intents {
+            writes,
+            look_again_after,
+        } = match of {
+            Loop::Deployment => deployment_intents(&snapshot, self.clock()),
+            Loop::Binder => self.bindings(&snapshot),
+            Loop::NodeLifecycle => self.node_life(&snapshot),
+        };
+        let waiting = snapshot
+            .replicas
+            .iter()
+            .any(|replica| replica.spec.node_name.is_none());
+        let resync = match of {
+            Loop::Deployment => None,
+            Loop::Binder => waiting.then_some(RESYNC),
+            Loop::NodeLifecycle => Some(RESYNC),
+        };
+        if let Some(wait) = look_again_after.into_iter().chain(resync).min() {
+            self.wake_loop(of, wait);
+        }
+        if writes.is_empty() {
+            if self.control.writer(of).dirty {
+                self.wake_loop(of, Duration::from_millis(1));
+            }
+        } else {
+            self.start_writing(Actor::Loop(of), writes.into_iter().map(Write::Intent));
+        }
+    }
+
+    /// What the caches hold; a planted bug may see it wrongly.
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.control.view.snapshot();
+        if self.planted.has(Bug::ReservationReleasedOnDelete) {
+            snapshot
+                .replicas
+                .retain(|replica| replica.metadata.deletion_timestamp.is_none());
+        }
+        snapshot
+    }
+
+    fn bindings(&self, snapshot: &Snapshot) -> Intents {
+        let now = self.clock();
+        let mut snapshot = snapshot.clone();
+        if self.planted.has(Bug::UnreachableNotCounted) {
+            let silent: BTreeSet<_> = snapshot
+                .nodes
+                .iter()
+                .filter(|node| is_silent(node))
+                .map(|node| node.name_any())
+                .collect();
+            snapshot.replicas.retain(|replica| {
+                replica
+                    .spec
+                    .node_name
+                    .as_ref()
+                    .is_none_or(|node| !silent.contains(node))
+            });
+            let awake = |node: &std::sync::Arc<FleetNode>| {
+                let mut node = node.as_ref().clone();
+                for condition in node.status.iter_mut().flat_map(|status| &mut status.conditions) {
+                    if condition.type_ == "Ready" {
+                        condition.status = "True".to_owned();
+                    }
+                }
+                std::sync::Arc::new(node)
+            };
+            snapshot.nodes = snapshot.nodes.iter().map(awake).collect();
+        }
+        if !self.planted.has(Bug::PromisesForgotten) {
+            return self.policy.bind(&snapshot, now);
+        }
+        // Each as if it were the only one that waits.
+        let mut intents = Intents::default();
+        for waiting in snapshot
+            .replicas
+            .iter()
+            .filter(|replica| replica.spec.node_name.is_none())
+        {
+            let mut alone = snapshot.clone();
+            alone
+                .replicas
+                .retain(|replica| replica.spec.node_name.is_some() || replica == waiting);
+            intents.writes.extend(binding_intents(&alone, now).writes);
+        }
+        intents
+    }
+
+    fn node_life(&mut self, snapshot: &Snapshot) -> Intents {
+        let instant = self.origin + self.now;
+        let leases: BTreeMap<String, Timestamp> = snapshot
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                let name = node.name_any();
+                let renewed = self.renewed(&name)?;
+                Some((lease_name(&name), renewed))
+            })
+            .collect();
+        let lease = |name: &str| {
+            let renewed = leases.get(name)?;
+            Some(Lease {
+                spec: Some(LeaseSpec {
+                    renew_time: Some(MicroTime(*renewed)),
+                    ..LeaseSpec::default()
+                }),
+                ..Lease::default()
+            })
+        };
+        let nodes = snapshot.nodes.iter().map(AsRef::as_ref);
+        let mut silence = self.control.heartbeats.silence(nodes, lease, instant);
+        let mut missing = self
+            .control
+            .heartbeats
+            .missing(snapshot.replicas.iter().map(AsRef::as_ref), instant);
+        if self.planted.has(Bug::SilenceBySendersClock) {
+            let now = self.clock();
+            for (node, silence) in &mut silence {
+                let renewed = leases.get(&lease_name(node));
+                *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, *renewed));
+            }
+        }
+        if self.planted.has(Bug::MissingAtOnce) {
+            missing.values_mut().for_each(|missing| *missing = Duration::MAX);
+        }
+        let mut intents = node_intents(snapshot, silence, missing, self.clock());
+        if self.planted.has(Bug::SilentStaysReady) {
+            intents
+                .writes
+                .retain(|write| !matches!(write, Intent::ReplicaStatus { .. }));
+        }
+        let silent: Vec<_> = snapshot
+            .nodes
+            .iter()
+            .filter(|node| is_silent(node))
+            .map(|node| node.name_any())
+            .collect();
+        let theirs = |replica: &&std::sync::Arc<ModelReplica>| {
+            replica
+                .spec
+                .node_name
+                .as_ref()
+                .is_some_and(|node| silent.contains(node))
+        };
+        if self.planted.has(Bug::SilentNodeReleased) {
+            let held = snapshot
+                .replicas
+                .iter()
+                .filter(theirs)
+                .filter(|replica| replica.metadata.deletion_timestamp.is_some());
+            intents.writes.extend(held.map(|replica| Intent::ReleaseReplica {
+                of: Version::of(replica.as_ref()),
+            }));
+        }
+        if self.planted.has(Bug::EvictedAtOnce) {
+            let left = snapshot
+                .replicas
+                .iter()
+                .filter(theirs)
+                .filter(|replica| replica.metadata.deletion_timestamp.is_none());
+            intents.writes.extend(left.map(|replica| Intent::DeleteReplica {
+                of: Version::of(replica.as_ref()),
+                why: Deletion::Eviction,
+            }));
+        }
+        intents
+    }
+
+    /// When the node's Lease was renewed last, by the clock of its agent and as far as the controller has heard.
+    fn renewed(&self, name: &str) -> Option<Timestamp> {
+        let heard = self.control.stale_since.unwrap_or(self.now);
+        let node = &self.nodes[*self.by_name.get(name)?];
+        let renewed = node.renewed(heard)?;
+        Some(node.shown(self.scenario.start + renewed))
+    }
+
+    fn nothing_is_silent(&self) -> bool {
+        self.control.stale_since.is_none() && self.nodes.iter().all(Self::renews)
+    }
+
+    /// Carries a write out at the server.
+    pub(super) fn apply(&mut self, write: &Write) -> Answer {
+        let now = self.clock();
+        let store = &mut self.store;
+        let exact = !self.planted.has(Bug::StatusUnguarded);
+        let answer = match write {
+            Write::Register(node) => done(store.create(node.as_ref().clone(), now)),
+            Write::LetGo { of } => done(store.update::<ModelReplica>(of, true, let_go)),
+            Write::Intent(intent) => match intent {
+                Intent::CreateRevision(revision) => done(store.create(revision.as_ref().clone(), now)),
+                Intent::CreateReplica(replica) => done(store.create(replica.as_ref().clone(), now)),
+                Intent::DeleteRevision(of) => done(store.delete::<ModelRevision>(of, now)),
+                Intent::DeleteReplica { of, .. } => done(store.delete::<ModelReplica>(of, now)),
+                Intent::RenumberRevision { of, revision } => {
+                    done(store.update::<ModelRevision>(of, true, |found| found.spec.revision = *revision))
+                }
+                Intent::AmendReplica { of, patch } => {
+                    done(store.update::<ModelReplica>(of, false, |found| {
+                        let mut value =
+                            serde_json::to_value(&*found).expect("an object has only string keys");
+                        json_patch::merge(&mut value, patch);
+                        if let Ok(amended) = serde_json::from_value(value) {
+                            *found = amended;
+                        }
+                    }))
+                }
+                Intent::Bind { of, node } => done(store.update::<ModelReplica>(of, true, |found| {
+                    found.spec.node_name = Some(node.clone());
+                    let finalizers = found.metadata.finalizers.get_or_insert_default();
+                    if !finalizers.iter().any(|one| one == REPLICA_FINALIZER) {
+                        finalizers.push(REPLICA_FINALIZER.to_owned());
+                    }
+                })),
+                Intent::DeploymentStatus { of, status } => {
+                    done(store.update::<ModelDeployment>(of, exact, |found| {
+                        found.status = Some(status.as_ref().clone());
+                    }))
+                }
+                Intent::ReplicaStatus { of, status } => {
+                    done(store.update::<ModelReplica>(of, exact, |found| {
+                        found.status = Some(status.as_ref().clone());
+                    }))
+                }
+                Intent::NodeStatus { of, status } => done(store.update::<FleetNode>(of, exact, |found| {
+                    found.status = Some(status.as_ref().clone());
+                })),
+                Intent::ReleaseReplica { of } => match store.get::<ModelReplica>(of) {
+                    None => Answer::Refused(Refusal::NotFound),
+                    Some(found) if found.metadata.deletion_timestamp.is_some() => {
+                        done(store.update::<ModelReplica>(of, true, let_go))
+                    }
+                    Some(_) => match store.delete::<ModelReplica>(of, now) {
+                        Ok(left) => {
+                            done(store.update::<ModelReplica>(&Version::of(left.as_ref()), true, let_go))
+                        }
+                        Err(refusal) => Answer::Refused(refusal),
+                    },
+                },
+            },
+        };
+        if let Write::Intent(intent) = write {
+            if let (
+                Intent::DeleteReplica {
+                    why: Deletion::Eviction,
+                    ..
+                },
+                Answer::Done(_),
+            ) = (intent, &answer)
+            {
+                self.ledger.evictions += 1;
+            }
+            self.check_intent(intent, &answer);
+        }
+        answer
+    }
+
+    /// What the answer means for the rest of the pass.
+    pub(super) fn control_answered(&mut self, of: Loop, write: &Write, answer: &Answer) {
+        let Write::Intent(intent) = write else { return };
+        let bound_at = self.clock();
+        let writer = self.control.writer(of);
+        match (intent, answer) {
+            (Intent::Bind { node, .. }, Answer::Done(Object::Replica(bound))) => {
+                let status = Box::new(bound_status(bound, node, bound_at));
+                let of = Version::of(bound.as_ref());
+                writer
+                    .queue
+                    .push_front(Write::Intent(Intent::ReplicaStatus { of, status }));
+            }
+            (_, Answer::Done(_)) => {}
+            // Somebody else has deleted it.
+            (
+                Intent::DeleteReplica { of, .. } | Intent::DeleteRevision(of) | Intent::ReleaseReplica { of },
+                Answer::Refused(Refusal::NotFound),
+            ) => self.control.view.forget(of),
+            // What is left of this deployment's creations rested on it; a deployment's writes end with its status.
+            (
+                Intent::CreateRevision(_)
+                | Intent::CreateReplica(_)
+                | Intent::DeleteReplica {
+                    why: Deletion::Deployment,
+                    ..
+                },
+                _,
+            ) => {
+                writer.failed = true;
+                let mut this_deployment = true;
+                writer.queue.retain(|write| {
+                    this_deployment &= !matches!(write, Write::Intent(Intent::DeploymentStatus { .. }));
+                    !(this_deployment && matches!(write, Write::Intent(Intent::CreateReplica(_))))
+                });
+            }
+            (_, Answer::Refused(_) | Answer::Lost) => writer.failed = true,
+        }
+    }
+}
+
+fn done<K: Stored>(outcome: Result<std::sync::Arc<K>, Refusal>) -> Answer {
+    match outcome {
+        Ok(object) => Answer::Done(K::object(object)),
+        Err(refusal) => Answer::Refused(refusal),
+    }
+}
+
+fn let_go(replica: &mut ModelReplica) {
+    if let Some(finalizers) = &mut replica.metadata.finalizers {
+        finalizers.retain(|name| name != REPLICA_FINALIZER);
+    }
+}
+
+/// Whether the controller has noticed that nothing comes from the node.
+pub(super) fn is_silent(node: &FleetNode) -> bool {
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
+}

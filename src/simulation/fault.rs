@@ -1,0 +1,173 @@
+//! What goes wrong, when and for how long: written down in the scenario, or drawn from the seed. A value, so that a
+//! failing run can be shrunk by leaving faults out.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::random::Random;
+use super::scenario::duration_text;
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FaultSpec {
+    #[serde(with = "duration_text")]
+    pub(crate) at: Duration,
+    /// Until it is over. What has no end of its own, such as a crashed worker, ignores it.
+    #[serde(default = "default_length", rename = "for", with = "duration_text")]
+    pub(crate) lasts: Duration,
+    #[serde(flatten)]
+    pub(crate) what: Fault,
+}
+
+fn default_length() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum Fault {
+    /// The machine loses power; agent and workers are gone, what is on disk stays.
+    Crash { node: String },
+    /// The agent's process is away. Workers live on.
+    AgentRestart { node: String },
+    /// One worker process of the node dies.
+    WorkerCrash { node: String },
+    /// The agent cannot reach the API server; the gateway reaches the agent.
+    Cut { node: String },
+    /// Nobody reaches the machine, and it reaches nobody.
+    Isolate { node: String },
+    /// Weights are read so many times slower.
+    SlowDisk { node: String, factor: f64 },
+    /// The chip is so many times slower: heat.
+    Thermal { node: String, factor: f64 },
+    /// Its owner's programs take this share of its memory.
+    MemoryTaken { node: String, share: f64 },
+    /// It is unplugged.
+    OnBattery { node: String },
+    /// Its wall clock is so many seconds ahead.
+    ClockSkew { node: String, seconds: i64 },
+    /// Nothing new reaches the controller.
+    StaleController {},
+    /// Nothing new reaches the gateway.
+    StaleGateway {},
+    /// The controller lists everything anew, as after a watch that was too old.
+    Relist {},
+    /// No controller runs; the next one knows nothing but what it lists.
+    ControllerRestart {},
+    /// This share of all writes is lost, on the way there or on the way back.
+    LostWrites { share: f64 },
+    /// Every message takes so many times longer.
+    SlowNetwork { factor: f64 },
+    /// Somebody deletes the FleetNode object; a living agent registers again.
+    DeleteNode { node: String },
+}
+
+impl FaultSpec {
+    pub(crate) fn node(&self) -> Option<&str> {
+        match &self.what {
+            Fault::Crash { node }
+            | Fault::AgentRestart { node }
+            | Fault::WorkerCrash { node }
+            | Fault::Cut { node }
+            | Fault::Isolate { node }
+            | Fault::SlowDisk { node, .. }
+            | Fault::Thermal { node, .. }
+            | Fault::MemoryTaken { node, .. }
+            | Fault::OnBattery { node }
+            | Fault::ClockSkew { node, .. }
+            | Fault::DeleteNode { node } => Some(node),
+            Fault::StaleController {}
+            | Fault::StaleGateway {}
+            | Fault::Relist {}
+            | Fault::ControllerRestart {}
+            | Fault::LostWrites { .. }
+            | Fault::SlowNetwork { .. } => None,
+        }
+    }
+}
+
+/// Faults drawn from the seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct RandomFaults {
+    /// The mean time between two.
+    #[serde(with = "duration_text")]
+    pub(crate) every: Duration,
+    /// None begins or lasts later. What is left of the scenario is time to heal.
+    #[serde(with = "duration_text")]
+    pub(crate) until: Duration,
+    /// Those that end by themselves last at most so long.
+    #[serde(default = "default_longest", with = "duration_text")]
+    pub(crate) longest: Duration,
+}
+
+fn default_longest() -> Duration {
+    Duration::from_secs(120)
+}
+
+impl RandomFaults {
+    /// The faults of one seed on these nodes, by the time at which they begin.
+    pub(super) fn draw(&self, seed: u64, nodes: &[String]) -> Vec<FaultSpec> {
+        let mut random = Random::stream(seed, "faults");
+        let mut faults = Vec::new();
+        let mut at = 0.0;
+        loop {
+            at += random.exponential(self.every.as_secs_f64());
+            // Whole milliseconds, so that a printed fault is the same one.
+            let begins = Duration::from_millis((at * 1e3) as u64);
+            if begins >= self.until || nodes.is_empty() {
+                return faults;
+            }
+            let longest = self.longest.min(self.until - begins);
+            let lasts = Duration::from_millis((random.unit() * longest.as_millis() as f64) as u64 + 1);
+            let node = nodes[random.below(nodes.len())].clone();
+            faults.push(FaultSpec {
+                at: begins,
+                lasts,
+                what: any(&mut random, node),
+            });
+        }
+    }
+}
+
+fn any(random: &mut Random, node: String) -> Fault {
+    let tenth = |value: f64| (value * 10.0).round() / 10.0;
+    match random.below(17) {
+        0 => Fault::Crash { node },
+        1 => Fault::AgentRestart { node },
+        2 => Fault::WorkerCrash { node },
+        3 => Fault::Cut { node },
+        4 => Fault::Isolate { node },
+        5 => Fault::SlowDisk {
+            node,
+            factor: tenth(1.0 + 9.0 * random.unit()),
+        },
+        6 => Fault::Thermal {
+            node,
+            factor: tenth(1.0 + 2.0 * random.unit()),
+        },
+        7 => Fault::MemoryTaken {
+            node,
+            share: tenth(0.1 + 0.7 * random.unit()),
+        },
+        8 => Fault::ClockSkew {
+            node,
+            seconds: random.below(1200) as i64 - 600,
+        },
+        9 => Fault::StaleController {},
+        10 => Fault::StaleGateway {},
+        11 => Fault::Relist {},
+        12 => Fault::ControllerRestart {},
+        13 => Fault::LostWrites {
+            share: tenth(0.1 + 0.4 * random.unit()),
+        },
+        14 => Fault::SlowNetwork {
+            factor: tenth(10.0 + 290.0 * random.unit()),
+        },
+        15 => Fault::OnBattery { node },
+        _ => Fault::DeleteNode { node },
+    }
+}

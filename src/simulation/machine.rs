@@ -1,0 +1,143 @@
+//! The Macs of a scenario and the models on their disks, as the agent's own types.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::scenario::{Model, Scenario, ScenarioError, class_name};
+use crate::agent::models::ServableModel;
+use crate::agent::node_status::node_hardware;
+use crate::agent::probe::ProbeState;
+use crate::api::v1alpha1::{Chip, MacSpec, NodeModel};
+use crate::host::Identity;
+use crate::quantity;
+use crate::roofline::chip;
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::library;
+use crate::roofline::memory::{ServedModel, allocatable};
+use crate::roofline::predict::{Hardware, ModelCost};
+use crate::roofline::weights::{WeightFormat, Weights};
+use crate::units::Bytes;
+
+/// Macs that are alike.
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) name: String,
+    pub(crate) chip: Chip,
+    pub(crate) memory: Bytes,
+    /// What models may use of it.
+    pub(crate) allocatable: Bytes,
+    pub(crate) hardware: Hardware,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// By the directory's name.
+    pub(crate) models: BTreeMap<String, ServableModel>,
+    pub(crate) published: Vec<NodeModel>,
+}
+
+/// One Mac.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) class: Arc<Class>,
+}
+
+impl Machine {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            machine_id: Some(format!("simulated-{}", self.name)),
+            hostname: self.name.clone(),
+            chip: self.class.chip.clone(),
+            operating_system: "simulated".to_owned(),
+            os_build: "0".to_owned(),
+            os: "darwin",
+            architecture: "arm64",
+        }
+    }
+}
+
+/// All Macs, class by class.
+pub(crate) fn machines(scenario: &Scenario) -> Result<Vec<Machine>, ScenarioError> {
+    let models: Vec<_> = scenario
+        .models
+        .iter()
+        .enumerate()
+        .map(|(index, model)| Ok((model, servable(model, index)?)))
+        .collect::<Result<_, _>>()?;
+    let mut machines: Vec<Machine> = Vec::new();
+    for (index, mac) in scenario.fleet.macs.iter().enumerate() {
+        let class = Arc::new(class(scenario, mac, &models, &format!("fleet.macs[{index}]"))?);
+        if machines.iter().any(|known| known.class.name == class.name) {
+            let message = format!("`{}` is there twice; give each a name of its own", class.name);
+            return Err(ScenarioError::new(format!("fleet.macs[{index}].name"), message));
+        }
+        machines.extend((1..=mac.count).map(|number| Machine {
+            name: format!("{}-{number}", class.name),
+            class: class.clone(),
+        }));
+    }
+    Ok(machines)
+}
+
+fn class(
+    scenario: &Scenario,
+    mac: &MacSpec,
+    models: &[(&Model, ServableModel)],
+    field: &str,
+) -> Result<Class, ScenarioError> {
+    let memory = quantity::parse_bytes(&mac.memory)
+        .map_err(|err| ScenarioError::new(format!("{field}.memory"), err))?;
+    let variant = chip::find(&mac.chip, mac.gpu_cores, Some(memory))
+        .map_err(|err| ScenarioError::new(format!("{field}.chip"), err))?;
+    let chip = Chip {
+        name: variant.name.clone(),
+        gpu_cores: Some(variant.gpu_cores),
+        cpu_cores: 10,
+        machine_model: None,
+        development: false,
+    };
+    let name = class_name(mac);
+    let hardware = node_hardware(&chip, memory, &ProbeState::Waiting).unwrap_or(Hardware::Chip(variant));
+    let here: BTreeMap<_, _> = models
+        .iter()
+        .filter(|(model, _)| model.on.is_empty() || model.on.contains(&name))
+        .map(|(model, servable)| (model.name.clone(), servable.clone()))
+        .collect();
+    let published = here.iter().map(|(name, model)| {
+        let architecture = model.architecture.to_owned();
+        model
+            .served
+            .publish(name.clone(), architecture, model.max_context_tokens)
+    });
+    Ok(Class {
+        labels: scenario.fleet.labels.get(&name).cloned().unwrap_or_default(),
+        published: published.collect(),
+        models: here,
+        name,
+        chip,
+        memory,
+        allocatable: allocatable(memory, None),
+        hardware,
+    })
+}
+
+fn servable(model: &Model, index: usize) -> Result<ServableModel, ScenarioError> {
+    let wrong = |name: &str, message: String| ScenarioError::new(format!("models[{index}].{name}"), message);
+    let format = model.quantization.as_deref().map(|format| {
+        let parsed: Result<WeightFormat, _> = format.parse();
+        parsed.map_err(|err| wrong("quantization", err.to_string()))
+    });
+    let found =
+        library::find(&model.model, format.transpose()?).map_err(|err| wrong("model", err.to_string()))?;
+    Ok(ServableModel {
+        path: format!("/models/{}", model.name).into(),
+        fingerprint: index as u64 + 1,
+        architecture: found.key,
+        served: Arc::new(ServedModel {
+            cost: ModelCost {
+                weights: Weights::estimate(&found.dimensions, found.format),
+                dimensions: found.dimensions,
+            },
+            kv_bits: KvBits::HALF,
+        }),
+        max_context_tokens: model.max_context_tokens,
+    })
+}

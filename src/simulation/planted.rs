@@ -1,0 +1,58 @@
+//! Bugs that can be planted into the model of the shells, to prove that the rules find them. A built program has none:
+//! only tests can plant one.
+
+/// One bug, each of which somebody could write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Placements of one pass do not count for the next ones of the same pass.
+    PromisesForgotten,
+    /// A replica that is being deleted counts no more on its node.
+    ReservationReleasedOnDelete,
+    /// Replicas of a silent node count no more there.
+    UnreachableNotCounted,
+    /// A status is written over whatever is there.
+    StatusUnguarded,
+    /// What the server answered to own writes is not kept over the watch's copy.
+    OwnWritesForgotten,
+    /// Finalizers of silent nodes are removed, not only those of deleted ones.
+    SilentNodeReleased,
+    /// A FleetNode that a watch has not shown yet counts as deleted.
+    MissingAtOnce,
+    /// Silence is the age of the Lease by its sender's clock.
+    SilenceBySendersClock,
+    /// A silent node's replicas are given up at once.
+    EvictedAtOnce,
+    /// Replicas of a silent node stay ready.
+    SilentStaysReady,
+    /// The agent lets an object go while its worker still drains.
+    ReleasedWhileDraining,
+    /// An agent that comes back does not take its workers over.
+    WorkersNotAdopted,
+    /// An agent that has not heard the server yet stops what it does not see.
+    ActsBeforeListing,
+    /// A worker that failed is started again at once.
+    NoBackoff,
+    /// Workers are killed without a chance to finish their requests.
+    KilledInsteadOfDrained,
+    /// A new process begins although the old one still runs.
+    ReplacedBeforeStopped,
+}
+
+/// The bug of a run, if any.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Planted {
+    #[cfg(test)]
+    pub(super) bug: Option<Bug>,
+}
+
+impl Planted {
+    pub(super) fn has(self, bug: Bug) -> bool {
+        #[cfg(test)]
+        return self.bug == Some(bug);
+        #[cfg(not(test))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}

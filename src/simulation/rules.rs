@@ -1,0 +1,579 @@
+//! What must hold after every step, computed from the truth and not from what the parts believe: the guarantees of the
+//! design that state and messages can break.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde::Serialize;
+
+use super::control::is_silent;
+use super::event::{Answer, Loop};
+use super::fault::Fault;
+use super::run::Run;
+use super::scenario::{duration_text, show};
+use super::store::{Change, Object};
+use crate::agent::replica::ReplicaKey;
+use crate::agent::sync::plan::StopCause;
+use crate::api::conditions::{condition_type, is_true};
+use crate::api::meta::{DEPLOYMENT_LABEL, REPLICA_FINALIZER, TEMPLATE_HASH_LABEL};
+use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelReplica, ReplicaPhase};
+use crate::controller::intent::{Deletion, Intent, Snapshot};
+use crate::controller::{binding_intents, deployment_intents};
+use crate::roofline::admission::{Ask, Objectives, Supply, Verdict};
+use crate::roofline::memory::{Demand, NodeMemory};
+use crate::roofline::predict::{Engine, Parameters};
+use crate::scheduler::taints_of_conditions;
+use crate::units::Bytes;
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Violation {
+    #[serde(with = "duration_text")]
+    pub(crate) at: Duration,
+    pub(crate) rule: &'static str,
+    pub(crate) message: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at {}: {}: {}", show(self.at), self.rule, self.message)
+    }
+}
+
+/// Sums of shares carry rounding errors.
+const SHARE_TOLERANCE: f64 = 1e-6;
+/// A Lease expires after 40 s, a silent node is given up 30 s later; renewals are up to 10 s old when a node falls silent.
+const SURELY_NOT_GIVEN_UP: Duration = Duration::from_secs(59);
+/// And by then, with two resyncs and retries of writes, everybody has been told.
+const SURELY_SILENT: Duration = Duration::from_secs(120);
+
+/// What is remembered between steps.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    first: Option<Violation>,
+    /// Creations that were done and not heard of: each may be done twice.
+    pub(super) creations_lost: usize,
+    /// When a worker failed last, and how often in a row.
+    pub(super) failed: BTreeMap<(usize, ReplicaKey), (Duration, u32)>,
+    /// Memory and chip time of one replica, by class, model, context and streams.
+    needs: BTreeMap<Need, (Bytes, f64)>,
+}
+
+type Need = (String, String, u32, u32, String);
+
+impl Rules {
+    pub(super) fn broke(&mut self, violation: Violation) {
+        self.first.get_or_insert(violation);
+    }
+
+    pub(super) fn broken(&self) -> bool {
+        self.first.is_some()
+    }
+
+    pub(super) fn take(&mut self) -> Option<Violation> {
+        self.first.take()
+    }
+}
+
+impl Run<'_> {
+    /// One write has changed an object.
+    pub(super) fn check_change(&mut self, change: &Change) {
+        match (&change.object, &change.before) {
+            (Object::Replica(replica), before) => {
+                let before = match before {
+                    Some(Object::Replica(before)) => Some(before.clone()),
+                    Some(_) | None => None,
+                };
+                self.check_replica(replica, before.as_deref(), change.gone);
+            }
+            (Object::Deployment(deployment), Some(Object::Deployment(before))) => {
+                let seen = |deployment: &ModelDeployment| {
+                    deployment
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.observed_generation)
+                };
+                self.check_generations(&deployment.name_any(), seen(before), seen(deployment));
+            }
+            (Object::Revision(revision), before) => {
+                let hash = |name: &str| revision.labels().get(name).cloned();
+                let twins = self.store.revisions.values().filter(|other| {
+                    other.name_any() != revision.name_any()
+                        && other.labels().get(DEPLOYMENT_LABEL) == hash(DEPLOYMENT_LABEL).as_ref()
+                        && (other.spec.revision == revision.spec.revision
+                            || other.labels().get(TEMPLATE_HASH_LABEL) == hash(TEMPLATE_HASH_LABEL).as_ref())
+                });
+                if before.is_none() && !change.gone && twins.count() > 0 {
+                    let message = format!(
+                        "{} has the number or the template of another",
+                        revision.name_any()
+                    );
+                    self.break_rule("a revision is made once", message);
+                }
+            }
+            (Object::Node(node), Some(Object::Node(before))) if is_silent(node) && !is_silent(before) => {
+                self.check_silence(&node.name_any());
+            }
+            (Object::Node(_) | Object::Deployment(_), _) => {}
+        }
+    }
+
+    /// A node is taken for lost.
+    fn check_silence(&mut self, name: &str) {
+        let Some(index) = self.by_name.get(name) else {
+            return;
+        };
+        let state = &self.nodes[*index];
+        let recently = state
+            .reachable_again
+            .is_some_and(|at| self.now.saturating_sub(at) < SURELY_NOT_GIVEN_UP);
+        if state.unreachable_since.is_none() && !recently && !self.control.was_deaf(self.now) {
+            let message = format!("{name} is shown as silent, and it reports");
+            self.break_rule("a node that reports is not taken for lost", message);
+        }
+    }
+
+    fn check_generations(&mut self, name: &str, before: Option<i64>, after: Option<i64>) {
+        if after < before {
+            let message = format!("{name} went from generation {before:?} back to {after:?}");
+            self.break_rule("a lower generation never undoes a higher one", message);
+        }
+    }
+
+    fn check_replica(&mut self, replica: &Arc<ModelReplica>, before: Option<&ModelReplica>, gone: bool) {
+        let name = replica.name_any();
+        let node = replica.spec.node_name.as_deref();
+        if let Some(before) = before {
+            let was = before.spec.node_name.as_deref();
+            if was.is_some() && was != node {
+                let message = format!(
+                    "{name} was on {} and is on {}",
+                    was.unwrap_or("none"),
+                    node.unwrap_or("none")
+                );
+                self.break_rule("spec.nodeName is written once", message);
+            }
+            let seen = |replica: &ModelReplica| {
+                replica
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.observed_generation)
+            };
+            self.check_generations(&name, seen(before), seen(replica));
+            if was.is_none() && node.is_some() {
+                self.check_promises(node.unwrap_or_default());
+            }
+            let held =
+                |replica: &ModelReplica| replica.finalizers().iter().any(|name| name == REPLICA_FINALIZER);
+            if (held(before) && !held(replica) || gone)
+                && let Some(node) = was
+            {
+                self.check_release(replica, node);
+            }
+        } else {
+            self.check_count(replica);
+        }
+    }
+
+    /// What is bound to a node, by its own arithmetic, is not more than it has.
+    fn check_promises(&mut self, node: &str) {
+        let Some(index) = self.by_name.get(node).copied() else {
+            return;
+        };
+        let bound: Vec<_> = self
+            .store
+            .replicas
+            .values()
+            .filter(|replica| replica.spec.node_name.as_deref() == Some(node))
+            .cloned()
+            .collect();
+        let (mut memory, mut share) = (Bytes::ZERO, 0.0);
+        for replica in &bound {
+            let (bytes, part) = self.need(index, replica);
+            memory += bytes;
+            let failed = replica
+                .status
+                .as_ref()
+                .is_some_and(|status| status.phase == ReplicaPhase::Failed);
+            share += if failed { 0.0 } else { part };
+        }
+        let allocatable = self.nodes[index].machine.class.allocatable;
+        let names = || {
+            bound
+                .iter()
+                .map(|replica| replica.name_any())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        if memory > allocatable {
+            let message = format!(
+                "{node} has {allocatable} and {memory} are promised to {}",
+                names()
+            );
+            self.break_rule("memory is never over-committed", message);
+        }
+        if share > 1.0 + SHARE_TOLERANCE {
+            let message = format!(
+                "{:.0} % of {node}'s time are promised to {}",
+                share * 100.0,
+                names()
+            );
+            self.break_rule("bandwidth is never over-committed", message);
+        }
+    }
+
+    /// Memory and chip time of a replica on a node that has nothing else.
+    fn need(&mut self, index: usize, replica: &ModelReplica) -> (Bytes, f64) {
+        let serving = &replica.spec.serving;
+        let class = self.nodes[index].machine.class.clone();
+        let Some(model) = self.model_of(index, &replica.spec.model.source) else {
+            return (Bytes::ZERO, 0.0);
+        };
+        let objectives = format!("{:?}", replica.spec.objectives);
+        let context_tokens = model.context_tokens(serving.context_tokens);
+        let source = replica.spec.model.source.clone();
+        let key = (
+            class.name.clone(),
+            source,
+            context_tokens,
+            serving.max_concurrency,
+            objectives,
+        );
+        if let Some(known) = self.rules.needs.get(&key) {
+            return *known;
+        }
+        let objectives = Objectives::from(&replica.spec.objectives);
+        let ask = Ask {
+            model: &model.served,
+            engine: Engine::Mlx,
+            demand: Demand {
+                context_tokens,
+                max_concurrency: serving.max_concurrency,
+            },
+            objectives,
+        };
+        let supply = Supply {
+            memory: NodeMemory {
+                allocatable: class.allocatable,
+                available: class.allocatable,
+            },
+            held: &[],
+            hardware: Some(class.hardware),
+            calibrations: &[],
+            commitments: &[],
+        };
+        let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
+        let share = verdict.commitment(String::new(), objectives).share;
+        let need = (verdict.reservation.total(), share);
+        self.rules.needs.insert(key, need);
+        need
+    }
+
+    /// Its finalizer is off: no process of it may be left, unless the node was given up by a person.
+    fn check_release(&mut self, replica: &ModelReplica, node: &str) {
+        let Some(index) = self.by_name.get(node) else {
+            return;
+        };
+        let uid = replica.uid().unwrap_or_default();
+        let runs = self.nodes[*index]
+            .workers
+            .values()
+            .any(|worker| worker.uid == uid);
+        let given_up = !self.store.nodes.contains_key(&(None, node.to_owned()));
+        if runs && !given_up {
+            let message = format!("{} still runs on {node}", replica.name_any());
+            self.break_rule("a finalizer goes only after the worker", message);
+        }
+    }
+
+    /// Not more replicas than the deployment may have.
+    fn check_count(&mut self, replica: &ModelReplica) {
+        let Some(name) = replica.labels().get(DEPLOYMENT_LABEL) else {
+            return;
+        };
+        let key = (replica.namespace(), name.clone());
+        let Some(deployment) = self.store.deployments.get(&key) else {
+            return;
+        };
+        let active = self.store.replicas.values().filter(|other| {
+            other.labels().get(DEPLOYMENT_LABEL) == Some(name)
+                && other.metadata.deletion_timestamp.is_none()
+                && !is_refused(other)
+        });
+        let (count, most) = (active.count(), most_replicas(&deployment.spec));
+        // The plan may have been made for a spec that has just become smaller.
+        let shrunk = deployment.metadata.generation
+            != deployment
+                .status
+                .as_ref()
+                .and_then(|status| status.observed_generation);
+        let deaf = self.control.was_deaf(self.now);
+        if count > most + self.rules.creations_lost && !shrunk && !deaf {
+            let message = format!("{name} has {count} replicas and may have {most}");
+            self.break_rule("never more replicas than wanted and the surge", message);
+        }
+    }
+
+    /// What processes hold is not more than the node has.
+    pub(super) fn check_node(&mut self, node: usize) {
+        let state = &self.nodes[node];
+        let held: Bytes = state.workers.values().map(|worker| worker.reserved).sum();
+        let allocatable = state.machine.class.allocatable;
+        if held > allocatable {
+            let message = format!("workers of {} hold {held} of {allocatable}", state.machine.name);
+            self.break_rule("memory is never over-committed", message);
+        }
+    }
+
+    /// A process is about to begin.
+    pub(super) fn check_start(&mut self, node: usize, key: &ReplicaKey, uid: &str) {
+        let name = self.nodes[node].machine.name.clone();
+        if self.nodes[node].workers.contains_key(key) {
+            let message = format!("{key} runs on {name} already");
+            self.break_rule("a replica has one process", message);
+        }
+        let elsewhere =
+            self.nodes.iter().enumerate().find(|(index, other)| {
+                *index != node && other.workers.values().any(|worker| worker.uid == uid)
+            });
+        if let Some((_, other)) = elsewhere {
+            let message = format!("{key} runs on {} already", other.machine.name);
+            self.break_rule("a replica runs on one node", message);
+        }
+        if let Some((at, failures)) = self.rules.failed.get(&(node, key.clone())) {
+            // Clocks may have been set in between; a second after the first failure is what is least.
+            let least = Duration::from_millis(900)
+                * if self.skew_in_play() {
+                    0
+                } else {
+                    1 << failures.saturating_sub(1).min(8)
+                };
+            if self.now.saturating_sub(*at) < least {
+                let waited = show(self.now.saturating_sub(*at));
+                let message = format!("{key} begins again {waited} after its failure {failures}");
+                self.break_rule("a worker that fails backs off", message);
+            }
+        }
+    }
+
+    fn skew_in_play(&self) -> bool {
+        self.faults
+            .iter()
+            .any(|fault| matches!(fault.what, Fault::ClockSkew { .. }))
+    }
+
+    /// A running worker is about to be stopped.
+    pub(super) fn check_stop(&mut self, node: usize, key: &ReplicaKey, cause: StopCause) {
+        let state = &self.nodes[node];
+        let Some(uid) = state.workers.get(key).map(|worker| worker.uid.clone()) else {
+            return;
+        };
+        let object = self
+            .store
+            .replicas
+            .get(&(Some(key.namespace.clone()), key.name.clone()));
+        let wanted = object.is_some_and(|object| {
+            object.uid().as_deref() == Some(uid.as_str())
+                && object.metadata.deletion_timestamp.is_none()
+                && object.spec.node_name.as_deref() == Some(&state.machine.name)
+        });
+        if wanted && cause != StopCause::Unresponsive {
+            let message = format!(
+                "{key} is stopped on {} ({cause:?}), and nothing asks for that",
+                state.machine.name
+            );
+            self.break_rule("nothing is restarted needlessly", message);
+        }
+    }
+
+    /// A request was cut short by a stop that was asked for.
+    pub(super) fn check_cut_short(&mut self, node: usize, key: &ReplicaKey, arrived: Duration) {
+        let waited = self.now.saturating_sub(arrived);
+        // Its grace is thirty seconds.
+        if waited < Duration::from_secs(20) {
+            let name = &self.nodes[node].machine.name;
+            let message = format!(
+                "{key} on {name} was stopped with a request of {} under way",
+                show(waited)
+            );
+            self.break_rule("a planned stop fails no request", message);
+        }
+    }
+
+    /// A reconciler has written.
+    pub(super) fn check_intent(&mut self, intent: &Intent, answer: &Answer) {
+        let (
+            Intent::DeleteReplica {
+                of,
+                why: Deletion::Eviction,
+            },
+            Answer::Done(Object::Replica(replica)),
+        ) = (intent, answer)
+        else {
+            return;
+        };
+        let Some(node) = &replica.spec.node_name else {
+            return;
+        };
+        let Some(index) = self.by_name.get(node) else {
+            return;
+        };
+        let state = &self.nodes[*index];
+        let silent_for = state
+            .unreachable_since
+            .map(|since| self.now.saturating_sub(since));
+        let tainted = self.store.nodes.get(&(None, node.clone())).is_some_and(|node| {
+            node.spec.drain || !node.spec.taints.is_empty() || taints_of_conditions(node).next().is_some()
+        }) || state.on_battery > 0;
+        let recently = state
+            .reachable_again
+            .is_some_and(|at| self.now.saturating_sub(at) < SURELY_NOT_GIVEN_UP);
+        let blind = self.control.was_deaf(self.now) || self.skipped_leases(node);
+        if silent_for.is_none_or(|time| time < SURELY_NOT_GIVEN_UP) && !tainted && !recently && !blind {
+            let message = format!("{} is taken from {node}, which reports", of.name);
+            self.break_rule("nothing is moved needlessly", message);
+        }
+    }
+
+    /// A FleetNode that was deleted has no Lease until its agent has registered again.
+    fn skipped_leases(&self, node: &str) -> bool {
+        self.faults.iter().any(|fault| {
+            matches!(&fault.what, Fault::DeleteNode { node: deleted } if deleted == node)
+                && fault.at <= self.now
+        })
+    }
+
+    /// Everything is over and had time to heal.
+    pub(super) fn check_end(&mut self) {
+        self.check_silent_nodes();
+        let healed = |fault: &super::fault::FaultSpec| {
+            fault.at + fault.lasts + super::SETTLED <= self.scenario.duration
+        };
+        let changed = self
+            .scenario
+            .changes
+            .iter()
+            .all(|change| change.at + super::SETTLED <= self.scenario.duration);
+        if !self.scenario.must_heal || !self.faults.iter().all(healed) || !changed {
+            return;
+        }
+        let deployments: Vec<_> = self.store.deployments.values().cloned().collect();
+        for deployment in &deployments {
+            let (name, wanted) = (deployment.name_any(), deployment.spec.replicas.max(0));
+            let ours = |replica: &&Arc<ModelReplica>| replica.labels().get(DEPLOYMENT_LABEL) == Some(&name);
+            let replicas: Vec<_> = self.store.replicas.values().filter(ours).cloned().collect();
+            let ready = replicas
+                .iter()
+                .filter(|replica| self.truly_ready(replica))
+                .count();
+            if ready != wanted as usize || replicas.len() != wanted as usize {
+                let message = format!(
+                    "{name} has {} replicas, {ready} of them ready, and wants {wanted}",
+                    replicas.len()
+                );
+                self.break_rule("it heals without a person", message);
+            }
+        }
+        self.check_settled();
+    }
+
+    /// The object says so, and the process is there.
+    fn truly_ready(&self, replica: &ModelReplica) -> bool {
+        let says = replica
+            .status
+            .as_ref()
+            .is_some_and(|status| is_true(&status.conditions, condition_type::READY));
+        let index = replica
+            .spec
+            .node_name
+            .as_ref()
+            .and_then(|node| self.by_name.get(node));
+        let key = ReplicaKey::of(replica);
+        says && index.is_some_and(|index| self.takes(*index, &key))
+    }
+
+    /// A second reconcile changes nothing.
+    fn check_settled(&mut self) {
+        let store = &self.store;
+        let snapshot = Snapshot {
+            nodes: store.nodes.values().cloned().collect(),
+            deployments: store.deployments.values().cloned().collect(),
+            revisions: store.revisions.values().cloned().collect(),
+            replicas: store.replicas.values().cloned().collect(),
+        };
+        let now = self.clock();
+        for (of, intents) in [
+            (Loop::Deployment, deployment_intents(&snapshot, now)),
+            (Loop::Binder, binding_intents(&snapshot, now)),
+        ] {
+            if let Some(write) = intents.writes.first() {
+                let message = format!("{of:?} would still write {write:?}");
+                self.break_rule(
+                    "a second reconcile changes nothing",
+                    message.chars().take(400).collect(),
+                );
+            }
+        }
+    }
+
+    /// Replicas of nodes that have been silent for long enough are ready to nobody.
+    pub(super) fn check_silent_nodes(&mut self) {
+        let silent: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|node| {
+                let silence = node.unreachable_since.map(|since| self.now.saturating_sub(since));
+                silence.is_some_and(|time| time > SURELY_SILENT)
+            })
+            .map(|node| node.machine.name.clone())
+            .collect();
+        if self.control.was_deaf(self.now) || self.control.was_hindered(self.now) {
+            return;
+        }
+        for name in silent {
+            let node = self.store.nodes.get(&(None, name.clone()));
+            let unnoticed = node.is_some_and(|node| !is_silent(node));
+            let ready = self.store.replicas.values().any(|replica| {
+                let conditions = replica.status.iter().flat_map(|status| &status.conditions);
+                let ready = conditions
+                    .into_iter()
+                    .any(|one| one.type_ == "Ready" && one.status == "True");
+                replica.spec.node_name.as_ref() == Some(&name) && ready
+            });
+            if unnoticed || ready {
+                let what = if ready { "replicas are" } else { "it is" };
+                let message = format!("{name} has been silent for minutes and {what} still shown as ready");
+                self.break_rule("nothing is routed to a node that is lost", message);
+            }
+        }
+    }
+}
+
+/// Those that are wanted, and the surge of a rolling update.
+fn most_replicas(spec: &ModelDeploymentSpec) -> usize {
+    let wanted = usize::try_from(spec.replicas).unwrap_or(0);
+    let strategy = serde_json::to_value(&spec.strategy).unwrap_or_default();
+    let surge = &strategy["rollingUpdate"]["maxSurge"];
+    let percent = surge
+        .as_str()
+        .and_then(|text| text.strip_suffix('%')?.parse::<usize>().ok());
+    let surge = match percent {
+        Some(percent) => (wanted * percent).div_ceil(100),
+        None => surge
+            .as_u64()
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(0),
+    };
+    wanted + surge
+}
+
+/// Its node's agent has refused it; its deployment has made another one.
+fn is_refused(replica: &ModelReplica) -> bool {
+    let conditions = replica.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == condition_type::ADMITTED && condition.status == "False")
+}

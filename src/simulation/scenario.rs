@@ -1,0 +1,414 @@
+//! What is simulated, as a user writes it: a fleet, models, deployments, demand, and what goes wrong when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::CustomResourceExt;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::fault::{FaultSpec, RandomFaults};
+use crate::api::v1alpha1::{MacSpec, ModelDeployment, Taint};
+use crate::api::{GROUP, VERSION};
+use crate::quantity;
+use crate::schema::{StructuralSchema, names};
+use crate::yaml;
+
+/// Why a scenario cannot be simulated: the field, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub(crate) struct ScenarioError {
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+impl ScenarioError {
+    pub(super) fn new(field: impl Into<String>, message: impl ToString) -> Self {
+        Self {
+            field: field.into(),
+            message: message.to_string(),
+        }
+    }
+}
+
+/// The longest time that is simulated.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The most Macs one scenario has.
+const MOST_MACS: u32 = 20_000;
+const HOURS: usize = 24;
+
+/// See the module. Reading it checks everything that can be wrong with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Scenario {
+    /// How long, such as `24h`.
+    #[serde(default = "default_duration", with = "duration_text")]
+    pub(crate) duration: Duration,
+    /// When the virtual clock starts, for hours of the day and for timestamps.
+    #[serde(default = "default_start")]
+    pub(crate) start: Timestamp,
+    pub(crate) fleet: Fleet,
+    pub(crate) models: Vec<Model>,
+    #[serde(default)]
+    pub(crate) deployments: Vec<Deployment>,
+    #[serde(default)]
+    pub(crate) demand: Vec<Demand>,
+    /// Changes that people make.
+    #[serde(default)]
+    pub(crate) changes: Vec<ChangeAt>,
+    #[serde(default)]
+    pub(crate) faults: Vec<FaultSpec>,
+    #[serde(default)]
+    pub(crate) random_faults: Option<RandomFaults>,
+    #[serde(default)]
+    pub(crate) network: Network,
+    /// After the last fault and change, and ten minutes to heal, every deployment must have its replicas: the fleet is
+    /// large enough for them.
+    #[serde(default)]
+    pub(crate) must_heal: bool,
+}
+
+fn default_duration() -> Duration {
+    Duration::from_secs(24 * 3600)
+}
+
+/// 00:00 UTC of a Monday.
+fn default_start() -> Timestamp {
+    Timestamp::from_second(1_767_571_200).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// The machines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Fleet {
+    /// As in a CapacityPlan. A Mac is named after its class: `mini-1`, `mini-2`.
+    pub(crate) macs: Vec<MacSpec>,
+    /// How fast weights are read from disk, in bytes per second. No data sheet says it.
+    #[serde(default = "default_disk")]
+    pub(crate) disk_bytes_per_second: f64,
+    /// Labels of all Macs of a class, by the class.
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+fn default_disk() -> f64 {
+    2e9
+}
+
+/// A model that lies in the model directory of every Mac.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Model {
+    /// The directory's name: deployments have `local://NAME`.
+    pub(crate) name: String,
+    /// A published model by its name, such as `qwen3-8b`.
+    pub(crate) model: String,
+    /// Format of the weights where the model's name does not say it, such as mlx4.
+    #[serde(default)]
+    pub(crate) quantization: Option<String>,
+    #[serde(default = "default_max_context")]
+    pub(crate) max_context_tokens: u32,
+    /// Classes of Macs that have it. Default: all.
+    #[serde(default)]
+    pub(crate) on: Vec<String>,
+}
+
+fn default_max_context() -> u32 {
+    32_768
+}
+
+/// A ModelDeployment of the namespace `default`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Deployment {
+    pub(crate) name: String,
+    pub(crate) spec: Value,
+}
+
+/// Requests for one deployment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Demand {
+    pub(crate) deployment: String,
+    /// On average over the day; they come at random, one independent of the other.
+    pub(crate) requests_per_second: f64,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) answer_tokens: u32,
+    /// A multiple of the rate for each hour of the day in UTC. Default: 1 always.
+    #[serde(default)]
+    pub(crate) by_hour: Vec<f64>,
+    /// No request comes earlier.
+    #[serde(default, with = "duration_text")]
+    pub(crate) from: Duration,
+    /// A client gives up when it has no first token after this time.
+    #[serde(default = "default_patience", with = "duration_text")]
+    pub(crate) patience: Duration,
+    /// What counts as good, where the deployment promises nothing.
+    #[serde(default)]
+    pub(crate) objectives: crate::api::v1alpha1::ObjectivesSpec,
+}
+
+fn default_patience() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// What a person does at a moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ChangeAt {
+    #[serde(with = "duration_text")]
+    pub(crate) at: Duration,
+    #[serde(flatten)]
+    pub(crate) what: ChangeWhat,
+}
+
+/// See [`ChangeAt`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum ChangeWhat {
+    /// A merge patch of a deployment's spec.
+    Patch {
+        deployment: String,
+        spec: Value,
+    },
+    Delete {
+        deployment: String,
+    },
+    Cordon {
+        node: String,
+        cordoned: bool,
+    },
+    Drain {
+        node: String,
+        drain: bool,
+    },
+    Taint {
+        node: String,
+        taints: Vec<Taint>,
+    },
+}
+
+/// How long messages take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Network {
+    #[serde(with = "duration_text")]
+    pub(crate) shortest: Duration,
+    #[serde(with = "duration_text")]
+    pub(crate) longest: Duration,
+}
+
+impl Default for Network {
+    /// A local network and a server that syncs its disk before it answers.
+    fn default() -> Self {
+        Self {
+            shortest: Duration::from_millis(1),
+            longest: Duration::from_millis(20),
+        }
+    }
+}
+
+impl Scenario {
+    /// Reads and checks a scenario.
+    pub(crate) fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let mut scenario: Self =
+            yaml::from_str(text).map_err(|err| ScenarioError::new("the scenario cannot be read", err))?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    fn check(&mut self) -> Result<(), ScenarioError> {
+        if self.duration.is_zero() || self.duration > LONGEST {
+            let message = "must be more than 0 and at most a year, such as 24h";
+            return Err(ScenarioError::new("duration", message));
+        }
+        if self.network.longest < self.network.shortest {
+            return Err(ScenarioError::new(
+                "network.longest",
+                "is less than network.shortest",
+            ));
+        }
+        let count: u32 = self.fleet.macs.iter().map(|mac| mac.count).sum();
+        if count == 0 || count > MOST_MACS {
+            let message = format!("{count} Macs: there must be from 1 to {MOST_MACS}");
+            return Err(ScenarioError::new("fleet.macs", message));
+        }
+        if !(self.fleet.disk_bytes_per_second.is_finite() && self.fleet.disk_bytes_per_second > 0.0) {
+            return Err(ScenarioError::new(
+                "fleet.diskBytesPerSecond",
+                "must be more than 0",
+            ));
+        }
+        let schema = deployment_schema();
+        for (index, deployment) in self.deployments.iter_mut().enumerate() {
+            let field = format!("deployments[{index}]");
+            if let Some(what) = names::dns_subdomain(&deployment.name).into_iter().next() {
+                return Err(ScenarioError::new(format!("{field}.name"), what));
+            }
+            deployment.spec = checked_spec(&schema, &field, &deployment.name, deployment.spec.clone())?;
+        }
+        for (index, demand) in self.demand.iter().enumerate() {
+            let field = |name: &str| format!("demand[{index}].{name}");
+            self.deployment(&demand.deployment, &field("deployment"))?;
+            if !(0.0..=1e6).contains(&demand.requests_per_second) {
+                return Err(ScenarioError::new(
+                    field("requestsPerSecond"),
+                    "must be from 0 to 1000000",
+                ));
+            }
+            if demand.prompt_tokens == 0 || demand.answer_tokens == 0 {
+                return Err(ScenarioError::new(
+                    field("promptTokens"),
+                    "and answerTokens must be 1 or more",
+                ));
+            }
+            let hours = &demand.by_hour;
+            if !(hours.is_empty() || hours.len() == HOURS) || hours.iter().any(|factor| *factor < 0.0) {
+                let message = format!("has {} numbers; give {HOURS} of 0 or more, or none", hours.len());
+                return Err(ScenarioError::new(field("byHour"), message));
+            }
+        }
+        for (index, change) in self.changes.iter().enumerate() {
+            let field = format!("changes[{index}]");
+            match &change.what {
+                ChangeWhat::Patch { deployment, spec } => {
+                    let mut next = self.deployment(deployment, &field)?.spec.clone();
+                    json_patch::merge(&mut next, spec);
+                    checked_spec(&schema, &field, deployment, next)?;
+                }
+                ChangeWhat::Delete { deployment } => drop(self.deployment(deployment, &field)?),
+                ChangeWhat::Cordon { node, .. }
+                | ChangeWhat::Drain { node, .. }
+                | ChangeWhat::Taint { node, .. } => self.node(node, &field)?,
+            }
+        }
+        for (index, fault) in self.faults.iter().enumerate() {
+            if let Some(node) = fault.node() {
+                self.node(node, &format!("faults[{index}].node"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn deployment(&self, name: &str, field: &str) -> Result<&Deployment, ScenarioError> {
+        let found = self.deployments.iter().find(|deployment| deployment.name == name);
+        found.ok_or_else(|| ScenarioError::new(field, format!("no deployment is named `{name}`")))
+    }
+
+    fn node(&self, name: &str, field: &str) -> Result<(), ScenarioError> {
+        if self.node_names().any(|known| known == name) {
+            return Ok(());
+        }
+        let first = self.node_names().next().unwrap_or_default();
+        let message = format!("no Mac is named `{name}`; they are named like `{first}`");
+        Err(ScenarioError::new(field, message))
+    }
+
+    /// What clients call a deployment's model.
+    pub(super) fn served_name(&self, deployment: &str) -> String {
+        let found = self.deployments.iter().find(|known| known.name == deployment);
+        let name = found.and_then(|found| found.spec["serving"]["name"].as_str());
+        name.unwrap_or(deployment).to_owned()
+    }
+
+    /// Names of all Macs, class by class.
+    pub(crate) fn node_names(&self) -> impl Iterator<Item = String> {
+        let classes = self.fleet.macs.iter();
+        classes.flat_map(|mac| (1..=mac.count).map(move |number| format!("{}-{number}", class_name(mac))))
+    }
+}
+
+/// `mini`, or the chip as a name of nodes can have it: `m4-pro`.
+pub(crate) fn class_name(mac: &MacSpec) -> String {
+    let name = mac.name.as_deref().unwrap_or(&mac.chip);
+    let name: String = name
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    name.trim_matches('-').to_owned()
+}
+
+fn deployment_schema() -> StructuralSchema {
+    let crd = ModelDeployment::crd();
+    let schema = crd
+        .spec
+        .versions
+        .first()
+        .and_then(|version| version.schema.as_ref());
+    let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
+    StructuralSchema::trusted(&schema.expect("a generated schema has only string keys"))
+}
+
+/// The spec with its defaults, or what the API server would say against it.
+fn checked_spec(
+    schema: &StructuralSchema,
+    field: &str,
+    name: &str,
+    spec: Value,
+) -> Result<Value, ScenarioError> {
+    let mut object = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "ModelDeployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    });
+    if let Some(unknown) = schema.prune(&mut object).into_iter().next() {
+        return Err(ScenarioError::new(format!("{field}.{unknown}"), "unknown field"));
+    }
+    schema.apply_defaults(&mut object);
+    match schema.validate(&object, None).into_iter().next() {
+        Some(error) => Err(ScenarioError::new(
+            format!("{field}.{}", error.field),
+            error.message,
+        )),
+        None => Ok(object["spec"].take()),
+    }
+}
+
+/// Durations as Kubernetes' tools write them.
+pub(super) mod duration_text {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::quantity;
+
+    pub(in crate::simulation) fn serialize<S: Serializer>(
+        duration: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::show(*duration))
+    }
+
+    pub(in crate::simulation) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        quantity::parse_duration(&text)
+            .ok_or_else(|| D::Error::custom(format!("`{text}` must be a duration such as 90s, 10m or 24h")))
+    }
+}
+
+/// `1h30m`, `12.5s`, `300ms`: what [`quantity::parse_duration`] reads.
+pub(crate) fn show(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let mut text = String::new();
+    let (hours, minutes, rest) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);
+    if hours > 0 {
+        text.push_str(&format!("{hours}h"));
+    }
+    if minutes > 0 {
+        text.push_str(&format!("{minutes}m"));
+    }
+    if rest > 0 || text.is_empty() {
+        match (rest / 1000, rest % 1000) {
+            (0, millis) => text.push_str(&format!("{millis}ms")),
+            (seconds, 0) => text.push_str(&format!("{seconds}s")),
+            (seconds, millis) => text.push_str(&format!("{seconds}.{millis:03}s")),
+        }
+    }
+    debug_assert!(quantity::parse_duration(&text).is_some());
+    text
+}

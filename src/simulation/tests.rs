@@ -1,0 +1,186 @@
+use super::fault::FaultSpec;
+use super::planted::{Bug, Planted};
+use super::*;
+
+const DAY: &str = include_str!("../../examples/simulation/day.yaml");
+const FAULTS: &str = include_str!("../../examples/simulation/faults.yaml");
+
+fn run(scenario: &Scenario, seed: u64) -> Outcome {
+    simulate(scenario, &RunOptions::new(seed, Policy::default())).unwrap()
+}
+
+fn planted(bug: Bug, seed: u64) -> RunOptions {
+    RunOptions {
+        planted: Planted { bug: Some(bug) },
+        ..RunOptions::new(seed, Policy::default())
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_another_run() {
+    let scenario = Scenario::parse(FAULTS).unwrap();
+    let text = |seed| serde_json::to_string(&run(&scenario, seed)).unwrap();
+    assert_eq!(text(7), text(7));
+    assert_ne!(text(7), text(8));
+}
+
+#[test]
+fn a_day_of_the_example_is_served() {
+    let scenario = Scenario::parse(DAY).unwrap();
+    let outcome = run(&scenario, 1);
+    assert_eq!(outcome.violation, None);
+    for deployment in &outcome.deployments {
+        assert!(deployment.available_percent > 99.9, "{deployment:?}");
+    }
+    for demand in &outcome.demand {
+        let dropped: u64 = demand.dropped.values().sum();
+        assert!(demand.requests > 1000 && demand.slo_percent > 99.0, "{demand:?}");
+        assert_eq!(demand.answered + dropped, demand.requests, "{demand:?}");
+    }
+}
+
+/// A rolling update, a scale up and a drained node, under load and with nothing going wrong.
+#[test]
+fn planned_changes_fail_no_request() {
+    let mut text = FAULTS.replace("randomFaults: {every: 30s, until: 10m}", "");
+    text = text.replace("requestsPerSecond: 0.05", "from: 30s, requestsPerSecond: 1");
+    text = text.replace(
+        "changes:\n",
+        "changes:\n  - {at: 9m, drain: {node: mini-1, drain: true}}\n",
+    );
+    let scenario = Scenario::parse(&text).unwrap();
+    for seed in 1..=3 {
+        let outcome = run(&scenario, seed);
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        for demand in &outcome.demand {
+            assert!(
+                demand.dropped.is_empty() && demand.requests > 500,
+                "seed {seed}: {demand:?}"
+            );
+        }
+        assert!(outcome.control.placements > 10, "{:?}", outcome.control);
+    }
+}
+
+#[test]
+fn guarantees_hold_whatever_goes_wrong() {
+    let scenario = Scenario::parse(FAULTS).unwrap();
+    for seed in 1..=15 {
+        let outcome = run(&scenario, seed);
+        assert_eq!(outcome.violation, None, "seed {seed}: {:#?}", outcome.faults);
+    }
+}
+
+/// The rules have teeth: every bug that is planted is found.
+fn is_found(bug: Bug) {
+    let scenario = Scenario::parse(FAULTS).unwrap();
+    let breaks = |seed: &u64| simulate(&scenario, &planted(bug, *seed)).unwrap().violation;
+    let found = (1..=1000).find_map(|seed| breaks(&seed).map(|violation| (seed, violation)));
+    let (seed, violation) = found.expect("a thousand seeds find it");
+    println!("{bug:?}: seed {seed}: {violation}");
+}
+
+macro_rules! found {
+    ($($name:ident: $bug:ident,)*) => {
+        mod planted_bugs {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    is_found(Bug::$bug);
+                }
+            )*
+        }
+    };
+}
+
+found! {
+    promises_forgotten: PromisesForgotten,
+    reservation_released_on_delete: ReservationReleasedOnDelete,
+    unreachable_not_counted: UnreachableNotCounted,
+    status_unguarded: StatusUnguarded,
+    own_writes_forgotten: OwnWritesForgotten,
+    silent_node_released: SilentNodeReleased,
+    missing_at_once: MissingAtOnce,
+    silence_by_senders_clock: SilenceBySendersClock,
+    evicted_at_once: EvictedAtOnce,
+    silent_stays_ready: SilentStaysReady,
+    released_while_draining: ReleasedWhileDraining,
+    workers_not_adopted: WorkersNotAdopted,
+    acts_before_listing: ActsBeforeListing,
+    no_backoff: NoBackoff,
+    killed_instead_of_drained: KilledInsteadOfDrained,
+    replaced_before_stopped: ReplacedBeforeStopped,
+}
+
+#[test]
+fn a_failing_run_is_shrunk_and_replays_from_what_is_printed() {
+    let scenario = Scenario::parse(FAULTS).unwrap();
+    let bug = Bug::ActsBeforeListing;
+    let (options, failed) = (1..=1000)
+        .map(|seed| planted(bug, seed))
+        .find_map(|options| {
+            let outcome = simulate(&scenario, &options).unwrap();
+            outcome.violation.is_some().then_some((options, outcome))
+        })
+        .expect("every planted bug is found");
+    let all = failed.faults.len();
+    let shrunk = shrink(&scenario, &options, failed).unwrap();
+    assert!(
+        shrunk.faults.len() < all && shrunk.faults.len() <= 2,
+        "{:?}",
+        shrunk.faults
+    );
+    let printed = crate::yaml::to_string(&shrunk.faults).unwrap();
+    let read: Vec<FaultSpec> = crate::yaml::from_str(&printed).unwrap();
+    assert_eq!(read, shrunk.faults);
+    let replayed = simulate(
+        &scenario,
+        &RunOptions {
+            faults: Some(read),
+            ..options
+        },
+    );
+    assert_eq!(replayed.unwrap().violation, shrunk.violation);
+}
+
+#[test]
+fn what_is_wrong_with_a_scenario_is_named() {
+    let message = |from: &str, to: &str| {
+        assert!(FAULTS.contains(from), "{from}");
+        Scenario::parse(&FAULTS.replace(from, to))
+            .and_then(|scenario| simulate(&scenario, &RunOptions::default()).map(drop))
+            .unwrap_err()
+            .to_string()
+    };
+    for (from, to, expect) in [
+        ("duration: 21m", "duration: 0s", "duration: must be more than 0"),
+        ("duration: 21m", "duration: long", "`long` must be a duration"),
+        ("duration: 21m", "length: 21m", "length"),
+        ("chip: M4,", "chip: M9,", "fleet.macs[0].chip: "),
+        ("model: phi-3-mini", "model: phi-99", "models[1].model: "),
+        (
+            "maxSurge: 1",
+            "maxSurge: -1",
+            "deployments[1].spec.strategy.rollingUpdate",
+        ),
+        (
+            "{replicas: 4}",
+            "{replicants: 4}",
+            "changes[2].spec.replicants: unknown field",
+        ),
+        (
+            "deployment: large, requests",
+            "deployment: huge, requests",
+            "demand[1].deployment: no deployment",
+        ),
+        (
+            "mustHeal: true",
+            "faults: [{at: 1s, crash: {node: mini-9}}]",
+            "faults[0].node: no Mac is named `mini-9`",
+        ),
+    ] {
+        let said = message(from, to);
+        assert!(said.contains(expect), "{to}: {said}");
+    }
+}
