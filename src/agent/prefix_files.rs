@@ -3,7 +3,9 @@
 //! decides whether it can be used. N tells those apart that run at the same time.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -27,6 +29,9 @@ const LITTLE_FREE: Bytes = Bytes::gib(20);
 
 /// Directories that no worker has used for so long are removed: what they serve is gone, or elsewhere.
 const KEPT_UNUSED: Duration = Duration::from_hours(7 * 24);
+
+/// The file that a worker holds while it uses a directory; see `worker/prefix_cache/files.rs`.
+const LOCK: &str = "lock";
 
 /// A worker's own directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,18 @@ pub(crate) fn choose(
     free.expect("finitely many are in use")
 }
 
+/// Makes the directory and its lock, as a worker would: one that cannot is no reason for the replica not to serve.
+pub(crate) fn prepare(dir: &Utf8Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(dir.join(LOCK));
+    lock.map(drop)
+}
+
 /// Removes directories that have not been used for long.
 pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Timestamp) {
     for of_name in directories(root) {
@@ -86,7 +103,7 @@ fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
 
 /// A worker truncates its lock when it starts.
 fn is_old(dir: &Utf8Path, now: Timestamp) -> bool {
-    let metadata = fs::metadata(dir.join("lock")).or_else(|_| fs::metadata(dir));
+    let metadata = fs::metadata(dir.join(LOCK)).or_else(|_| fs::metadata(dir));
     let used = metadata.and_then(|metadata| metadata.modified()).ok();
     let used = used.and_then(|time| Timestamp::try_from(time).ok());
     used.is_some_and(|used| since(now, used) > KEPT_UNUSED)
@@ -94,6 +111,7 @@ fn is_old(dir: &Utf8Path, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::time::SystemTime;
 
     use super::*;
@@ -145,6 +163,22 @@ mod tests {
             );
             assert_eq!(other.components().count(), first.components().count());
         }
+    }
+
+    #[test]
+    fn a_directory_is_private_and_what_cannot_be_made_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = root.join("id/0");
+        for _ in 0..2 {
+            prepare(&dir).unwrap();
+        }
+        for (path, mode) in [(dir.clone(), 0o700), (dir.join("lock"), 0o600)] {
+            let found = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{path}");
+        }
+        fs::write(root.join("file"), "").unwrap();
+        prepare(&root.join("file/0")).unwrap_err();
     }
 
     #[test]

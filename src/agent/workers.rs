@@ -317,6 +317,10 @@ impl Workers {
             .map_or(Bytes::ZERO, |disk| disk.free);
         let limit = prefix_files::budget(spec.kv_cache.as_ref(), free)?;
         let dir = prefix_files::choose(&root, namespace, &spec.serving_name, &used);
+        if let Err(err) = prefix_files::prepare(&dir) {
+            warn!(%dir, error = %err, "the worker stores no prefixes: its directory cannot be made");
+            return None;
+        }
         Some(PrefixFiles { dir, limit })
     }
 
