@@ -62,8 +62,12 @@ fn under_load(fleet: &Fleet, act: impl FnOnce()) {
                 }
             });
         }
-        act();
+        // Also when `act` panics: the threads would go on for ever.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         done.store(true, Ordering::SeqCst);
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
     });
     assert!(
         answered.load(Ordering::SeqCst) > STREAMS,
