@@ -10,6 +10,7 @@ mod clients;
 mod drain;
 mod examples;
 mod faults;
+mod gateway;
 mod harness;
 mod manifest_dir;
 mod measure;

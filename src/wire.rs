@@ -3,6 +3,8 @@
 //!
 //! Readers accept unknown fields, so that an agent may be one release behind its workers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::api::v1alpha1::{Chip, Measurements, Plausibility, Sample};
@@ -103,6 +105,14 @@ pub(crate) struct MeasuredSpeed {
     /// How `time_to_first_token_seconds` is spread, and on how many requests that rests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token_seconds_sample: Option<Sample>,
+}
+
+/// What waits in a gateway, in an annotation of its Lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Demand {
+    /// The most requests that waited since the last report, by namespace and served name; only models that are autoscaled.
+    pub(crate) waiting: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// Why a worker ended, written to `--termination-message-path` and to stderr before it exits.

@@ -29,6 +29,11 @@ pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
+/// How the names of gateways' Leases begin.
+pub(crate) const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
+/// On a gateway's Lease: what waits in it, as JSON, for the autoscaler.
+pub(crate) const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
+
 /// The name of a node's Lease. The prefix keeps it apart from the lease of a Kubernetes Node of the same name.
 pub(crate) fn lease_name(node: &str) -> String {
     format!("fleetnode-{node}")

@@ -4,6 +4,7 @@
 //! They talk to the API server only, ours or a real Kubernetes. One of several processes leads. Each reconciler reads
 //! caches, plans as a pure function and applies the plan; all run in the loop of [`runtime`].
 
+mod autoscaler;
 mod binder;
 mod capacity_plan;
 mod claim;
@@ -122,6 +123,7 @@ impl Term {
             () = world.synced() => {
                 self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
                 self.start(&tasks, &world, binder::Binder::new(world.clone(), self.reserve_node_failures));
+                self.start(&tasks, &world, autoscaler::Autoscaler::new(world.clone()));
                 self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
                 self.start(&tasks, &world, capacity_plan::CapacityPlans::new(world.clone()));

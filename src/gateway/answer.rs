@@ -34,6 +34,14 @@ pub(super) struct Begun {
     is_stream: bool,
 }
 
+impl Begun {
+    /// An answer that nobody has to watch.
+    pub(super) fn into_body(self) -> Body {
+        // Only the beginning of a stream that goes well is read ahead.
+        self.rest
+    }
+}
+
 /// Reads on until the answer cannot be given by anyone else any more.
 pub(super) async fn begin(response: Response) -> Result<(http::response::Parts, Begun), BrokenOff> {
     let (parts, mut rest) = response.into_parts();

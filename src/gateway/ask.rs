@@ -15,8 +15,8 @@ const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
 const SESSION_HEADER: &str = "x-session-id";
 /// How long the first token may take, in milliseconds; llm-d's name.
 const FIRST_TOKEN_HEADER: &str = "x-slo-ttft-ms";
-/// Seconds after which OpenAI's own clients give up; they send it with every request.
-const CLIENT_TIMEOUT_HEADER: &str = "x-stainless-timeout";
+/// Seconds after which OpenAI's and Anthropic's own clients give up: what those for Node and for Python send.
+const CLIENT_TIMEOUT_HEADERS: [&str; 2] = ["x-stainless-timeout", "x-stainless-read-timeout"];
 /// Nobody may make the gateway hold a request for longer.
 const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -159,7 +159,9 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
-            client_timeout: figure(CLIENT_TIMEOUT_HEADER).and_then(time),
+            client_timeout: CLIENT_TIMEOUT_HEADERS
+                .iter()
+                .find_map(|name| figure(name).and_then(time)),
         }
     }
 
@@ -257,15 +259,17 @@ mod tests {
         assert_eq!(ask(&[], json!({})).patience(minute), minute);
         let hurried = ask(&[(FIRST_TOKEN_HEADER, "1500")], json!({}));
         assert_eq!(hurried.patience(minute), Duration::from_millis(1500));
-        let client = ask(&[(CLIENT_TIMEOUT_HEADER, "20")], json!({}));
-        assert_eq!(client.patience(minute), Duration::from_secs(20));
+        for name in CLIENT_TIMEOUT_HEADERS {
+            let client = ask(&[(name, "20")], json!({}));
+            assert_eq!(client.patience(minute), Duration::from_secs(20));
+        }
         let patient = ask(
-            &[(FIRST_TOKEN_HEADER, "1e9"), (CLIENT_TIMEOUT_HEADER, "900")],
+            &[(FIRST_TOKEN_HEADER, "1e9"), (CLIENT_TIMEOUT_HEADERS[0], "900")],
             json!({}),
         );
         assert_eq!(patient.patience(minute), MAX_PATIENCE);
         let nonsense = ask(
-            &[(FIRST_TOKEN_HEADER, "-1"), (CLIENT_TIMEOUT_HEADER, "soon")],
+            &[(FIRST_TOKEN_HEADER, "-1"), (CLIENT_TIMEOUT_HEADERS[0], "soon")],
             json!({}),
         );
         assert_eq!(nonsense.patience(minute), minute);

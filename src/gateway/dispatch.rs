@@ -1,5 +1,6 @@
 //! The gateway's [`State`] shared by all requests: a place at a replica is taken, waited for and given back.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ struct Shared {
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
     clock: Clock,
     metrics: GatewayMetrics,
+    /// Marked when something begins to wait for a model.
+    demand_tx: watch::Sender<()>,
 }
 
 /// A place at a replica, for one request. Given back when dropped.
@@ -51,6 +54,7 @@ impl Dispatcher {
                 table_rx,
                 clock,
                 metrics,
+                demand_tx: watch::Sender::new(()),
             }),
         }
     }
@@ -122,6 +126,23 @@ impl Dispatcher {
         self.shared.metrics.show(waiting, left_out);
     }
 
+    /// Changes when something begins to wait for a model.
+    pub(super) fn demand(&self) -> watch::Receiver<()> {
+        self.shared.demand_tx.subscribe()
+    }
+
+    /// See [`State::take_peaks`].
+    pub(super) fn take_peaks(&self) -> BTreeMap<ModelKey, u64> {
+        self.lock().take_peaks()
+    }
+
+    /// Somebody wants the model, and no replica has room.
+    pub(super) fn note_demand(&self, model: &Model) {
+        if self.lock().note_demand(model) {
+            self.shared.demand_tx.send_replace(());
+        }
+    }
+
     /// A place for a request that has just come: at once, or within `patience` when its turn has come.
     pub(super) async fn acquire(
         &self,
@@ -155,6 +176,7 @@ impl Dispatcher {
             key: &key,
             slip,
         };
+        self.note_demand(model);
         // The table may have changed since the caller looked.
         self.hand_out(&key);
         match tokio::time::timeout(patience, woken).await {

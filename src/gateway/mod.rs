@@ -9,6 +9,7 @@ mod affinity;
 mod answer;
 mod ask;
 mod choice;
+mod demand;
 mod desk;
 mod dispatch;
 mod estimate;
@@ -33,11 +34,13 @@ use tokio::sync::watch;
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use crate::client::{Cache, Changes, watch};
 use crate::clock::Clock;
+use crate::host::Host;
 use crate::metrics::{Registry, Result};
 use crate::task::Tasks;
 
 pub(crate) use desk::{Desk, Given, Reply, Waiting};
 
+use demand::DemandReporter;
 use metrics::GatewayMetrics;
 use routes::Gateway;
 use table::RoutingTable;
@@ -51,8 +54,13 @@ pub(crate) fn serve(
     registry: &Registry,
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
-    let table_rx = watch_routes(tasks, client);
-    let gateway = Gateway::new(table_rx, clock, metrics, registry.clone());
+    let table_rx = watch_routes(tasks, client.clone());
+    let gateway = Gateway::new(table_rx.clone(), clock.clone(), metrics, registry.clone());
+    let address = listener.local_addr().map(|address| address.to_string());
+    let hostname = Host::Native.identity().hostname;
+    let identity = format!("{hostname}_{}", address.unwrap_or_default());
+    let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
+    tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
     tasks.spawn_detached(async move {
         tokio::select! {

@@ -83,6 +83,8 @@ enum MissedReason {
     Forward(#[from] ForwardError),
     #[error(transparent)]
     BrokenOff(#[from] BrokenOff),
+    #[error("its node is not heard of any more")]
+    Silent,
 }
 
 impl MissedReason {
@@ -90,6 +92,7 @@ impl MissedReason {
         match self {
             Self::Forward(err) => err.reason(),
             Self::BrokenOff(_) => "BrokenOff",
+            Self::Silent => "NodeSilent",
         }
     }
 }
@@ -242,13 +245,16 @@ impl Gateway {
         let mut table_rx = self.table_rx.clone();
         let mut pause = FIRST_PAUSE;
         loop {
-            let table = self.table()?;
+            let is_retry = pause > FIRST_PAUSE;
             table_rx.mark_unchanged();
+            let table = self.table()?;
             let Some(model) = table.get(key) else {
                 return Err(ApiError::model_not_found(&key.1).into());
             };
             let has_fallback = !model.routing.fallbacks.is_empty();
-            if model.replicas.is_empty() && (has_fallback || !model.is_coming) {
+            let may_come = model.is_coming || model.is_wanted && is_retry;
+            if model.replicas.is_empty() && (has_fallback || !may_come) {
+                self.dispatcher.note_demand(model);
                 return Err(self.refusal(model, Refusal::NotReady, deadline).into());
             }
             let left = deadline.saturating_duration_since(self.clock.instant());
@@ -272,7 +278,7 @@ impl Gateway {
             // Full, or not theirs to answer: waiting in here is no better than at the client.
             let is_final = matches!(&missed, Missed::Said(response) if is_final(response.status()));
             let now = self.clock.instant();
-            if is_final || has_fallback || now >= deadline || !model.is_coming {
+            if is_final || has_fallback || now >= deadline || !model.is_wanted {
                 return Err(match missed {
                     Missed::Said(response) => NoAnswer::Said(response),
                     Missed::Failed(err) => unreachable(model, &err).into(),
@@ -340,18 +346,22 @@ impl Gateway {
     async fn attempt(&self, incoming: &Incoming, place: Place) -> Result<Answered, Missed> {
         let target = &place.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
-        let outcome = match self.send(incoming, &place).await {
-            Ok(response) if another_may_do_better(response.status()) => {
-                debug!(replica, status = %response.status(), "a replica cannot take a request");
-                if is_final(response.status()) {
+        let outcome = tokio::select! {
+            outcome = self.exchange(incoming, &place) => outcome,
+            () = self.silence(place.replica.id) => Err(MissedReason::Silent),
+        };
+        let outcome = match outcome {
+            Ok((parts, body)) if another_may_do_better(parts.status) => {
+                debug!(replica, status = %parts.status, "a replica cannot take a request");
+                if is_final(parts.status) {
                     drop(place);
                 } else {
                     place.failed(Fault::Unable);
                 }
+                let response = Response::from_parts(parts, body.into_body());
                 return Err(Missed::Said(Box::new(response)));
             }
-            Ok(response) => begin(response).await.map_err(MissedReason::from),
-            Err(err) => Err(MissedReason::from(err)),
+            outcome => outcome,
         };
         match outcome {
             Ok((mut parts, body)) => {
@@ -365,6 +375,25 @@ impl Gateway {
                 place.failed(Fault::Unreachable);
                 Err(Missed::Failed(err))
             }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        incoming: &Incoming,
+        place: &Place,
+    ) -> Result<(http::response::Parts, Begun), MissedReason> {
+        let response = self.send(incoming, place).await?;
+        Ok(begin(response).await?)
+    }
+
+    /// Ends when the replica's node has not been heard of for long.
+    async fn silence(&self, replica: u64) {
+        let mut table_rx = self.table_rx.clone();
+        let is_silent =
+            |table: &Option<Arc<RoutingTable>>| table.as_ref().is_some_and(|table| table.is_silent(replica));
+        if table_rx.wait_for(is_silent).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -1,7 +1,7 @@
 //! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
 //! comes in as a value; `W` is how one that waits is told of its turn.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::affinity::PrefixMemory;
@@ -65,6 +65,8 @@ struct ModelState<W> {
     shares: Shares,
     starts: Starts,
     typical_answer: Option<f64>,
+    /// The most that waited since somebody asked.
+    peak: usize,
 }
 
 impl<W> ModelState<W> {
@@ -75,6 +77,7 @@ impl<W> ModelState<W> {
             shares: Shares::default(),
             starts: Starts::default(),
             typical_answer: None,
+            peak: 0,
         }
     }
 
@@ -145,10 +148,11 @@ impl<W> State<W> {
             state.starts.saw(&model.starting, ready, now);
         }
         let mut orphans = Vec::new();
+        // A trouble on the way may pass; what nobody wants any more does not come.
         let hopeless = |key: &ModelKey| {
             table
                 .get(key)
-                .is_none_or(|model| model.replicas.is_empty() && !model.is_coming)
+                .is_none_or(|model| model.replicas.is_empty() && !model.is_wanted)
         };
         for (_, state) in self.models.iter_mut().filter(|(key, _)| hopeless(key)) {
             let queued = std::iter::from_fn(|| state.queue.pop());
@@ -269,7 +273,7 @@ impl<W> State<W> {
         wake: W,
         now: Instant,
     ) -> Queued<W> {
-        if model.replicas.is_empty() && !model.is_coming {
+        if model.replicas.is_empty() && !model.is_wanted {
             return Queued::Refused(Refusal::NotReady);
         }
         let expected = self.expected_wait(model, now);
@@ -358,6 +362,24 @@ impl<W> State<W> {
         let mean = seconds / f64::from(flights.max(1));
         let ahead = state.waiting() as f64;
         Duration::try_from_secs_f64(earliest + ahead * mean / f64::from(rows.max(1))).ok()
+    }
+
+    /// Somebody wants what no replica has room for. Whether that is new since the peaks were taken.
+    pub(super) fn note_demand(&mut self, model: &Model) -> bool {
+        let state = self.model(model);
+        let is_new = state.peak == 0;
+        state.peak = state.peak.max(state.waiting()).max(1);
+        is_new
+    }
+
+    /// The most that waited for each model since the last time.
+    pub(super) fn take_peaks(&mut self) -> BTreeMap<ModelKey, u64> {
+        let peak = |state: &mut ModelState<W>| std::mem::take(&mut state.peak).max(state.waiting()) as u64;
+        let peaks = self
+            .models
+            .iter_mut()
+            .map(|(key, state)| (key.clone(), peak(state)));
+        peaks.filter(|(_, peak)| *peak > 0).collect()
     }
 
     /// How many wait for each model.
@@ -472,3 +494,6 @@ fn in_traffic(model: &Model) -> Vec<&Replica> {
     let (without, with): (Vec<_>, Vec<_>) = model.replicas.iter().partition(no_share);
     if with.is_empty() { without } else { with }
 }
+
+#[cfg(test)]
+mod tests;

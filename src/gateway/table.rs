@@ -1,6 +1,6 @@
 //! Which models there are and which replicas answer for them: a value, made anew from the objects on every change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -9,7 +9,7 @@ use super::affinity::stable_hash;
 use super::estimate::Speed;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::REVISION_LABEL;
-use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, RoutingSpec};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ReplicaPhase, RoutingSpec};
 use crate::proxy::Upstream;
 use crate::quantity::parse_duration;
 
@@ -86,6 +86,8 @@ pub(super) struct Model {
     pub(super) replicas: Vec<Replica>,
     /// Why there are none, where the deployment tells.
     pub(super) trouble: Option<String>,
+    /// Whether there should be replicas.
+    pub(super) is_wanted: bool,
     /// Whether waiting may help.
     pub(super) is_coming: bool,
     /// Replicas that have a node and do not answer yet.
@@ -93,6 +95,8 @@ pub(super) struct Model {
     /// Percent of the requests by revision, while a canary is under way.
     pub(super) traffic: Vec<(String, u32)>,
     pub(super) routing: Routing,
+    /// Whether the number of its replicas follows the requests.
+    pub(super) autoscaled: bool,
     /// Unix time in seconds.
     pub(super) created: i64,
     pub(super) context_tokens: Option<u32>,
@@ -110,6 +114,8 @@ pub(super) enum Unknown {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct RoutingTable {
     models: BTreeMap<(String, String), Model>,
+    /// Replicas on nodes that were not heard of for long: what was sent there will hardly be answered.
+    silent: BTreeSet<u64>,
 }
 
 impl RoutingTable {
@@ -122,8 +128,18 @@ impl RoutingTable {
         for deployment in deployments {
             table.add_deployment(deployment);
         }
-        let upstreams: BTreeMap<_, _> = nodes.into_iter().filter_map(reachable).collect();
+        let (silent, heard): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_silent(node));
+        let silent: BTreeSet<_> = silent.into_iter().map(FleetNode::name_any).collect();
+        let upstreams: BTreeMap<_, _> = heard.into_iter().filter_map(reachable).collect();
         for replica in replicas {
+            if replica
+                .spec
+                .node_name
+                .as_ref()
+                .is_some_and(|node| silent.contains(node))
+            {
+                table.silent.insert(id(replica));
+            }
             table.add_replica(replica, &upstreams);
         }
         table
@@ -150,7 +166,7 @@ impl RoutingTable {
         let status = deployment.status.clone().unwrap_or_default();
         let find = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
         let ready = find(condition_type::READY);
-        // What was refused, or is in trouble, is not on its way.
+        // What was refused, or is in trouble, is not on its way, unless there are replicas that are: see there.
         let is_stuck = find(condition_type::ADMITTED).is_some_and(|admitted| admitted.status == "False")
             || is_true(&status.conditions, condition_type::DEGRADED);
         let model = self.model(&namespace, &name);
@@ -159,7 +175,10 @@ impl RoutingTable {
             model.trouble.get_or_insert("it is being deleted".to_owned());
             return;
         }
-        model.is_coming |= deployment.spec.replicas > 0 && !is_stuck;
+        let autoscaled = deployment.spec.autoscaling.is_some();
+        model.is_wanted |= deployment.spec.replicas > 0 || autoscaled;
+        model.is_coming |= model.is_wanted && !is_stuck;
+        model.autoscaled |= autoscaled;
         model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
         model.routing = Routing::new(&deployment.spec.routing);
         let shares = status.traffic.iter();
@@ -174,7 +193,7 @@ impl RoutingTable {
         };
         let namespace = replica.namespace().unwrap_or_default();
         let status = replica.status.clone().unwrap_or_default();
-        let id = stable_hash((&namespace, replica.name_any()));
+        let id = id(replica);
         let leaves = replica.metadata.deletion_timestamp.is_some();
         let upstream = replica
             .spec
@@ -184,13 +203,15 @@ impl RoutingTable {
         let is_ready = is_true(&status.conditions, condition_type::READY) && !leaves;
         let (Some(upstream), true) = (upstream, is_ready) else {
             // A name that only an old replica still has is no model any more, unless that replica answers.
-            let coming = self
-                .models
-                .get_mut(&(namespace, name.clone()))
-                .filter(|_| !leaves && replica.spec.node_name.is_some());
-            if let Some(model) = coming {
+            let Some(model) = self.models.get_mut(&(namespace, name.clone())) else {
+                return;
+            };
+            if !leaves && replica.spec.node_name.is_some() {
                 model.starting.push(id);
             }
+            // One that leaves makes room for its successor, for which there may be none yet; one that crashed is
+            // started again. What has failed for good is not waited for.
+            model.is_coming |= model.is_wanted && status.phase != ReplicaPhase::Failed;
             return;
         };
         let target = Target {
@@ -236,6 +257,10 @@ impl RoutingTable {
         self.models.get(key)
     }
 
+    pub(super) fn is_silent(&self, replica: u64) -> bool {
+        self.silent.contains(&replica)
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Model> {
         self.models.values()
     }
@@ -262,18 +287,23 @@ impl Model {
     }
 }
 
-/// Where a node's agent takes requests. One whose agent is silent is not tried.
+/// A replica's name as a number.
+fn id(replica: &ModelReplica) -> u64 {
+    stable_hash((replica.namespace().unwrap_or_default(), replica.name_any()))
+}
+
+/// Where a node's agent takes requests.
 fn reachable(node: &FleetNode) -> Option<(String, Upstream)> {
-    let status = node.status.as_ref()?;
-    let silent = status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == condition_type::READY && condition.status == "Unknown");
-    if silent {
-        return None;
-    }
-    let upstream = status.endpoint.as_deref()?.parse().ok()?;
+    let upstream = node.status.as_ref()?.endpoint.as_deref()?.parse().ok()?;
     Some((node.name_any(), upstream))
+}
+
+/// Whether the agent was not heard of for long. It is not tried then.
+fn is_silent(node: &FleetNode) -> bool {
+    node.status.as_ref().is_some_and(|status| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|condition| condition.type_ == condition_type::READY && condition.status == "Unknown")
+    })
 }
 
 fn created(meta: &kube::api::ObjectMeta) -> i64 {

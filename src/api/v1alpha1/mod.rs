@@ -1,5 +1,6 @@
 //! `rooflet.dev/v1alpha1`: one file per kind, and the parts that several kinds share.
 
+mod autoscaling;
 mod capacity_plan;
 mod count_or_percent;
 mod fleet_node;
@@ -13,6 +14,7 @@ mod probe;
 mod routing;
 mod strategy;
 
+pub(crate) use autoscaling::*;
 pub(crate) use capacity_plan::*;
 pub(crate) use count_or_percent::*;
 pub(crate) use fleet_node::*;

@@ -5,7 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, ObjectivesSpec, PlacementSpec, RoutingSpec, ServingSpec, StrategySpec};
+use super::{
+    AutoscalingSpec, ModelSpec, ObjectivesSpec, PlacementSpec, RoutingSpec, ServingSpec, StrategySpec,
+};
 
 /// A model that should be served by a number of replicas somewhere in the fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -41,7 +43,7 @@ use super::{ModelSpec, ObjectivesSpec, PlacementSpec, RoutingSpec, ServingSpec, 
 )]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ModelDeploymentSpec {
-    /// How many copies of the model should run.
+    /// How many copies of the model should run. With autoscaling, the controller writes it.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 0, max = 10_000))]
     pub(crate) replicas: i32,
@@ -60,6 +62,9 @@ pub(crate) struct ModelDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub(crate) priority: i32,
+    /// Lets the controller choose the number of replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) autoscaling: Option<AutoscalingSpec>,
     /// How the gateway treats requests for it.
     #[serde(default, skip_serializing_if = "RoutingSpec::is_empty")]
     pub(crate) routing: RoutingSpec,

@@ -150,6 +150,7 @@ async fn a_second_replica_is_asked_when_the_first_takes_long_and_the_slower_is_s
 
 #[tokio::test]
 async fn a_slow_reader_slows_the_replica_and_nothing_piles_up() {
+    const CHUNKS: usize = 1024;
     let scene = Scene::new().await;
     let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = sent.clone();
@@ -159,7 +160,7 @@ async fn a_slow_reader_slows_the_replica_and_nothing_piles_up() {
             counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 64 << 10]))
         });
-        Body::from_stream(chunks.take(4096))
+        Body::from_stream(chunks.take(CHUNKS))
     }));
     let url = serve_router(&scene.tasks, router).await.to_string();
     scene.know(&["guide"], &["g1 on=a ready"], &[("a", &url)]);
@@ -177,13 +178,13 @@ async fn a_slow_reader_slows_the_replica_and_nothing_piles_up() {
         }
     })
     .await;
-    assert!(before < 1024, "{before} chunks of 64 KiB are somewhere");
+    assert!(before < CHUNKS / 2, "{before} chunks of 64 KiB are somewhere");
     let mut body = response.into_body().into_data_stream();
     let mut bytes = 0;
     while let Some(chunk) = within(body.next()).await {
         bytes += chunk.expect("no error").len();
     }
-    assert_eq!(bytes, 4096 * (64 << 10));
+    assert_eq!(bytes, CHUNKS * (64 << 10));
 }
 
 #[tokio::test]
@@ -206,4 +207,27 @@ async fn a_failing_replica_is_left_out_and_the_healthy_not_kept_waiting() {
         metrics.contains("rooflet_gateway_left_out_replicas 1"),
         "{metrics}"
     );
+}
+
+#[tokio::test]
+async fn what_hangs_at_a_silent_node_is_sent_elsewhere() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let _never = seen.hold("g1");
+    let replicas = ["g1 on=lost ready", "g2 on=a"].map(replica);
+    let nodes = |lost| [node("lost", &url, lost), node("a", &url, "True")];
+    let table = RoutingTable::new(&[deployment("guide")], &replicas, &nodes("True"));
+    scene.table_tx.send_replace(Some(Arc::new(table)));
+    let asking = scene.ask(json!({"model": "guide"}));
+    let losing = async {
+        while seen.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let replicas = ["g1 on=lost ready", "g2 on=a ready"].map(replica);
+        let table = RoutingTable::new(&[deployment("guide")], &replicas, &nodes("Unknown"));
+        scene.table_tx.send_replace(Some(Arc::new(table)));
+    };
+    let (response, ()) = within(async { tokio::join!(asking, losing) }).await;
+    assert_eq!(text(response).await, "from g2");
 }

@@ -1,0 +1,165 @@
+//! What the gateway makes of waiting: for a busy replica, for one that is being replaced, and for one that has to be
+//! started first.
+
+use serde_json::json;
+
+use crate::harness::{Fleet, Http, Kubectl, eventually, kill_9};
+
+/// The guide with one stream, so that a second request has to wait.
+const ONE_STREAM: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: narrow}
+spec:
+  model: {source: local://guide}
+  serving: {name: narrow, contextTokens: 512, maxConcurrency: 1}
+";
+
+/// The guide, there when it is asked.
+const FROM_ZERO: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: sometimes}
+spec:
+  model: {source: local://guide}
+  serving: {name: sometimes, contextTokens: 512}
+  autoscaling:
+    minReplicas: 0
+    maxReplicas: 1
+    scaleToZeroAfter: 2s
+    behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+";
+
+fn question(model: &str) -> serde_json::Value {
+    json!({
+        "model": model,
+        "messages": [{"role": "user", "content": "What is rooflet?"}],
+        "temperature": 0,
+        "max_tokens": 24,
+    })
+}
+
+fn apply(fleet: &Fleet, kubectl: &Kubectl, manifest: &str, name: &str) {
+    kubectl.apply(manifest).ok();
+    fleet.wait_for_ready(kubectl, name);
+}
+
+#[test]
+fn requests_wait_for_a_stream_and_for_a_new_replica() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    apply(&fleet, &kubectl, ONE_STREAM, "narrow");
+
+    // Eight at once on one stream: all are answered, most of them after a wait.
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let http = fleet.gateway.another();
+            std::thread::spawn(move || http.post("/v1/chat/completions", &question("narrow")))
+        })
+        .collect();
+    let mut waited = 0;
+    for client in clients {
+        let answer = client.join().expect("no panic").expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        waited += usize::from(answer.headers.contains_key("x-rooflet-queue-ms"));
+    }
+    assert!(waited >= 1, "nobody waited in the gateway");
+
+    // The only replica is deleted, then its worker killed, while somebody asks without a pause.
+    let asking = ask_all_the_time(fleet.gateway.another());
+    let replica = |kubectl: &Kubectl| {
+        let list = kubectl.json("mrep")?;
+        let name = list["items"][0]["metadata"]["name"].as_str();
+        name.map(str::to_owned).ok_or("no replica".to_owned())
+    };
+    let before = replica(&kubectl).expect("a replica");
+    kubectl.run(&format!("delete mrep {before} --wait=false")).ok();
+    eventually("a new replica", || match replica(&kubectl)? {
+        name if name != before => Ok(()),
+        name => Err(name),
+    });
+    fleet.wait_for_ready(&kubectl, "narrow");
+    let (answered, failed) = asking.join();
+    assert!(
+        failed.is_empty() && answered > 0,
+        "{answered} answered, {failed:?}"
+    );
+
+    // A killed worker takes its own requests along; those that come while it is restarted are held.
+    for pid in fleet.processes("worker") {
+        kill_9(pid);
+    }
+    let held = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("narrow"))
+        .expect("an answer");
+    assert_eq!(held.status, 200, "{}", held.text);
+}
+
+/// A client that asks again and again.
+struct Asking {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: std::thread::JoinHandle<(usize, Vec<String>)>,
+}
+
+fn ask_all_the_time(http: Http) -> Asking {
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let (mut answered, mut failed) = (0, Vec::new());
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            match http.post("/v1/chat/completions", &question("narrow")) {
+                Ok(answer) if answer.status == 200 => answered += 1,
+                Ok(answer) => failed.push(answer.text),
+                Err(err) => failed.push(err),
+            }
+        }
+        (answered, failed)
+    });
+    Asking { stop, thread }
+}
+
+impl Asking {
+    /// Answers, and what went wrong.
+    fn join(self) -> (usize, Vec<String>) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.thread.join().expect("no panic")
+    }
+}
+
+#[test]
+fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl.apply(FROM_ZERO).ok();
+    let gone = || {
+        let list = kubectl.json("mrep")?;
+        let left = list["items"].as_array().map_or(0, Vec::len);
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left} replicas"))
+        }
+    };
+    eventually("the last replica going", || {
+        let deployment = kubectl.json("mdep sometimes")?;
+        match deployment["spec"]["replicas"].as_i64() {
+            Some(0) => gone(),
+            other => Err(format!("{other:?} replicas wanted")),
+        }
+    });
+    let answer = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("sometimes"))
+        .expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert!(
+        answer.headers.contains_key("x-rooflet-queue-ms"),
+        "{:?}",
+        answer.headers
+    );
+    let events = kubectl.run("get events").ok();
+    for reason in ["ScaledDown", "ScaledUp"] {
+        assert!(events.contains(reason), "{events}");
+    }
+}

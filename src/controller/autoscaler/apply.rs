@@ -1,0 +1,146 @@
+//! Gathers the signals, and writes `spec.replicas` where the plan says otherwise.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::demand::Gateways;
+use super::plan::{Memory, Signals, decide};
+use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::v1alpha1::{AutoscalingSpec, ModelDeployment, ModelReplica};
+use crate::client::EventType;
+use crate::controller::runtime::{PassStatus, Reconciler};
+use crate::controller::world::{World, controller_uid};
+
+/// How often the signals are looked at.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(in crate::controller) struct Autoscaler {
+    world: World,
+    gateways: Gateways,
+    /// By uid.
+    memories: HashMap<String, Memory>,
+}
+
+impl Autoscaler {
+    pub(in crate::controller) fn new(world: World) -> Self {
+        Self {
+            world,
+            gateways: Gateways::default(),
+            memories: HashMap::new(),
+        }
+    }
+
+    async fn scale(
+        &self,
+        deployment: &ModelDeployment,
+        spec: &AutoscalingSpec,
+        signals: Signals,
+        memory: &mut Memory,
+        pass: &mut PassStatus,
+    ) {
+        let current = deployment.spec.replicas;
+        let max_concurrency = deployment.spec.serving.max_concurrency;
+        let now = self.world.clock.now();
+        let decision = decide(spec, current, max_concurrency, signals, memory, now);
+        if decision.replicas == current {
+            return;
+        }
+        let patch = serde_json::json!({
+            "metadata": { "resourceVersion": deployment.resource_version() },
+            "spec": { "replicas": decision.replicas },
+        });
+        let written = self
+            .world
+            .patch(&self.world.deployments, deployment, &patch)
+            .await;
+        if pass.note(written).is_some() {
+            let reason = if decision.replicas > current {
+                "ScaledUp"
+            } else {
+                "ScaledDown"
+            };
+            let message = format!("Scaled from {current} to {}: {}", decision.replicas, decision.why);
+            self.world
+                .recorder
+                .publish(deployment, EventType::Normal, reason, message);
+        }
+    }
+}
+
+/// What the replicas of one deployment report, and what waits for it in the gateways.
+fn signals<'a>(replicas: impl Iterator<Item = &'a ModelReplica>, waiting: u64) -> Signals {
+    let mut signals = Signals {
+        waiting,
+        ..Signals::default()
+    };
+    let mut first_tokens = Vec::new();
+    for status in replicas.filter_map(|replica| replica.status.as_ref()) {
+        if let Some(requests) = &status.requests {
+            signals.running += requests.running;
+            signals.waiting += requests.waiting;
+            signals.completed += requests.completed;
+        }
+        let measured = status.measured.as_ref();
+        first_tokens
+            .extend(measured.and_then(|measured| measured.time_to_first_token_seconds.parse::<f64>().ok()));
+    }
+    if !first_tokens.is_empty() {
+        signals.time_to_first_token = Some(first_tokens.iter().sum::<f64>() / first_tokens.len() as f64);
+    }
+    signals
+}
+
+impl Reconciler for Autoscaler {
+    const NAME: &'static str = "autoscaler";
+    const RESYNC: Duration = Duration::from_secs(300);
+
+    async fn reconcile(&mut self) -> PassStatus {
+        let mut pass = PassStatus::default();
+        let deployments = self.world.deployments.list();
+        let autoscaled = |deployment: &ModelDeployment| {
+            deployment.spec.autoscaling.is_some() && deployment.metadata.deletion_timestamp.is_none()
+        };
+        if !deployments.iter().any(|deployment| autoscaled(deployment)) {
+            self.memories.clear();
+            return pass;
+        }
+        pass.look_again(Some(PERIOD));
+        let leases = self.world.leases.list();
+        let waiting = self
+            .gateways
+            .waiting(leases.iter().map(AsRef::as_ref), self.world.clock.instant());
+        let replicas = self.world.replicas.list();
+        let mut memories = std::mem::take(&mut self.memories);
+        let mut kept = HashMap::new();
+        for deployment in &deployments {
+            let Some(spec) = deployment
+                .spec
+                .autoscaling
+                .as_ref()
+                .filter(|_| autoscaled(deployment))
+            else {
+                continue;
+            };
+            let (uid, name) = (deployment.uid().unwrap_or_default(), deployment.name_any());
+            let own = replicas
+                .iter()
+                .map(AsRef::as_ref)
+                .filter(|replica: &&ModelReplica| {
+                    replica.labels().get(DEPLOYMENT_LABEL) == Some(&name)
+                        && controller_uid(&replica.metadata) == Some(uid.as_str())
+                });
+            let served = deployment.spec.serving.name.clone().unwrap_or(name.clone());
+            let key = (deployment.namespace().unwrap_or_default(), served);
+            let signals = signals(own, waiting.get(&key).copied().unwrap_or(0));
+            let mut memory = memories.remove(&uid).unwrap_or_default();
+            self.scale(deployment, spec, signals, &mut memory, &mut pass)
+                .await;
+            kept.insert(uid, memory);
+        }
+        self.memories = kept;
+        pass
+    }
+}

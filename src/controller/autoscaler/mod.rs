@@ -1,0 +1,9 @@
+//! How many replicas each ModelDeployment with `spec.autoscaling` should have: a plan from what its replicas and the
+//! gateways report, and the one write of `spec.replicas` that follows from it.
+
+mod apply;
+mod demand;
+mod plan;
+mod schedule;
+
+pub(super) use apply::Autoscaler;

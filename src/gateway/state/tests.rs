@@ -1,0 +1,180 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::api::v1alpha1::ModelReplicaStatus;
+use crate::clock::{Clock, ManualClock};
+use crate::gateway::estimate::Speed;
+use crate::gateway::table::Target;
+use crate::proxy::Upstream;
+
+fn model(replicas: usize, rows: u32) -> Model {
+    let replica = |id: usize| Replica {
+        target: Target {
+            namespace: "default".to_owned(),
+            replica: format!("g{id}"),
+        },
+        id: id as u64 + 1,
+        upstream: Upstream::unix("/x"),
+        revision: None,
+        rows,
+        speed: Speed::of(&ModelReplicaStatus::default(), rows),
+    };
+    Model {
+        namespace: "default".to_owned(),
+        name: "guide".to_owned(),
+        replicas: (0..replicas).map(replica).collect(),
+        is_wanted: true,
+        ..Model::default()
+    }
+}
+
+fn ask(client: u64) -> Ask {
+    Ask {
+        rows: 1,
+        prompt_tokens: 100,
+        client,
+        ..Ask::default()
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_wait_is_told_from_what_is_under_way_once_answers_were_seen() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let (model, mut state) = (model(1, 1), State::new());
+    let first = state.admit(&model, &ask(1), clock.instant()).expect("room");
+    assert!(state.admit(&model, &ask(1), clock.instant()).is_none());
+    assert_eq!(
+        state.expected_wait(&model, clock.instant()),
+        None,
+        "nothing is known yet"
+    );
+    state.finished(&model.key(), first.replica.id, first.flight, 50, clock.instant());
+    // 100 tokens at 500/s and 50 at 25/s: the neutral speed.
+    let _second = state.admit(&model, &ask(1), clock.instant()).expect("room");
+    manual.advance(Duration::from_millis(200));
+    let wait = state.expected_wait(&model, clock.instant()).expect("known");
+    assert!((wait.as_secs_f64() - 2.0).abs() < 0.1, "{wait:?}");
+    for waiting in 0..3 {
+        let queued = state.enqueue(&model, &ask(1), 10, MINUTE, waiting, clock.instant());
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    }
+    let wait = state.expected_wait(&model, clock.instant()).expect("known");
+    assert!((wait.as_secs_f64() - 8.6).abs() < 0.2, "{wait:?}");
+    let queued = state.enqueue(&model, &ask(1), 10, MINUTE / 10, 9, clock.instant());
+    assert!(
+        matches!(queued, Queued::Refused(Refusal::TooLong(_))),
+        "{queued:?}"
+    );
+}
+
+#[test]
+fn bodies_that_wait_are_bounded_in_bytes() {
+    let clock = Clock::System;
+    let (model, mut state) = (model(1, 1), State::new());
+    let _taken = state.admit(&model, &ask(1), clock.instant()).expect("room");
+    let half = MAX_HELD_BYTES / 2;
+    let push = |state: &mut State<u8>| state.enqueue(&model, &ask(1), half, MINUTE, 0, clock.instant());
+    let Queued::Waits(slip, None) = push(&mut state) else {
+        panic!("there is room");
+    };
+    assert!(matches!(push(&mut state), Queued::Waits(..)));
+    assert!(matches!(push(&mut state), Queued::Refused(Refusal::QueueFull(_))));
+    state.leave(&model.key(), slip);
+    assert!(matches!(push(&mut state), Queued::Waits(..)));
+}
+
+#[test]
+fn those_that_wait_for_what_will_not_come_are_told() {
+    let clock = Clock::System;
+    let (mut model, mut state) = (model(0, 1), State::new());
+    for waiting in 0..2 {
+        let queued = state.enqueue(&model, &ask(1), 10, MINUTE, waiting, clock.instant());
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    }
+    assert_eq!(state.take_peaks().values().sum::<u64>(), 2);
+    assert_eq!(state.update(&RoutingTable::default(), clock.instant()), [0, 1]);
+    assert_eq!(state.held_bytes, 0);
+    model.is_wanted = false;
+    let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 9, clock.instant());
+    assert!(matches!(queued, Queued::Refused(Refusal::NotReady)), "{queued:?}");
+}
+
+/// What may happen, in any order.
+#[derive(Debug, Clone)]
+enum Step {
+    Comes(u64),
+    Ends(usize),
+    Fails(usize),
+    Leaves(usize),
+    Passes(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u64..3).prop_map(Step::Comes),
+        3 => (0usize..8).prop_map(Step::Ends),
+        1 => (0usize..8).prop_map(Step::Fails),
+        1 => (0usize..8).prop_map(Step::Leaves),
+        1 => (0u64..90).prop_map(Step::Passes),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_replica_gets_too_much_and_nobody_is_lost(
+        steps in proptest::collection::vec(step(), 0..120), replicas in 1usize..4, rows in 1u32..3,
+    ) {
+        let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let (model, mut state) = (model(replicas, rows), State::new());
+        let (mut flying, mut waiting): (Vec<Grant>, Vec<(u64, Slip)>) = Default::default();
+        let mut number = 0;
+        for step in steps {
+            let now = clock.instant();
+            match step {
+                Step::Comes(client) => match state.admit(&model, &ask(client), now) {
+                    Some(grant) => flying.push(grant),
+                    None => {
+                        number += 1;
+                        match state.enqueue(&model, &ask(client), 7, MINUTE, number, now) {
+                            Queued::Waits(slip, gone) => {
+                                waiting.retain(|(id, _)| Some(*id) != gone);
+                                waiting.push((number, slip));
+                            }
+                            Queued::Refused(_) => {}
+                        }
+                    }
+                },
+                Step::Ends(index) if index < flying.len() => {
+                    let grant = flying.remove(index);
+                    state.finished(&model.key(), grant.replica.id, grant.flight, 10, now);
+                }
+                Step::Fails(index) if index < flying.len() => {
+                    let grant = flying.remove(index);
+                    state.failed(grant.replica.id, grant.flight, Fault::Unreachable, now);
+                }
+                Step::Leaves(index) if index < waiting.len() => {
+                    let (_, slip) = waiting.remove(index);
+                    state.leave(&model.key(), slip);
+                }
+                Step::Ends(_) | Step::Fails(_) | Step::Leaves(_) => {}
+                Step::Passes(seconds) => manual.advance(Duration::from_secs(seconds)),
+            }
+            while let Some((grant, id)) = state.next(&model, clock.instant()) {
+                prop_assert!(waiting.iter().any(|(known, _)| *known == id), "told twice, or after it had left");
+                waiting.retain(|(known, _)| *known != id);
+                flying.push(grant);
+            }
+            for replica in &model.replicas {
+                let there = flying.iter().filter(|grant| grant.replica.id == replica.id).count();
+                prop_assert!(there <= rows as usize);
+            }
+            prop_assert_eq!(state.under_way(), flying.len());
+            prop_assert_eq!(state.held_bytes, waiting.len() * 7);
+            prop_assert!(waiting.is_empty() || !flying.is_empty(), "somebody waits and everybody is idle");
+        }
+    }
+}
