@@ -105,7 +105,10 @@ async fn ask(
     };
     loop {
         let mut status = status(proxy, upstream).await;
-        if let Some(status) = status.as_mut().filter(|status| status.phase == WorkerPhase::Ready) {
+        if let Some(status) = status
+            .as_mut()
+            .filter(|status| status.phase == WorkerPhase::Ready)
+        {
             if let (GoldenState::Pending, Some(golden)) = (&golden_state, &golden) {
                 golden_state = golden::ask(golden, proxy, upstream).await.unwrap_or_default();
             }

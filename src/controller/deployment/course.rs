@@ -10,7 +10,7 @@ use super::analysis::{Analysis, Side, analyse};
 use super::replica::{condition, is_of, is_ready};
 use super::rollout::{AtFloor, Bounds, Extent};
 use super::throughput::Floor;
-use crate::api::conditions::{GOLDEN_PROMPT_FAILED, condition_type, Truth, whole_seconds};
+use crate::api::conditions::{GOLDEN_PROMPT_FAILED, Truth, condition_type, whole_seconds};
 use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
 use crate::api::v1alpha1::{
     AnalysisStep, CanaryStep, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus, StrategyType,

@@ -460,7 +460,16 @@ fn a_wrong_answer_to_a_golden_prompt_is_rolled_back_at_once() {
     scene.finish();
     scene.run("r3");
     let words = "golden prompt 1 of 1: the answer is empty";
-    scene.say("r3", condition_type::READY, Truth::False, GOLDEN_PROMPT_FAILED, words);
+    scene.say(
+        "r3",
+        condition_type::READY,
+        Truth::False,
+        GOLDEN_PROMPT_FAILED,
+        words,
+    );
     assert_eq!(scene.step(), "-r3(outdated) +1");
-    assert_eq!(scene.rollout().aborted.expect("given up").reason, GOLDEN_PROMPT_FAILED);
+    assert_eq!(
+        scene.rollout().aborted.expect("given up").reason,
+        GOLDEN_PROMPT_FAILED
+    );
 }
