@@ -257,10 +257,15 @@ fn a_changed_template_rolls_out_and_back() {
             && status["replicas"] == 1;
         if done { Ok(()) } else { Err(status.to_string()) }
     });
-    let replica = kubectl
-        .json("mrep -l rooflet.dev/deployment=second")
-        .expect("a list");
-    assert_eq!(replica["items"][0]["spec"]["serving"]["contextTokens"], 128);
+    // The old one is there until its worker is gone.
+    let replica = eventually("the old replica to be gone", || {
+        let listed = kubectl.json("mrep -l rooflet.dev/deployment=second")?;
+        match listed["items"].as_array().map(Vec::as_slice) {
+            Some([replica]) => Ok(replica.clone()),
+            Some(_) | None => Err(listed.to_string()),
+        }
+    });
+    assert_eq!(replica["spec"]["serving"]["contextTokens"], 128);
     assert_eq!(
         kubectl.json("mrev").expect("a list")["items"]
             .as_array()
