@@ -29,6 +29,8 @@ pub(crate) struct Fleet {
     nominated: HashMap<ReplicaKey, String>,
     /// Replicas on nodes that are not there (any more).
     homeless: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
+    /// Replicas for which others were to leave nodes that are not there (any more).
+    homeless_nominees: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
     /// The replicas of any so many nodes are to find room on the others.
     pub(super) reserve_node_failures: usize,
     /// The nodes with replicas of each deployment, those that are ending not included.
@@ -142,6 +144,9 @@ impl Fleet {
                 for (key, claim) in self.homeless.remove(&name).unwrap_or_default() {
                     self.enter(at, key, claim);
                 }
+                for (key, claim) in self.homeless_nominees.remove(&name).unwrap_or_default() {
+                    self.nominate(&name, key, claim);
+                }
                 self.changes.restart();
             }
         }
@@ -164,6 +169,9 @@ impl Fleet {
             .collect();
         if !claims.is_empty() {
             self.homeless.insert(name.to_owned(), claims);
+        }
+        for (key, nominee) in state.nominees {
+            self.nominate(name, key, nominee.claim);
         }
         self.changes.restart();
     }
@@ -189,11 +197,17 @@ impl Fleet {
 
     /// Nothing is kept for the replica any more.
     pub(super) fn end_nomination(&mut self, key: &ReplicaKey) {
-        if let Some(name) = self.nominated.remove(key)
-            && let Ok(at) = self.position(&name)
-        {
+        let Some(name) = self.nominated.remove(key) else {
+            return;
+        };
+        if let Ok(at) = self.position(&name) {
             self.nodes[at].nominees.remove(key);
             self.changes.mark(at);
+        } else if let Some(nominees) = self.homeless_nominees.get_mut(&name) {
+            nominees.remove(key);
+            if nominees.is_empty() {
+                self.homeless_nominees.remove(&name);
+            }
         }
     }
 
@@ -249,11 +263,15 @@ impl Fleet {
 
     /// Keeps what others leave on the node for a replica.
     pub(super) fn nominate(&mut self, name: &str, key: ReplicaKey, claim: Claim) {
-        let Ok(at) = self.position(name) else { return };
+        self.nominated.insert(key.clone(), name.to_owned());
+        let Ok(at) = self.position(name) else {
+            let nominees = self.homeless_nominees.entry(name.to_owned()).or_default();
+            nominees.insert(key, claim);
+            return;
+        };
         let node = &mut self.nodes[at];
         let fit = self.machines.fit(node.machine_id, &claim.request);
-        node.nominees.insert(key.clone(), Resident::new(claim, fit));
-        self.nominated.insert(key, name.to_owned());
+        node.nominees.insert(key, Resident::new(claim, fit));
         self.changes.mark(at);
     }
 

@@ -256,3 +256,32 @@ proptest! {
         }
     }
 }
+
+/// What others are leaving a node for is kept while the node is away.
+#[test]
+fn a_nominee_waits_for_its_node_to_come_back() {
+    let create = |line: &str| Event::Create {
+        line: line.to_owned(),
+    };
+    let large = "of=d0 model=large strategy=SloSlack rate=19 priority=0";
+    let tiny = "of=d0 model=tiny strategy=SloSlack priority=0";
+    let events = [
+        create(large),
+        create(tiny),
+        create(tiny),
+        Event::Decide,
+        create("of=d1 model=large strategy=SloSlack rate=19 priority=1"),
+        Event::Decide,
+        Event::Ready { replica: 0 },
+        create(tiny),
+        Event::Leave { node: 2 },
+        Event::Join { node: 2 },
+    ];
+    let mut scene = Scene::new();
+    for event in events {
+        scene.happen(event);
+        scene.check();
+    }
+    let nominees: usize = scene.fleet.nodes.iter().map(|node| node.nominees.len()).sum();
+    assert_eq!(nominees, 1);
+}
