@@ -59,6 +59,18 @@ impl StructuralSchema {
         }
     }
 
+    /// The schema of the first version of one of our own kinds.
+    pub(crate) fn of_kind<K: kube::CustomResourceExt>() -> Self {
+        let crd = K::crd();
+        let schema = crd
+            .spec
+            .versions
+            .first()
+            .and_then(|version| version.schema.as_ref());
+        let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
+        Self::trusted(&schema.expect("a generated schema has only string keys"))
+    }
+
     /// Drops nulls that the schema does not allow and fills in defaults.
     pub(crate) fn apply_defaults(&self, object: &mut Value) {
         defaulting::apply(object, &self.root);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::CustomResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -240,7 +239,7 @@ impl Scenario {
                 "must be more than 0",
             ));
         }
-        let schema = deployment_schema();
+        let schema = StructuralSchema::of_kind::<ModelDeployment>();
         for (index, deployment) in self.deployments.iter_mut().enumerate() {
             let field = format!("deployments[{index}]");
             if let Some(what) = names::dns_subdomain(&deployment.name).into_iter().next() {
@@ -328,17 +327,6 @@ pub(crate) fn class_name(mac: &MacSpec) -> String {
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
     name.trim_matches('-').to_owned()
-}
-
-fn deployment_schema() -> StructuralSchema {
-    let crd = ModelDeployment::crd();
-    let schema = crd
-        .spec
-        .versions
-        .first()
-        .and_then(|version| version.schema.as_ref());
-    let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
-    StructuralSchema::trusted(&schema.expect("a generated schema has only string keys"))
 }
 
 /// The spec with its defaults, or what the API server would say against it.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use kube::CustomResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -63,16 +62,8 @@ pub(crate) struct Parser {
 
 impl Parser {
     pub(crate) fn new(node: &str) -> Self {
-        let crd = ModelDeployment::crd();
-        let schema = crd
-            .spec
-            .versions
-            .first()
-            .and_then(|version| version.schema.as_ref());
-        let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
-        let schema = schema.expect("a generated schema has only string keys");
         Self {
-            schema: StructuralSchema::trusted(&schema),
+            schema: StructuralSchema::of_kind::<ModelDeployment>(),
             node: node.to_owned(),
         }
     }

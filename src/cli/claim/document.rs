@@ -2,7 +2,6 @@
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
-use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::v1alpha1::{PerformanceClaim, PerformanceClaimSpec};
@@ -25,7 +24,7 @@ fn parse(file: &str, text: &str) -> anyhow::Result<Vec<(String, PerformanceClaim
     if documents.is_empty() {
         bail!("{file} holds no claim");
     }
-    let schema = schema();
+    let schema = StructuralSchema::of_kind::<PerformanceClaim>();
     let several = documents.len() > 1;
     let mut claims = Vec::new();
     for (index, document) in documents.into_iter().enumerate() {
@@ -50,17 +49,6 @@ fn items(document: Value) -> Vec<Value> {
         return vec![document];
     }
     document["items"].as_array().cloned().unwrap_or_default()
-}
-
-fn schema() -> StructuralSchema {
-    let crd = PerformanceClaim::crd();
-    let schema = crd
-        .spec
-        .versions
-        .first()
-        .and_then(|version| version.schema.as_ref());
-    let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
-    StructuralSchema::trusted(&schema.expect("a generated schema has only string keys"))
 }
 
 fn claim(

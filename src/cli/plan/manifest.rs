@@ -2,7 +2,6 @@
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
-use kube::CustomResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -27,14 +26,7 @@ fn parse(text: &str) -> anyhow::Result<CapacityPlanSpec> {
             "kind: must be CapacityPlan, in apiVersion rooflet.dev/v1alpha1"
         ));
     }
-    let crd = CapacityPlan::crd();
-    let schema = crd
-        .spec
-        .versions
-        .first()
-        .and_then(|version| version.schema.as_ref());
-    let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema))?;
-    let schema = StructuralSchema::trusted(&schema);
+    let schema = StructuralSchema::of_kind::<CapacityPlan>();
     if let Some(field) = schema.prune(&mut object).first() {
         return Err(anyhow!("{field}: unknown field"));
     }
