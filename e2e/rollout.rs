@@ -132,6 +132,14 @@ fn a_rolling_update_and_its_undo_fail_no_request() {
         "modeldeployment.rooflet.dev/guide\nREVISION  CHANGE-CAUSE\n2         shorter\n3         first\n"
     );
 
+    // A template that is refused rolls nothing out, and its undo ends at what is served.
+    kubectl.apply(&TWO.replace("512", "400000")).ok();
+    fleet.wait_for_condition(&kubectl, "mdep guide", "Admitted", "False");
+    rollout_ok(&fleet, &["undo", "mdep/guide"]);
+    rollout_ok(&fleet, &["status", "guide", "--timeout=110s"]);
+    let found = kubectl.json("mdep guide").expect("there");
+    assert_eq!(found["spec"]["serving"]["contextTokens"], 512);
+
     // Pausing holds a change back, and what is so already is an error.
     rollout_ok(&fleet, &["pause", "mdep/guide"]);
     let (success, said) = rollout(&fleet, &["pause", "mdep/guide"]);

@@ -51,7 +51,7 @@ enum Verb {
     Undo {
         #[command(flatten)]
         target: Target,
-        /// The revision to go back to. 0: the one before the newest.
+        /// The revision to go back to. 0: the one before the present template.
         #[arg(long, default_value_t = 0, value_name = "N")]
         to_revision: i64,
     },
@@ -110,22 +110,24 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ui::output(&history::history(&place.name, &revisions, revision)?);
             Ok(())
         }
-        Verb::Pause(target) => target.change(|_| Ok(Change::Pause)).await,
-        Verb::Resume(target) => target.change(|_| Ok(Change::Resume)).await,
+        Verb::Pause(target) => target.change(|_, _| Ok(Change::Pause)).await,
+        Verb::Resume(target) => target.change(|_, _| Ok(Change::Resume)).await,
         Verb::Undo { target, to_revision } => {
             target
-                .change(|revisions| history::undo(revisions, to_revision).map(Change::Undo))
+                .change(|deployment, revisions| {
+                    history::undo(deployment, revisions, to_revision).map(Change::Undo)
+                })
                 .await
         }
         Verb::Promote { target, full } => {
             let promotion = if full { Promotion::Full } else { Promotion::Step };
-            target.change(|_| Ok(Change::Promote(promotion))).await
+            target.change(|_, _| Ok(Change::Promote(promotion))).await
         }
-        Verb::Abort(target) => target.change(|_| Ok(Change::Abort)).await,
+        Verb::Abort(target) => target.change(|_, _| Ok(Change::Abort)).await,
         Verb::Restart(target) => {
             let now = Clock::System.now();
             let at = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
-            target.change(|_| Ok(Change::Restart(at.to_string()))).await
+            target.change(|_, _| Ok(Change::Restart(at.to_string()))).await
         }
     }
 }
@@ -159,18 +161,14 @@ impl Target {
     /// Makes one change, refused if the deployment has changed since it was read, and says that it is made.
     async fn change(
         self,
-        choose: impl FnOnce(&[ModelRevision]) -> anyhow::Result<Change>,
+        choose: impl FnOnce(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
     ) -> Result<(), Failure> {
         let place = self.connect().await?;
         let deployment = place.get().await?;
-        let change = choose(&place.history(&deployment).await?)?;
+        let change = choose(&deployment, &place.history(&deployment).await?)?;
         let done = match patch(&deployment, &change)? {
             Ok(patch) => {
                 let params = kube::api::PatchParams::apply(FIELD_MANAGER);
-                let params = kube::api::PatchParams {
-                    force: false,
-                    ..params
-                };
                 place
                     .deployments
                     .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))

@@ -6,8 +6,10 @@ use kube::ResourceExt;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::api::meta::TEMPLATE_HASH_LABEL;
 use crate::api::v1alpha1::{
-    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelRevisionSpec, ModelSource, ModelSpec, ServingSpec,
+    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelRevision, ModelRevisionSpec, ModelSource, ModelSpec,
+    ServingSpec,
 };
 use crate::scheduler::Fleet;
 
@@ -56,6 +58,12 @@ impl Template {
             .map(|byte| char::from(HASH_ALPHABET[usize::from(*byte) % HASH_ALPHABET.len()]))
             .collect()
     }
+}
+
+/// Whether a revision was made of the template that the deployment has now.
+pub(crate) fn is_template_of(deployment: &ModelDeployment, revision: &ModelRevision) -> bool {
+    let template = Template::of(deployment);
+    revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&template.hash()) || template.is_of(&revision.spec)
 }
 
 /// The verdict on a template.

@@ -17,6 +17,7 @@ mod rollout;
 mod tests;
 mod throughput;
 
+pub(crate) use admission::is_template_of;
 pub(super) use apply::DeploymentReconciler;
 pub(crate) use intents::intents as deployment_intents;
 pub(super) use replica::{NODE_NOT_READY, refused_recently};
