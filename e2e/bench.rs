@@ -15,6 +15,8 @@ mod apiserver;
     reason = "the tests' harness, of which this is a part"
 )]
 mod harness;
+#[path = "bench/masks.rs"]
+mod masks;
 #[path = "bench/overhead.rs"]
 mod overhead;
 #[path = "bench/placement.rs"]
@@ -44,6 +46,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("apiserver", apiserver::run),
     ("plan", plan::run),
     ("placement", placement::run),
+    ("masks", masks::run),
     ("prefix", prefix::run),
     ("rival", rival::run),
 ];

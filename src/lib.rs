@@ -70,5 +70,7 @@ pub use cli::run;
 pub mod bench {
     pub use crate::scheduler::bench::{PlacementCount, PlacementTrial};
     #[cfg(feature = "mlx")]
+    pub use crate::text::grammar::bench::{MaskTrial, MaskVocabulary};
+    #[cfg(feature = "mlx")]
     pub use crate::worker::bench::BareEngine;
 }

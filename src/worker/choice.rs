@@ -49,7 +49,7 @@ fn masked(logits: &Array, draws: &[Draw<'_>]) -> Result<Option<Array>> {
     let mut allowed = Vec::with_capacity(draws.len() * vocabulary);
     for draw in draws {
         match draw.mask {
-            Some(mask) => allowed.extend_from_slice(mask.allowed()),
+            Some(mask) => mask.append_to(&mut allowed),
             None => allowed.resize(allowed.len() + vocabulary, true),
         }
     }

@@ -11,7 +11,7 @@ use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
 use mlx_rs::{Array, Dtype, ops};
 
 use super::adjustment::{Adjustment, Penalties};
-use crate::text::grammar::vocabulary::Mask;
+use crate::text::grammar::mask::Mask;
 
 /// Below this, the most probable token is all that is left, and dividing by it would overflow.
 const MIN_TEMPERATURE: f32 = 1e-5;

@@ -20,7 +20,8 @@ use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
 use super::transcript::Transcript;
 use crate::openai::response::{FinishReason, StopReason};
-use crate::text::grammar::vocabulary::{Constraint, ConstraintError, Mask};
+use crate::text::grammar::constraint::{Constraint, ConstraintError};
+use crate::text::grammar::mask::Mask;
 use crate::text::tokenizer::{DecodeError, Tokenizer};
 
 /// A request and where its events go.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::json::Rules;
 use super::json_schema::{SchemaError, schema_rule};
+use super::matcher::Automaton;
 use super::regex::{RegexError, RegexRules, Writing, parsed};
-use super::{Builder, ByteSet, Grammar, Matcher, NodeId, RETURN, SPECIAL, TooLarge};
+use super::{Builder, ByteSet, Grammar, NodeId, RETURN, SPECIAL, TooLarge};
 use crate::openai::response_format::ContentFormat;
 use crate::openai::tools::Function;
 use crate::text::reasoning::ReasoningMarkers;
@@ -63,7 +64,8 @@ impl Form<'_> {
         };
         let start = writer.answer(self)?;
         let grammar = Arc::new(builder.finish(start)?);
-        let can_begin = Matcher::new(Arc::clone(&grammar)).is_ok_and(|matcher| !matcher.is_at_end());
+        let can_begin = Automaton::new(Arc::clone(&grammar))
+            .is_ok_and(|automaton| !automaton.places(automaton.start()).is_at_end());
         can_begin.then_some(grammar).ok_or(FormError::Empty)
     }
 }

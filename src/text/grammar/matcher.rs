@@ -2,14 +2,31 @@
 //! be returned to; they and their transitions are computed once and kept, so that reading a vocabulary is fast.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::{Grammar, Node, NodeId};
+use super::{ByteSet, Grammar, Node, NodeId};
 
 /// Places of one state. A grammar that is in more at once is not worth its time.
 const MAX_PLACES: usize = 20_000;
 /// States that are kept; their transitions take 1 KiB each.
 const MAX_STATES: usize = 20_000;
+/// Frames that are kept. They are never forgotten: who finds more begins anew where it can.
+const MAX_STACKS: usize = 200_000;
+
+/// Bytes of the plain characters: those that stand for themselves in a JSON string and are no control characters.
+pub(super) const PLAIN_ASCII: [RangeInclusive<u8>; 3] = [0x20..=0x21, 0x23..=0x5b, 0x5d..=0x7e];
+/// All others, as UTF-8 (RFC 3629, section 4).
+const PLAIN_SEQUENCES: [&[RangeInclusive<u8>]; 8] = [
+    &[0xc2..=0xdf, 0x80..=0xbf],
+    &[0xe0..=0xe0, 0xa0..=0xbf, 0x80..=0xbf],
+    &[0xe1..=0xec, 0x80..=0xbf, 0x80..=0xbf],
+    &[0xed..=0xed, 0x80..=0x9f, 0x80..=0xbf],
+    &[0xee..=0xef, 0x80..=0xbf, 0x80..=0xbf],
+    &[0xf0..=0xf0, 0x90..=0xbf, 0x80..=0xbf, 0x80..=0xbf],
+    &[0xf1..=0xf3, 0x80..=0xbf, 0x80..=0xbf, 0x80..=0xbf],
+    &[0xf4..=0xf4, 0x80..=0x8f, 0x80..=0xbf, 0x80..=0xbf],
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct StateId(u32);
@@ -35,17 +52,40 @@ enum Frame {
 /// Before a node that reads a byte.
 type Place = (NodeId, StackId);
 
+/// What a state is, whatever its number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Places {
+pub(super) struct Places {
     /// In order.
     reading: Vec<Place>,
     accepting: bool,
+}
+
+impl Places {
+    /// What was read is an answer.
+    pub(super) fn is_accepting(&self) -> bool {
+        self.accepting
+    }
+
+    /// Nothing can follow.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.reading.is_empty()
+    }
 }
 
 #[derive(Debug, Clone)]
 struct State {
     places: Arc<Places>,
     next: Option<Box<[StateId; 256]>>,
+    behind_plain: Option<BehindPlain>,
+}
+
+/// Where one plain character leads.
+#[derive(Debug, Clone)]
+enum BehindPlain {
+    /// There is one that does not fit.
+    NotAll,
+    /// To one of these.
+    States(Arc<[StateId]>),
 }
 
 /// A state of the grammar has more places than are worth their time.
@@ -53,73 +93,80 @@ struct State {
 #[error("the grammar is too ambiguous")]
 pub(crate) struct TooAmbiguous;
 
-/// See the module's text. Advances with one answer.
+/// See the module's text.
 #[derive(Debug, Clone)]
-pub(crate) struct Matcher {
+pub(super) struct Automaton {
     grammar: Arc<Grammar>,
     stacks: Vec<(Frame, StackId)>,
     stack_ids: HashMap<(Frame, StackId), StackId>,
     states: Vec<State>,
     state_ids: HashMap<Arc<Places>, StateId>,
-    current: StateId,
+    start: StateId,
 }
 
-impl Matcher {
-    pub(crate) fn new(grammar: Arc<Grammar>) -> Result<Self, TooAmbiguous> {
+impl Automaton {
+    pub(super) fn new(grammar: Arc<Grammar>) -> Result<Self, TooAmbiguous> {
         let start = grammar.start;
-        let mut matcher = Self {
+        let mut automaton = Self {
             grammar,
             // The place of the empty stack, which has no frame.
             stacks: vec![(Frame::Next(start), EMPTY)],
             stack_ids: HashMap::new(),
             states: Vec::new(),
             state_ids: HashMap::new(),
-            current: DEAD,
+            start: DEAD,
         };
-        matcher.intern(Places::default());
-        let places = matcher.reached([(start, EMPTY)])?;
-        matcher.current = matcher.intern(places);
-        Ok(matcher)
+        automaton.intern(Places::default());
+        let places = automaton.reached([(start, EMPTY)])?;
+        automaton.start = automaton.intern(places);
+        Ok(automaton)
     }
 
-    pub(super) fn current(&self) -> StateId {
-        self.current
+    /// Where an answer begins. Only until states are forgotten.
+    pub(super) fn start(&self) -> StateId {
+        self.start
     }
 
-    /// What was read is an answer.
-    pub(crate) fn is_accepting(&self) -> bool {
-        self.state(self.current).places.accepting
+    pub(super) fn places(&self, state: StateId) -> &Arc<Places> {
+        &self.state(state).places
     }
 
-    /// Nothing can follow.
-    pub(crate) fn is_at_end(&self) -> bool {
-        self.state(self.current).places.reading.is_empty()
-    }
-
-    /// Reads a token's bytes; false where they do not fit, which changes nothing.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<bool, TooAmbiguous> {
-        let mut state = self.current;
+    /// Where these bytes lead.
+    pub(super) fn read(&mut self, from: StateId, bytes: &[u8]) -> Result<StateId, TooAmbiguous> {
+        let mut state = from;
         for byte in bytes {
             state = self.step(state, *byte)?;
             if state == DEAD {
-                return Ok(false);
+                break;
             }
         }
-        self.current = state;
-        Ok(true)
+        Ok(state)
     }
 
-    /// Forgets states where there are many; true if those that others have kept mean nothing any more.
-    pub(super) fn tidy(&mut self) -> bool {
-        if self.states.len() <= MAX_STATES {
-            return false;
-        }
-        let places = Arc::clone(&self.state(self.current).places);
+    /// More states are kept than is worth their memory.
+    pub(super) fn has_many_states(&self) -> bool {
+        self.states.len() > MAX_STATES
+    }
+
+    /// Too much is kept that cannot be forgotten.
+    pub(super) fn is_worn(&self) -> bool {
+        self.stacks.len() > MAX_STACKS
+    }
+
+    /// Forgets all states: those that others have kept mean nothing any more.
+    pub(super) fn forget_states(&mut self) {
         self.states.clear();
         self.state_ids.clear();
         self.intern(Places::default());
-        self.current = self.intern(Places::clone(&places));
-        true
+        self.start = DEAD;
+    }
+
+    /// The state that is these places.
+    pub(super) fn state_of(&mut self, places: &Arc<Places>) -> StateId {
+        match self.state_ids.get(places) {
+            Some(id) => *id,
+            None => self.intern(Places::clone(places)),
+        }
     }
 
     pub(super) fn step(&mut self, from: StateId, byte: u8) -> Result<StateId, TooAmbiguous> {
@@ -132,20 +179,90 @@ impl Matcher {
         }
         let places = Arc::clone(&self.state(from).places);
         let grammar = Arc::clone(&self.grammar);
-        let behind = places
-            .reading
-            .iter()
-            .filter_map(|(node, stack)| match grammar.node(*node) {
-                Node::Bytes(set, next) if set.contains(byte) => Some((*next, *stack)),
-                Node::Bytes(..) | Node::Return | Node::Split(_) | Node::Call(..) | Node::Repeat { .. } => {
-                    None
+        // Bytes that every place treats alike lead to the same state.
+        let mut alike = ByteSet::ALL;
+        let mut behind = Vec::new();
+        for (node, stack) in &places.reading {
+            if let Node::Bytes(set, next) = grammar.node(*node) {
+                if set.contains(byte) {
+                    alike = alike.and(set);
+                    behind.push((*next, *stack));
+                } else {
+                    alike = alike.without(set);
                 }
-            });
-        let reached = self.reached(behind)?;
-        let to = self.intern(reached);
+            }
+        }
+        let to = match behind[..] {
+            [] => DEAD,
+            _ => {
+                let reached = self.reached(behind)?;
+                self.intern(reached)
+            }
+        };
         let next = &mut self.states[from.0 as usize].next;
-        next.get_or_insert_with(|| Box::new([UNKNOWN; 256]))[usize::from(byte)] = to;
+        let next = next.get_or_insert_with(|| Box::new([UNKNOWN; 256]));
+        for (byte, next) in (0..=u8::MAX).zip(next.iter_mut()) {
+            if alike.contains(byte) {
+                *next = to;
+            }
+        }
         Ok(to)
+    }
+
+    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than any number.
+    pub(super) fn plain_characters(&mut self, from: StateId, most: usize) -> Result<usize, TooAmbiguous> {
+        let mut seen = HashSet::from([from]);
+        let mut reached = vec![from];
+        for count in 0..most {
+            let mut next = Vec::new();
+            for state in reached {
+                match self.behind_plain(state)? {
+                    BehindPlain::NotAll => return Ok(count),
+                    BehindPlain::States(states) => {
+                        next.extend(states.iter().copied().filter(|state| seen.insert(*state)));
+                    }
+                }
+            }
+            if next.is_empty() {
+                return Ok(usize::MAX);
+            }
+            reached = next;
+        }
+        Ok(most)
+    }
+
+    fn behind_plain(&mut self, from: StateId) -> Result<BehindPlain, TooAmbiguous> {
+        if let Some(known) = &self.state(from).behind_plain {
+            return Ok(known.clone());
+        }
+        let ascii = PLAIN_ASCII.map(|range| [range]);
+        let sequences = ascii.iter().map(|range| &range[..]).chain(PLAIN_SEQUENCES);
+        let mut behind = Vec::new();
+        let mut found = None;
+        'sequences: for sequence in sequences {
+            let mut states = vec![from];
+            for range in sequence {
+                let mut next = Vec::new();
+                for state in states {
+                    for byte in range.clone() {
+                        next.push(self.step(state, byte)?);
+                    }
+                }
+                next.sort_unstable();
+                next.dedup();
+                if next.first() == Some(&DEAD) {
+                    found = Some(BehindPlain::NotAll);
+                    break 'sequences;
+                }
+                states = next;
+            }
+            behind.extend(states);
+        }
+        behind.sort_unstable();
+        behind.dedup();
+        let found = found.unwrap_or_else(|| BehindPlain::States(behind.into()));
+        self.states[from.0 as usize].behind_plain = Some(found.clone());
+        Ok(found)
     }
 
     fn state(&self, id: StateId) -> &State {
@@ -161,6 +278,7 @@ impl Matcher {
         self.states.push(State {
             places: Arc::clone(&places),
             next: None,
+            behind_plain: None,
         });
         self.state_ids.insert(places, id);
         id

@@ -2,12 +2,15 @@
 //! that keep an answer within one.
 //!
 //! A grammar is a network of nodes. Nodes that read a byte lead to the next node; rules are called and return, so that
-//! nesting has no bound. [`matcher`] runs it, [`vocabulary`] asks which tokens it lets through.
+//! nesting has no bound. [`matcher`] runs it, [`constraint`] asks it which tokens of a [`vocabulary`] it lets through.
 
+pub(crate) mod bench;
+pub(crate) mod constraint;
 pub(crate) mod form;
 mod formats;
 mod json;
 mod json_schema;
+pub(crate) mod mask;
 mod matcher;
 mod names;
 mod normal;
@@ -17,8 +20,6 @@ mod schema;
 pub(crate) mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;
-
-pub(super) use matcher::Matcher;
 
 /// Larger grammars would take more memory and time than an answer is worth.
 const MAX_NODES: usize = 200_000;
@@ -56,6 +57,8 @@ pub(super) enum Node {
 pub(super) struct ByteSet([u64; 4]);
 
 impl ByteSet {
+    pub(super) const ALL: Self = Self([u64::MAX; 4]);
+
     pub(super) fn range(first: u8, last: u8) -> Self {
         let mut set = Self::default();
         (first..=last).for_each(|byte| set.insert(byte));
@@ -74,6 +77,16 @@ impl ByteSet {
 
     pub(super) fn remove(&mut self, byte: u8) {
         self.0[usize::from(byte >> 6)] &= !(1 << (byte & 63));
+    }
+
+    /// What is in both.
+    pub(super) fn and(self, other: &Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
+    }
+
+    /// What is not in the other.
+    pub(super) fn without(self, other: &Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
 
     pub(super) fn contains(&self, byte: u8) -> bool {

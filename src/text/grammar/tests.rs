@@ -2,9 +2,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::constraint::Constraint;
+use super::matcher::{Automaton, DEAD, StateId};
 use super::numbers::{Bound, integers, numbers};
 use super::regex::{RegexRules, Writing, parsed};
-use super::vocabulary::{Constraint, Vocabulary};
+use super::vocabulary::Vocabulary;
 use super::*;
 use crate::text::tokenizer::Tokenizer;
 
@@ -15,22 +17,20 @@ pub(super) fn grammar(build: impl FnOnce(&mut Builder) -> NodeId) -> Arc<Grammar
 }
 
 pub(super) fn accepts(grammar: &Arc<Grammar>, text: &str) -> bool {
-    let mut matcher = Matcher::new(Arc::clone(grammar)).unwrap();
-    matcher.read(text.as_bytes()).unwrap() && matcher.is_accepting()
+    let mut automaton = Automaton::new(Arc::clone(grammar)).unwrap();
+    let end = automaton.read(automaton.start(), text.as_bytes()).unwrap();
+    automaton.places(end).is_accepting()
 }
 
 /// Whether these bytes may follow.
-fn fits(matcher: &mut Matcher, bytes: &[u8]) -> bool {
-    let mut state = matcher.current();
-    for byte in bytes {
-        state = matcher.step(state, *byte).unwrap();
-    }
-    state != matcher::DEAD
+fn fits(automaton: &mut Automaton, state: StateId, bytes: &[u8]) -> bool {
+    automaton.read(state, bytes).unwrap() != DEAD
 }
 
 /// A text of the grammar, byte by byte as `seed` has it; it ends where it can more and more.
 pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
-    let mut matcher = Matcher::new(Arc::clone(grammar)).unwrap();
+    let mut automaton = Automaton::new(Arc::clone(grammar)).unwrap();
+    let mut state = automaton.start();
     let (mut text, mut random) = (Vec::new(), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut next = |below: usize| {
         random ^= random << 13;
@@ -40,9 +40,9 @@ pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
     };
     loop {
         let bytes: Vec<u8> = (0..=u8::MAX)
-            .filter(|byte| fits(&mut matcher, &[*byte]))
+            .filter(|byte| fits(&mut automaton, state, &[*byte]))
             .collect();
-        if matcher.is_accepting() && (bytes.is_empty() || next(4) == 0) {
+        if automaton.places(state).is_accepting() && (bytes.is_empty() || next(4) == 0) {
             return String::from_utf8(text).unwrap();
         }
         // Quotes and brackets end what would else go on for long.
@@ -55,7 +55,7 @@ pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
             [end, ..] if next(3) == 0 => end,
             _ => bytes[next(bytes.len())],
         };
-        assert!(matcher.read(&[byte]).unwrap());
+        state = automaton.step(state, byte).unwrap();
         text.push(byte);
     }
 }
@@ -84,9 +84,10 @@ fn a_text_ends_at_its_first_mark() {
     for text in ["<<a>x<<a>!", "<<a>", "!", "<<a!"] {
         assert!(!accepts(&until, text), "{text}");
     }
-    let mut matcher = Matcher::new(until).unwrap();
+    let mut automaton = Automaton::new(until).unwrap();
+    let start = automaton.start();
     assert!(
-        !matcher.read(&[SPECIAL, b'x']).unwrap(),
+        !fits(&mut automaton, start, &[SPECIAL, b'x']),
         "a special token is no text"
     );
 }
@@ -98,7 +99,8 @@ fn a_grammar_that_is_everywhere_at_once_is_given_up() {
         let some = builder.repeat(a, 0, Some(90_000), RETURN);
         builder.repeat(some, 0, Some(90_000), RETURN)
     });
-    let ended = Matcher::new(grammar).and_then(|mut matcher| matcher.read(&[b'a'; 100]));
+    let ended =
+        Automaton::new(grammar).and_then(|mut automaton| automaton.read(automaton.start(), &[b'a'; 100]));
     assert!(ended.is_err());
 }
 
@@ -136,26 +138,95 @@ fn masks_are_what_each_token_would_do() {
     let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 1024).unwrap());
     let json = grammar(|builder| super::json::Rules::new(builder).object);
     let mut constraint = Constraint::new(Arc::clone(&json), Arc::clone(&vocabulary)).unwrap();
-    let mut matcher = Matcher::new(json).unwrap();
+    let mut automaton = Automaton::new(json).unwrap();
+    let mut state = automaton.start();
     for token in tokenizer.encode_chat("{\"a\": [1, \"the \\u00e9\"]}").unwrap() {
         let mask = constraint.mask().unwrap();
-        for (other, allowed) in (0_u32..).zip(mask.allowed()) {
+        for other in 0..1024 {
             let bytes = tokenizer.spelled(other);
-            let fits = !bytes.is_empty() && !tokenizer.is_special(other) && fits(&mut matcher, &bytes);
-            assert_eq!(*allowed, fits, "token {other}");
+            let fits =
+                !bytes.is_empty() && !tokenizer.is_special(other) && fits(&mut automaton, state, &bytes);
+            assert_eq!(mask.allows(other), fits, "token {other}");
         }
-        assert!(mask.allowed()[token as usize]);
+        assert!(mask.allows(token));
         constraint.take(token).unwrap();
-        assert!(matcher.read(&tokenizer.spelled(token)).unwrap());
+        state = automaton.read(state, &tokenizer.spelled(token)).unwrap();
     }
     assert!(constraint.is_complete());
     let mask = constraint.mask().unwrap();
-    let allowed: Vec<usize> = (0..1024).filter(|token| mask.allowed()[*token]).collect();
+    let allowed: Vec<u32> = (0..1024).filter(|token| mask.allows(*token)).collect();
     assert_eq!(allowed, [1], "only the end is left");
     assert!(constraint.take(5).is_err());
 }
 
+/// Grammars that plain text has no, some or all places in.
+fn with_plain_text(which: usize) -> Arc<Grammar> {
+    match which {
+        0 => grammar(|builder| super::json::Rules::new(builder).value),
+        1 => matching("[^\"]{0,9}"),
+        2 => matching("(a|[^a]{3,20})x*"),
+        3 => matching("[ -~]*|é+"),
+        4 => grammar(|builder| builder.until(b"</a>", RETURN)),
+        _ => matching("\\w{2,}\\W?.*"),
+    }
+}
+
+#[test]
+fn plain_text_is_as_long_as_it_may_be() {
+    let tokens: Vec<Vec<u8>> = (1..=40).map(|length| "é".repeat(length).into_bytes()).collect();
+    let vocabulary = Arc::new(Vocabulary::of(tokens, vec![]));
+    for most in 1..=40 {
+        let bounded = matching(&format!("(.|\n){{0,{most}}}b?"));
+        let mask = Constraint::new(bounded, Arc::clone(&vocabulary))
+            .unwrap()
+            .mask()
+            .unwrap();
+        let allowed = (0..40).filter(|token| mask.allows(*token)).count();
+        assert_eq!(allowed, most);
+    }
+}
+
 proptest! {
+    /// Also where tokens are known to fit without a walk, and of tokens that are written alike.
+    #[test]
+    fn masks_of_any_vocabulary_are_what_each_token_would_do(
+        which in 0_usize..6,
+        tokens in proptest::collection::vec(
+            prop_oneof![
+                "[a-c\"é]{1,3}".prop_map(String::into_bytes),
+                "[ -~é☃😀]{1,20}".prop_map(String::into_bytes),
+                proptest::collection::vec(any::<u8>(), 0..4),
+            ],
+            1..40,
+        ),
+        choices in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let vocabulary = Arc::new(Vocabulary::of(tokens.clone(), vec![]));
+        let grammar = with_plain_text(which);
+        let mut automaton = Automaton::new(Arc::clone(&grammar)).unwrap();
+        let mut state = automaton.start();
+        let mut constraint = Constraint::new(grammar, vocabulary).unwrap();
+        for choice in choices {
+            let fitting: Vec<bool> = tokens
+                .iter()
+                .map(|bytes| !bytes.is_empty() && fits(&mut automaton, state, bytes))
+                .collect();
+            let masked = constraint.clone().mask().map_or(vec![false; tokens.len()], |mask| {
+                let mut allowed = Vec::new();
+                mask.append_to(&mut allowed);
+                allowed
+            });
+            prop_assert_eq!(&masked, &fitting);
+            let allowed: Vec<usize> = (0..tokens.len()).filter(|token| fitting[*token]).collect();
+            if allowed.is_empty() {
+                break;
+            }
+            let token = *choice.get(&allowed);
+            constraint.take(u32::try_from(token).unwrap()).unwrap();
+            state = automaton.read(state, &tokens[token]).unwrap();
+        }
+    }
+
     #[test]
     fn expressions_match_what_they_match(
         pattern in prop_oneof![

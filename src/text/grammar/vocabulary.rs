@@ -1,237 +1,210 @@
 //! A tokenizer's vocabulary as a grammar sees it: each token's bytes, in a trie, so that one walk finds all tokens that
-//! fit.
+//! fit. Where any plain text may follow, the tokens that are plain text need no walk: those are most of a vocabulary.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
 
-use super::matcher::{DEAD, StateId, TooAmbiguous};
-use super::{Grammar, Matcher, SPECIAL};
+use super::SPECIAL;
+use super::mask::Mask;
+use super::matcher::PLAIN_ASCII;
 use crate::text::tokenizer::Tokenizer;
-
-/// States whose masks are kept for one answer; each is as large as the vocabulary.
-const MAX_MASKS: usize = 64;
 
 /// Longer ones, where there are any, are left out of masks: the trie is built by recursion.
 const MAX_TOKEN_BYTES: usize = 1024;
+
+/// Plain tokens of so many characters or fewer are kept apart from all others. Few tokens are longer than the last.
+const PLAIN_CHARACTERS: [usize; 3] = [6, 16, 32];
 
 const NO_TOKEN: u32 = u32::MAX;
 
 /// See the module's text.
 pub(crate) struct Vocabulary {
-    /// In the order of a walk: children follow their parent.
-    nodes: Vec<TrieNode>,
-    bytes: HashMap<u32, Box<[u8]>>,
-    /// Tokens with the same bytes as another one, which stands in the trie.
+    bytes: Vec<u8>,
+    /// Each token's own, by token; empty for those that no text has.
+    spellings: Vec<Range<u32>>,
+    /// Tokens with the same bytes as another one, which stands in the tries.
     same: HashMap<u32, Vec<u32>>,
     end_tokens: Vec<u32>,
-    /// Of the model, which may have more tokens than the tokenizer.
-    size: usize,
+    all: Slice,
+    /// In the order of [`PLAIN_CHARACTERS`].
+    slices: [Slice; PLAIN_CHARACTERS.len()],
+}
+
+/// A vocabulary, where some plain tokens are known to fit.
+pub(super) struct Slice {
+    pub(super) fitting: Mask,
+    /// All others, in the order of a walk: children follow their parent.
+    pub(super) others: Vec<TrieNode>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TrieNode {
+    pub(super) byte: u8,
+    /// One past the last node below this one.
+    pub(super) end: u32,
+    token: u32,
+}
+
+impl TrieNode {
+    /// The token that ends here.
+    pub(super) fn token(&self) -> Option<u32> {
+        (self.token != NO_TOKEN).then_some(self.token)
+    }
 }
 
 impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vocabulary")
-            .field("size", &self.size)
+            .field("size", &self.size())
             .finish_non_exhaustive()
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct TrieNode {
-    byte: u8,
-    /// One past the last node below this one.
-    end: u32,
-    token: u32,
-}
+/// What a token adds to a text, and the token.
+type Spelled = (Box<[u8]>, u32);
 
 impl Vocabulary {
-    /// `size` is the model's. `None` where the tokenizer does not say what bytes its tokens stand for.
+    /// `size` is the model's, which may have more tokens than the tokenizer. `None` where the tokenizer does not say
+    /// what bytes its tokens stand for.
     pub(crate) fn new(tokenizer: &Tokenizer, size: usize) -> Option<Self> {
         if !tokenizer.spells_text() {
             return None;
         }
-        let mut tokens: Vec<(Box<[u8]>, u32)> = Vec::with_capacity(size);
-        for token in 0..u32::try_from(size).ok()? {
+        let spelled = |token: u32| {
             if tokenizer.is_eos(token) {
-                continue;
+                return Vec::new();
             }
             let spelled = tokenizer.spelled(token);
-            let bytes: Vec<u8> = if tokenizer.is_special(token) {
+            if tokenizer.is_special(token) {
                 std::iter::once(SPECIAL).chain(spelled).collect()
             } else if spelled.contains(&SPECIAL) {
                 // No part of any text.
-                continue;
+                Vec::new()
             } else {
                 spelled
-            };
-            if (1..=MAX_TOKEN_BYTES).contains(&bytes.len()) {
-                tokens.push((bytes.into(), token));
+            }
+        };
+        let tokens = (0..u32::try_from(size).ok()?).map(spelled);
+        Some(Self::of(tokens, tokenizer.eos_token_ids().to_vec()))
+    }
+
+    /// From what each token adds to a text: nothing, where no text has it.
+    pub(super) fn of(tokens: impl IntoIterator<Item = Vec<u8>>, end_tokens: Vec<u32>) -> Self {
+        let (mut bytes, mut spellings, mut sorted) = (Vec::new(), Vec::new(), Vec::new());
+        for (token, spelled) in (0_u32..).zip(tokens) {
+            let begin = bytes.len() as u32;
+            if (1..=MAX_TOKEN_BYTES).contains(&spelled.len()) {
+                bytes.extend_from_slice(&spelled);
+                sorted.push((spelled.into(), token));
+            }
+            spellings.push(begin..bytes.len() as u32);
+        }
+        sorted.sort_unstable();
+        let mut same: HashMap<u32, Vec<u32>> = HashMap::new();
+        sorted.dedup_by(|(later, token), (kept, first): &mut Spelled| {
+            let is_same = later == kept;
+            if is_same {
+                same.entry(*first).or_default().push(*token);
+            }
+            is_same
+        });
+        let slice = |fits: &dyn Fn(&[u8]) -> bool| Slice::new(&sorted, &same, spellings.len(), fits);
+        Self {
+            all: slice(&|_| false),
+            slices: PLAIN_CHARACTERS.map(|most| {
+                slice(&|bytes| plain_characters(bytes).is_some_and(|characters| characters <= most))
+            }),
+            bytes,
+            spellings,
+            same,
+            end_tokens,
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.spellings.len()
+    }
+
+    pub(super) fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// What a token adds to a text; `None` for one that no text has.
+    pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
+        let Range { start, end } = self.spellings.get(token as usize)?.clone();
+        (start < end).then(|| &self.bytes[start as usize..end as usize])
+    }
+
+    /// Tokens that are written like this one, itself left out.
+    pub(super) fn same(&self, token: u32) -> &[u32] {
+        self.same.get(&token).map_or(&[], Vec::as_slice)
+    }
+
+    /// The most plain characters that it is worth to know of.
+    pub(super) fn most_plain_characters() -> usize {
+        PLAIN_CHARACTERS[PLAIN_CHARACTERS.len() - 1]
+    }
+
+    /// What to begin with where so many plain characters may follow, whichever they are.
+    pub(super) fn slice(&self, plain_characters: usize) -> &Slice {
+        let enough = PLAIN_CHARACTERS
+            .iter()
+            .rposition(|most| *most <= plain_characters);
+        enough.map_or(&self.all, |place| &self.slices[place])
+    }
+}
+
+impl Slice {
+    fn new(
+        tokens: &[Spelled],
+        same: &HashMap<u32, Vec<u32>>,
+        size: usize,
+        fits: &dyn Fn(&[u8]) -> bool,
+    ) -> Self {
+        let mut slice = Self {
+            fitting: Mask::none(size),
+            others: Vec::new(),
+        };
+        let mut others: Vec<(&[u8], u32)> = Vec::new();
+        for (bytes, token) in tokens {
+            if fits(bytes) {
+                slice.fitting.allow(*token);
+                for same in same.get(token).into_iter().flatten() {
+                    slice.fitting.allow(*same);
+                }
+            } else {
+                others.push((bytes, *token));
             }
         }
-        tokens.sort_unstable();
-        let mut vocabulary = Self {
-            nodes: Vec::new(),
-            bytes: tokens
-                .iter()
-                .map(|(bytes, token)| (*token, bytes.clone()))
-                .collect(),
-            same: HashMap::new(),
-            end_tokens: tokenizer.eos_token_ids().to_vec(),
-            size,
-        };
-        vocabulary.grow(&tokens, 0);
-        Some(vocabulary)
+        slice.grow(&others, 0);
+        slice
     }
 
     /// Adds sorted tokens that agree in their first `depth` bytes and have more.
-    fn grow(&mut self, mut tokens: &[(Box<[u8]>, u32)], depth: usize) {
+    fn grow(&mut self, mut tokens: &[(&[u8], u32)], depth: usize) {
         while let Some((first, _)) = tokens.first() {
             let byte = first[depth];
             let count = tokens.partition_point(|(bytes, _)| bytes[depth] <= byte);
             let (group, others) = tokens.split_at(count);
-            let whole = group.partition_point(|(bytes, _)| bytes.len() == depth + 1);
-            let token = group[..whole].first().map_or(NO_TOKEN, |(_, token)| *token);
-            if whole > 1 {
-                let more = group[1..whole].iter().map(|(_, token)| *token).collect();
-                self.same.insert(token, more);
-            }
-            let place = self.nodes.len();
-            self.nodes.push(TrieNode { byte, end: 0, token });
-            self.grow(&group[whole..], depth + 1);
-            self.nodes[place].end = u32::try_from(self.nodes.len()).expect("fewer than 2^32 bytes of tokens");
+            let whole = group.first().filter(|(bytes, _)| bytes.len() == depth + 1);
+            let place = self.others.len();
+            self.others.push(TrieNode {
+                byte,
+                end: 0,
+                token: whole.map_or(NO_TOKEN, |(_, token)| *token),
+            });
+            self.grow(&group[usize::from(whole.is_some())..], depth + 1);
+            self.others[place].end =
+                u32::try_from(self.others.len()).expect("fewer than 2^32 bytes of tokens");
             tokens = others;
         }
     }
 }
 
-/// Which tokens may come next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mask(Vec<bool>);
-
-impl Mask {
-    /// All of a vocabulary but these.
-    pub(crate) fn without(size: usize, tokens: &[u32]) -> Self {
-        let mut allowed = vec![true; size];
-        for token in tokens {
-            if let Some(place) = allowed.get_mut(*token as usize) {
-                *place = false;
-            }
-        }
-        Self(allowed)
-    }
-
-    /// What both allow; `None` where that is nothing.
-    pub(crate) fn and(&self, other: &Self) -> Option<Self> {
-        let both = self.0.iter().zip(&other.0).map(|(one, other)| *one && *other);
-        let both: Vec<bool> = both.collect();
-        both.contains(&true).then_some(Self(both))
-    }
-
-    /// By token; as long as the model's vocabulary.
-    pub(crate) fn allowed(&self) -> &[bool] {
-        &self.0
-    }
-}
-
-/// Why an answer cannot go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConstraintError {
-    #[error(transparent)]
-    TooAmbiguous(#[from] TooAmbiguous),
-    #[error("no token of the model's vocabulary goes on with what its answer has to be")]
-    NoToken,
-    #[error("token {0} was chosen, which the answer must not have here")]
-    NotAllowed(u32),
-}
-
-/// Keeps one answer within a grammar.
-#[derive(Debug, Clone)]
-pub(crate) struct Constraint {
-    vocabulary: Arc<Vocabulary>,
-    matcher: Matcher,
-    masks: HashMap<StateId, Arc<Mask>>,
-}
-
-impl Constraint {
-    pub(crate) fn new(grammar: Arc<Grammar>, vocabulary: Arc<Vocabulary>) -> Result<Self, ConstraintError> {
-        Ok(Self {
-            vocabulary,
-            matcher: Matcher::new(grammar)?,
-            masks: HashMap::new(),
-        })
-    }
-
-    /// The tokens that may come next: at least one.
-    pub(crate) fn mask(&mut self) -> Result<Arc<Mask>, ConstraintError> {
-        if self.matcher.tidy() || self.masks.len() >= MAX_MASKS {
-            self.masks.clear();
-        }
-        let state = self.matcher.current();
-        if let Some(mask) = self.masks.get(&state) {
-            return Ok(Arc::clone(mask));
-        }
-        let mask = Arc::new(self.walk(state)?);
-        self.masks.insert(state, Arc::clone(&mask));
-        Ok(mask)
-    }
-
-    fn walk(&mut self, state: StateId) -> Result<Mask, ConstraintError> {
-        let Self {
-            vocabulary, matcher, ..
-        } = self;
-        let mut allowed = vec![false; vocabulary.size];
-        let mut any = matcher.is_accepting() && !vocabulary.end_tokens.is_empty();
-        if matcher.is_accepting() {
-            for token in &vocabulary.end_tokens {
-                if let Some(place) = allowed.get_mut(*token as usize) {
-                    *place = true;
-                }
-            }
-        }
-        // States on the way down, each with where its nodes end.
-        let mut way: Vec<(StateId, u32)> = Vec::new();
-        let mut place = 0_u32;
-        while let Some(node) = vocabulary.nodes.get(place as usize) {
-            while way.last().is_some_and(|(_, end)| *end <= place) {
-                way.pop();
-            }
-            let from = way.last().map_or(state, |(state, _)| *state);
-            let to = matcher.step(from, node.byte)?;
-            if to == DEAD {
-                place = node.end;
-                continue;
-            }
-            if node.token != NO_TOKEN {
-                any = true;
-                allowed[node.token as usize] = true;
-                for same in vocabulary.same.get(&node.token).into_iter().flatten() {
-                    allowed[*same as usize] = true;
-                }
-            }
-            way.push((to, node.end));
-            place += 1;
-        }
-        if any {
-            Ok(Mask(allowed))
-        } else {
-            Err(ConstraintError::NoToken)
-        }
-    }
-
-    /// Takes the token that was chosen; not one that ends the text.
-    pub(crate) fn take(&mut self, token: u32) -> Result<(), ConstraintError> {
-        let bytes = self.vocabulary.bytes.get(&token);
-        let bytes = bytes.ok_or(ConstraintError::NotAllowed(token))?;
-        if self.matcher.read(bytes)? {
-            Ok(())
-        } else {
-            Err(ConstraintError::NotAllowed(token))
-        }
-    }
-
-    /// The answer is whole, and nothing can follow.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.matcher.is_accepting() && self.matcher.is_at_end()
-    }
+/// How many characters these bytes are, where all are plain; see [`PLAIN_ASCII`].
+fn plain_characters(bytes: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let plain = |byte: u8| !byte.is_ascii() || PLAIN_ASCII.iter().any(|range| range.contains(&byte));
+    text.bytes().all(plain).then(|| text.chars().count())
 }

@@ -10,8 +10,9 @@ use crate::openai::ApiError;
 use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::{ToolChoice, Tools};
 use crate::text::answer::AnswerShape;
+use crate::text::grammar::constraint::{Constraint, ConstraintError};
 use crate::text::grammar::form::{Calls, Form, FormError, Manner};
-use crate::text::grammar::vocabulary::{Constraint, ConstraintError, Vocabulary};
+use crate::text::grammar::vocabulary::Vocabulary;
 
 /// Formats of earlier requests that are kept. Agents ask for a few again and again; each may take some megabytes.
 const MAX_KEPT: usize = 32;
@@ -24,7 +25,8 @@ impl Constraints {
     fn get(&self, key: &[u8; 32]) -> Option<Constraint> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = kept.iter().position(|(own, _)| own == key)?;
-        let found = kept.remove(place)?;
+        // One that is worn is made anew.
+        let found = kept.remove(place).filter(|(_, found)| !found.is_worn())?;
         let constraint = found.1.clone();
         kept.push_back(found);
         Some(constraint)
@@ -127,7 +129,7 @@ impl Prompter {
 mod tests {
     use super::super::tests::prompter;
     use crate::openai::request::{ChatRequest, Options};
-    use crate::text::grammar::vocabulary::Constraint;
+    use crate::text::grammar::constraint::Constraint;
     use crate::worker::prompt::Chat;
 
     fn constraint(prompter: &super::Prompter, extra: &str) -> Constraint {

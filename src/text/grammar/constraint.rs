@@ -1,0 +1,204 @@
+//! Keeps an answer within a grammar: at each place, the tokens that may come next. What has been found out about a
+//! grammar is shared by all answers that are held to it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Grammar;
+use super::mask::Mask;
+use super::matcher::{Automaton, DEAD, Places, StateId, TooAmbiguous};
+use super::vocabulary::Vocabulary;
+
+/// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
+const MAX_MASKS: usize = 128;
+
+/// Why an answer cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConstraintError {
+    #[error(transparent)]
+    TooAmbiguous(#[from] TooAmbiguous),
+    #[error("no token of the model's vocabulary goes on with what its answer has to be")]
+    NoToken,
+    #[error("token {0} was chosen, which the answer must not have here")]
+    NotAllowed(u32),
+}
+
+/// One answer's place in a grammar.
+#[derive(Debug, Clone)]
+pub(crate) struct Constraint {
+    vocabulary: Arc<Vocabulary>,
+    known: Arc<Mutex<Known>>,
+    here: Arc<Places>,
+    /// Its number, and since when.
+    state: (StateId, Age),
+}
+
+/// How often states have been forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Age(u64);
+
+/// What has been found out about a grammar.
+#[derive(Debug)]
+struct Known {
+    automaton: Automaton,
+    masks: HashMap<StateId, Arc<Mask>>,
+    age: Age,
+}
+
+impl Constraint {
+    pub(crate) fn new(grammar: Arc<Grammar>, vocabulary: Arc<Vocabulary>) -> Result<Self, ConstraintError> {
+        let automaton = Automaton::new(grammar)?;
+        let start = automaton.start();
+        Ok(Self {
+            vocabulary,
+            here: Arc::clone(automaton.places(start)),
+            state: (start, Age(0)),
+            known: Arc::new(Mutex::new(Known {
+                automaton,
+                masks: HashMap::new(),
+                age: Age(0),
+            })),
+        })
+    }
+
+    /// Other answers had better begin with nothing known.
+    pub(crate) fn is_worn(&self) -> bool {
+        lock(&self.known).automaton.is_worn()
+    }
+
+    /// The tokens that may come next: at least one.
+    pub(crate) fn mask(&mut self) -> Result<Arc<Mask>, ConstraintError> {
+        let mut known = lock(&self.known);
+        known.tidy();
+        self.state = known.find(&self.here, self.state);
+        let (state, _) = self.state;
+        if let Some(mask) = known.masks.get(&state) {
+            return Ok(Arc::clone(mask));
+        }
+        let mask = walk(&self.vocabulary, &mut known.automaton, state)?;
+        if mask.is_empty() {
+            return Err(ConstraintError::NoToken);
+        }
+        let mask = Arc::new(mask);
+        known.masks.insert(state, Arc::clone(&mask));
+        Ok(mask)
+    }
+
+    /// Takes the token that was chosen; not one that ends the text.
+    pub(crate) fn take(&mut self, token: u32) -> Result<(), ConstraintError> {
+        let not_allowed = ConstraintError::NotAllowed(token);
+        let bytes = self.vocabulary.bytes(token).ok_or(not_allowed)?;
+        let mut known = lock(&self.known);
+        let (from, age) = known.find(&self.here, self.state);
+        let to = known.automaton.read(from, bytes)?;
+        if to == DEAD {
+            return Err(not_allowed);
+        }
+        self.here = Arc::clone(known.automaton.places(to));
+        self.state = (to, age);
+        Ok(())
+    }
+
+    /// The answer is whole, and nothing can follow.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.here.is_accepting() && self.here.is_at_end()
+    }
+}
+
+/// Whoever held it before: what is known is complete after every step.
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Known {
+    /// Keeps what is known within bounds.
+    fn tidy(&mut self) {
+        if self.automaton.has_many_states() {
+            self.automaton.forget_states();
+            self.age.0 += 1;
+            self.masks.clear();
+        }
+        if self.masks.len() >= MAX_MASKS {
+            self.masks.clear();
+        }
+    }
+
+    /// The number that these places have now.
+    fn find(&mut self, places: &Arc<Places>, (state, age): (StateId, Age)) -> (StateId, Age) {
+        match age == self.age {
+            true => (state, age),
+            false => (self.automaton.state_of(places), self.age),
+        }
+    }
+}
+
+fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> Result<Mask, TooAmbiguous> {
+    let plain = automaton.plain_characters(state, Vocabulary::most_plain_characters())?;
+    let slice = vocabulary.slice(plain);
+    let mut mask = slice.fitting.clone();
+    if automaton.places(state).is_accepting() {
+        vocabulary
+            .end_tokens()
+            .iter()
+            .for_each(|token| mask.allow(*token));
+    }
+    // States on the way down, each with where its nodes end.
+    let mut way: Vec<(StateId, u32)> = Vec::new();
+    let mut place = 0_u32;
+    while let Some(node) = slice.others.get(place as usize) {
+        while way.last().is_some_and(|(_, end)| *end <= place) {
+            way.pop();
+        }
+        let from = way.last().map_or(state, |(state, _)| *state);
+        let to = automaton.step(from, node.byte)?;
+        if to == DEAD {
+            place = node.end;
+            continue;
+        }
+        if let Some(token) = node.token() {
+            mask.allow(token);
+            vocabulary.same(token).iter().for_each(|same| mask.allow(*same));
+        }
+        way.push((to, node.end));
+        place += 1;
+    }
+    Ok(mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::grammar;
+    use super::{Constraint, Vocabulary, lock};
+
+    #[test]
+    fn answers_go_on_where_states_were_forgotten() {
+        let digits = grammar(|builder| {
+            let digit = builder.literal(b"7", super::super::RETURN);
+            builder.repeat(digit, 3, Some(3), super::super::RETURN)
+        });
+        let vocabulary = Arc::new(Vocabulary::of([b"7".to_vec(), b"77".to_vec()], vec![]));
+        let mut one = Constraint::new(digits, vocabulary).unwrap();
+        let mut other = one.clone();
+        let allows = |constraint: &mut Constraint| {
+            constraint
+                .mask()
+                .map(|mask| [0, 1].map(|token| mask.allows(token)))
+        };
+        one.take(0).unwrap();
+        assert_eq!(allows(&mut one), Ok([true, true]));
+        {
+            let mut known = lock(&one.known);
+            known.automaton.forget_states();
+            known.age.0 += 1;
+            known.masks.clear();
+        }
+        other.take(1).unwrap();
+        assert_eq!(allows(&mut other), Ok([true, false]));
+        one.take(0).unwrap();
+        assert_eq!(allows(&mut one), Ok([true, false]));
+        one.take(0).unwrap();
+        assert!(one.is_complete() && !other.is_complete());
+    }
+}
