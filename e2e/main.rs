@@ -12,6 +12,7 @@ mod examples;
 mod faults;
 mod gateway;
 mod harness;
+mod kv_cache;
 mod manifest_dir;
 mod measure;
 mod openai;

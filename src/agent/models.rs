@@ -12,6 +12,7 @@ use crate::error::Chain;
 use crate::model_dir::{self, ModelDir};
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::facts::ModelFacts;
+use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError};
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::FloatType;
 use crate::roofline::predict::ModelCost;
@@ -24,9 +25,23 @@ pub(crate) struct ServableModel {
     pub(crate) architecture: &'static str,
     pub(crate) served: Arc<ServedModel>,
     pub(crate) max_context_tokens: u32,
+    /// Why its KV cache cannot be kept in few bits.
+    pub(crate) unquantisable: Option<KvQuantisationError>,
 }
 
 impl ServableModel {
+    /// The same with a KV cache of so many bits, where it can be had; where not, admission refuses it.
+    pub(crate) fn with_kv_bits(self, bits: Option<u32>) -> Self {
+        let served = ServedModel::clone(&self.served).with_kv_bits(bits);
+        match (served, &self.unquantisable) {
+            (Ok(served), None) => Self {
+                served: Arc::new(served),
+                ..self
+            },
+            (Ok(_), Some(_)) | (Err(_), _) => self,
+        }
+    }
+
     /// The context that is reserved: what is asked for, else the model's own maximum within the default's bound.
     pub(crate) fn context_tokens(&self, asked: Option<u32>) -> u32 {
         asked.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
@@ -232,6 +247,7 @@ fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, Mo
             kv_bits: KvBits::new(8 * element.bytes() as u32),
         }),
         max_context_tokens: u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX),
+        unquantisable: KvQuantisation::new(8, config).err(),
     })
 }
 

@@ -119,6 +119,7 @@ mod tests {
     fn asking(text: &str) -> KvCacheSpec {
         KvCacheSpec {
             disk_size: Some(text.to_owned()),
+            ..KvCacheSpec::default()
         }
     }
 

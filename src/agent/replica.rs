@@ -10,6 +10,7 @@ use crate::api::meta::MIRROR_ANNOTATION;
 use crate::api::v1alpha1::{
     GoldenPrompt, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
 };
+use crate::roofline::kv_quantisation::UNQUANTISED_BITS;
 use crate::scheduler::is_overridden;
 
 /// Namespace and name: unique on a node.
@@ -65,6 +66,12 @@ pub(crate) struct ReplicaSpec {
 impl ReplicaSpec {
     pub(crate) fn source(&self) -> Result<ModelSource, ParseModelSourceError> {
         self.source.parse()
+    }
+
+    /// Of an element of a quantised KV cache.
+    pub(crate) fn kv_bits(&self) -> Option<u32> {
+        let bits = self.kv_cache.as_ref()?.bits;
+        bits.filter(|bits| *bits != UNQUANTISED_BITS)
     }
 }
 

@@ -356,6 +356,9 @@ impl Workers {
         ] {
             arguments.extend([flag.to_owned(), value]);
         }
+        if let Some(bits) = spec.kv_bits() {
+            arguments.extend(["--kv-bits".to_owned(), bits.to_string()]);
+        }
         if let Some(PrefixFiles { dir, limit }) = prefixes {
             let (dir, limit) = (dir.to_string(), limit.0.to_string());
             arguments.extend(["--prefix-cache-dir".to_owned(), dir]);

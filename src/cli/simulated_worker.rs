@@ -55,6 +55,10 @@ fn worker(args: &Args) -> anyhow::Result<SimulatedWorker> {
             .with_context(|| format!("{name} must be a number"))
     };
     let model = Utf8Path::new(flag("--model")?).file_name().unwrap_or_default();
+    let kv_bits = flag("--kv-bits")
+        .is_ok()
+        .then(|| number("--kv-bits"))
+        .transpose()?;
     let model = machine
         .class
         .models
@@ -66,7 +70,9 @@ fn worker(args: &Args) -> anyhow::Result<SimulatedWorker> {
         context_tokens: usize::try_from(number("--context-tokens")?)?,
         max_concurrency: usize::try_from(number("--max-concurrency")?)?,
         grace: Duration::from_secs(number("--grace-seconds")?),
-        model: model.clone(),
+        model: model
+            .clone()
+            .with_kv_bits(kv_bits.map(u32::try_from).transpose()?),
         hardware: machine.class.hardware,
         disk_bytes_per_second: scenario.fleet.disk_bytes_per_second,
     })

@@ -40,9 +40,9 @@ pub(crate) struct Args {
     /// Memory for weights, caches and intermediate results, such as 12Gi. Default: what this machine leaves to models.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory_limit: Option<Bytes>,
-    /// Keep keys and values of tokens in so many bits, 8 or 4, instead of the model's own type: more tokens fit, and long
-    /// ones are answered faster, at some loss of precision. Not for models with sliding windows or attention sinks.
-    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(4..=8))]
+    /// Keep keys and values of tokens in so many bits, 8 or 4, instead of the model's own type (16): more tokens fit, and
+    /// long ones are answered faster, at some loss of precision. Not for models with sliding windows or attention sinks.
+    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(4..=16))]
     kv_bits: Option<u32>,
     /// The most of that memory which the prefix cache may use, such as 2Gi; 0 turns it off. It only uses what running
     /// requests leave. Default: as much as the running requests can come to.

@@ -276,6 +276,7 @@ fn percent(share: f64) -> String {
 pub(crate) enum Suggestion {
     ContextTokens(u32),
     MaxConcurrency(u32),
+    KvCacheBits(u32),
     DecodeTokensPerSecond(f64),
     FirstTokenSeconds(f64),
 }
@@ -285,6 +286,7 @@ impl fmt::Display for Suggestion {
         match self {
             Self::ContextTokens(tokens) => write!(f, "spec.serving.contextTokens: {tokens}"),
             Self::MaxConcurrency(streams) => write!(f, "spec.serving.maxConcurrency: {streams}"),
+            Self::KvCacheBits(bits) => write!(f, "spec.serving.kvCache.bits: {bits}"),
             Self::DecodeTokensPerSecond(rate) => write!(f, "spec.objectives.decodeTokensPerSecond: {rate}"),
             Self::FirstTokenSeconds(seconds) => write!(f, "spec.objectives.timeToFirstToken.max: {seconds}s"),
         }
@@ -495,6 +497,17 @@ pub(crate) fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Param
     let most = ask.demand.max_concurrency.saturating_sub(1);
     let streams = last_that(1, most, |streams| admits(with_concurrency(streams)));
     found.extend(streams.map(Suggestion::MaxConcurrency));
+
+    let with_kv_bits = |bits: &u32| {
+        let model = ask.model.quantised(*bits);
+        model.is_some_and(|model| {
+            admits(Ask {
+                model: &model,
+                ..*ask
+            })
+        })
+    };
+    found.extend([8, 4].into_iter().find(with_kv_bits).map(Suggestion::KvCacheBits));
 
     if let Some(speed) = supply
         .hardware

@@ -10,6 +10,7 @@ pub(crate) mod cost;
 pub(crate) mod dimensions;
 pub(crate) mod facts;
 pub(crate) mod fields;
+pub(crate) mod kv_quantisation;
 pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod model;

@@ -180,6 +180,7 @@ fn request(index: usize) -> ReplicaRequest {
         source: Some(ModelSource::Local(model.to_owned())),
         context_tokens: Some(context_tokens),
         max_concurrency,
+        kv_bits: None,
         objectives: Objectives {
             decode,
             first_token: None,

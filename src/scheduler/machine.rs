@@ -75,6 +75,14 @@ impl Machine {
                 problem: "its agent does not say what the model costs; it may be an older version".to_owned(),
             });
         };
+        let served = match served.with_kv_bits(request.kv_bits) {
+            Ok(served) => served,
+            Err(err) => {
+                return never(Rejection::ModelNotServable {
+                    problem: err.to_string(),
+                });
+            }
+        };
         let ask = request.ask(model, &served);
         let model_max_tokens = model.max_context_tokens;
         let too_long = model_max_tokens > 0
@@ -108,6 +116,7 @@ struct Ask {
     source: Option<ModelSource>,
     context_tokens: Option<u32>,
     max_concurrency: u32,
+    kv_bits: Option<u32>,
     decode: Option<u64>,
     first_token: Option<(u64, Option<u32>)>,
 }
@@ -119,6 +128,7 @@ impl From<&ReplicaRequest> for Ask {
             source: request.source.clone(),
             context_tokens: request.context_tokens,
             max_concurrency: request.max_concurrency,
+            kv_bits: request.kv_bits,
             decode: objectives.decode.map(f64::to_bits),
             first_token: objectives
                 .first_token

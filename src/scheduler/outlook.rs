@@ -4,7 +4,6 @@ use super::fleet::Fleet;
 use super::request::ReplicaRequest;
 use crate::api::v1alpha1::ModelSource;
 use crate::roofline::admission::Appraisal;
-use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::Parameters;
 
 impl Fleet {
@@ -24,7 +23,7 @@ impl Fleet {
             let served = machine
                 .model(name)
                 .filter(|model| is_selected && model.problem.is_none())
-                .and_then(|model| Some((model, ServedModel::published(model)?)));
+                .and_then(|model| Some((model, request.served(model)?)));
             if let Some((model, served)) = served {
                 let ask = request.ask(model, &served);
                 let alone = Appraisal::new(

@@ -47,6 +47,8 @@ pub(crate) struct ReplicaRequest {
     /// `None`: whatever the node's model has, at most the default.
     pub(crate) context_tokens: Option<u32>,
     pub(crate) max_concurrency: u32,
+    /// Of an element of the KV cache; `None`: as the node's engine computes.
+    pub(crate) kv_bits: Option<u32>,
     pub(crate) objectives: Objectives,
     pub(crate) placement: PlacementSpec,
     pub(crate) priority: i32,
@@ -66,6 +68,12 @@ impl ReplicaRequest {
             source: replica.spec.model.source.parse().ok(),
             context_tokens: replica.spec.serving.context_tokens,
             max_concurrency: replica.spec.serving.max_concurrency,
+            kv_bits: replica
+                .spec
+                .serving
+                .kv_cache
+                .as_ref()
+                .and_then(|cache| cache.bits),
             objectives: Objectives::from(&replica.spec.objectives),
             placement: replica.spec.placement.clone(),
             priority: replica.spec.priority,
@@ -84,6 +92,7 @@ impl ReplicaRequest {
             && self.source == other.source
             && self.context_tokens == other.context_tokens
             && self.max_concurrency == other.max_concurrency
+            && self.kv_bits == other.kv_bits
             && self.objectives == other.objectives
             && self.placement == other.placement
             && self.priority == other.priority
@@ -118,6 +127,11 @@ impl ReplicaRequest {
             context_tokens,
             max_concurrency: self.max_concurrency,
         }
+    }
+
+    /// The model as this request has it served; `None` where that cannot be told or cannot be.
+    pub(super) fn served(&self, model: &NodeModel) -> Option<ServedModel> {
+        ServedModel::published(model)?.with_kv_bits(self.kv_bits).ok()
     }
 
     pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel) -> Ask<'a> {

@@ -11,7 +11,6 @@ use super::request::ReplicaRequest;
 use super::topology::Domains;
 use crate::api::v1alpha1::ModelSource;
 use crate::roofline::admission::suggestions;
-use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::Parameters;
 
 /// Kinds of shortage whose numbers are told.
@@ -126,7 +125,7 @@ fn help(request: &ReplicaRequest, node: &NodeState) -> String {
         Some(ModelSource::Local(name)) => node.machine.model(name),
         Some(ModelSource::File(_)) | None => None,
     };
-    let Some((model, served)) = model.and_then(|model| Some((model, ServedModel::published(model)?))) else {
+    let Some((model, served)) = model.and_then(|model| Some((model, request.served(model)?))) else {
         return String::new();
     };
     let ask = request.ask(model, &served);

@@ -43,8 +43,8 @@ pub(super) enum Loss {
     GaveUp,
 }
 
-/// Class, model, streams, and the lengths of prompt and context.
-type Use = (String, u64, u32, u32, u32);
+/// Class, model, bits of its KV cache, streams, and the lengths of prompt and context.
+type Use = (String, u64, u64, u32, u32, u32);
 
 /// The gateway and its clients.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use crate::host::Identity;
 use crate::quantity;
 use crate::roofline::chip;
 use crate::roofline::dimensions::KvBits;
+use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::library;
 use crate::roofline::memory::{ServedModel, allocatable};
 use crate::roofline::predict::{Hardware, ModelCost};
@@ -128,6 +129,7 @@ fn servable(model: &Model, index: usize) -> Result<ServableModel, ScenarioError>
     let found =
         library::find(&model.model, format.transpose()?).map_err(|err| wrong("model", err.to_string()))?;
     Ok(ServableModel {
+        unquantisable: KvQuantisation::of_dimensions(8, &found.dimensions).err(),
         path: format!("/models/{}", model.name).into(),
         fingerprint: index as u64 + 1,
         architecture: found.key,

@@ -345,6 +345,7 @@ impl Run<'_> {
                 reason: "ModelNotFound",
                 message: format!("{name} is not there"),
             });
+            let model = model.map(|model| model.with_kv_bits(replica.spec.kv_bits()));
             Wanted { replica, model }
         };
         let replicas = if state.synced || self.planted.has(Bug::ActsBeforeListing) {
@@ -402,6 +403,7 @@ impl Run<'_> {
         };
         record.begin(replica, start, None, now);
         if let Some(model) = self.model_of(node, &replica.spec.source) {
+            let model = model.with_kv_bits(replica.spec.kv_bits());
             let worker = Worker::new(process, &replica.uid, start, replica.spec.max_concurrency, model);
             self.worker_starts(node, key, worker);
         }

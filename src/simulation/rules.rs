@@ -62,7 +62,7 @@ pub(super) struct Rules {
     needs: BTreeMap<Need, (Bytes, f64)>,
 }
 
-type Need = (String, String, u32, u32, String);
+type Need = (String, String, u32, u32, Option<u32>, String);
 
 impl Rules {
     pub(super) fn broke(&mut self, violation: Violation) {
@@ -229,7 +229,9 @@ impl Run<'_> {
     fn need(&mut self, index: usize, replica: &ModelReplica) -> (Bytes, f64) {
         let serving = &replica.spec.serving;
         let class = self.nodes[index].machine.class.clone();
-        let Some(model) = self.model_of(index, &replica.spec.model.source) else {
+        let kv_bits = serving.kv_cache.as_ref().and_then(|cache| cache.bits);
+        let model = self.model_of(index, &replica.spec.model.source);
+        let Some(model) = model.map(|model| model.with_kv_bits(kv_bits)) else {
             return (Bytes::ZERO, 0.0);
         };
         let objectives = format!("{:?}", replica.spec.objectives);
@@ -240,6 +242,7 @@ impl Run<'_> {
             source,
             context_tokens,
             serving.max_concurrency,
+            kv_bits,
             objectives,
         );
         if let Some(known) = self.rules.needs.get(&key) {

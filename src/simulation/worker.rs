@@ -336,6 +336,7 @@ impl Run<'_> {
         let known = (
             class.name.clone(),
             worker.model.fingerprint,
+            worker.model.served.kv_bits.0.to_bits(),
             streams,
             prompt,
             context,

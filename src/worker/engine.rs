@@ -19,7 +19,7 @@ use super::event::{Done, Event};
 use super::kv_budget::{KvBudget, NoRoom};
 use super::kv_memory::KvMemory;
 use super::metrics::{Outcome, StepPart, WorkerMetrics};
-use super::models::{Decoder, KvQuantisation};
+use super::models::Decoder;
 use super::prefix_cache::{
     BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, PrefixFiles, fingerprint,
 };
@@ -34,6 +34,7 @@ use crate::mlx::load::{LoadError, Weights};
 use crate::model_dir::ModelDir;
 use crate::openai::response::FinishReason;
 use crate::roofline::dimensions::KvBits;
+use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::memory::allocatable;
 use crate::units::Bytes;
 use crate::wire::{ModelInfo, WorkerPhase};
@@ -307,10 +308,9 @@ impl EngineThread {
         });
         let element = backend.compute_type(model.shape.element);
         let element_bits = 8 * element.bytes() as u32;
-        let bits = self
-            .config
-            .kv
-            .map_or(KvBits::new(element_bits), |kv| kv.stored_bits(element_bits));
+        let bits = self.config.kv.map_or(KvBits::new(element_bits), |kv| {
+            kv.stored_bits(f64::from(element_bits))
+        });
         let budget =
             KvBudget::new(limit, &model.shape, element, bits).map_err(|err| EngineError::NoRoom { err })?;
         let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);

@@ -46,7 +46,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
-use self::models::{KvQuantisation, KvQuantisationError};
 use self::prefix_cache::OpenFilesError;
 pub(crate) use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
@@ -55,6 +54,7 @@ use crate::clock::Clock;
 use crate::error::{Chain, ExitStatus};
 use crate::metrics::Registry;
 use crate::model_dir::{InspectModelError, ModelDir};
+use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use crate::units::Bytes;
 use crate::wire::{TerminationMessage, WorkerPhase};
 
@@ -84,7 +84,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) max_concurrency: usize,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
-    /// Bits of an element of the KV cache, 4 or 8; `None` = those of the model's type.
+    /// Bits of an element of the KV cache, 4 or 8; 16 or `None` = those that the model is computed in.
     pub(crate) kv_bits: Option<u32>,
     /// The most that prefixes of earlier requests may take of that; `None` = as much as the running requests can come
     /// to. What running requests need goes first.
@@ -237,6 +237,7 @@ impl Worker {
         let context_tokens = context_tokens(config.context_tokens, model.shape.config.max_context_tokens)?;
         let kv = config
             .kv_bits
+            .filter(|bits| *bits != UNQUANTISED_BITS)
             .map(|bits| KvQuantisation::new(bits, &model.shape.config));
         let kv = kv.transpose().map_err(|err| WorkerError::KvBits { err })?;
         let prompter = Prompter::load(

@@ -248,7 +248,10 @@ impl SyncLoop {
             .into_iter()
             .map(|(key, replica)| {
                 let model = match replica.spec.source() {
-                    Ok(source) => self.models.inspect(&source),
+                    Ok(source) => {
+                        let model = self.models.inspect(&source);
+                        model.map(|model| model.with_kv_bits(replica.spec.kv_bits()))
+                    }
                     Err(err) => Err(ModelProblem {
                         reason: "InvalidSource",
                         message: err.to_string(),

@@ -296,6 +296,10 @@ impl Pass<'_> {
             );
             return refuse(Ground::Never, "ContextTooLong", message);
         }
+        if let (Some(bits), Some(err)) = (replica.spec.kv_bits(), &facts.unquantisable) {
+            let message = format!("spec.serving.kvCache.bits is {bits}: {err}; leave it out");
+            return refuse(Ground::Never, "KvCacheBitsUnsupported", message);
+        }
         if let Some(until) = seen
             .and_then(|seen| seen.backoff_until)
             .filter(|until| *until > self.now)

@@ -1,7 +1,7 @@
 //! Cases as text: `check(wanted, seen, expect)`.
 //!
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
-//! `model` (ok or a reason), `deleting`, `decode` (tokens/s promised), `overridden`. A seen one: `worker` (none, running,
+//! `model` (ok or a reason), `sinks` (of attention), `kv` (bits), `deleting`, `decode` (tokens/s promised), `overridden`. A seen one: `worker` (none, running,
 //! hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds).
 //! `@probing`, `@stopping`, `@m4pro` (default: a chip nobody knows), `@free=GIB` and `@allocatable=GIB` (default 10) set
 //! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
@@ -12,8 +12,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::replica::{Origin, Terms};
-use crate::api::v1alpha1::ObjectivesSpec;
+use crate::api::v1alpha1::{KvCacheSpec, ObjectivesSpec};
 use crate::roofline::chip;
+use crate::roofline::kv_quantisation::KvQuantisationError;
 use crate::roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
 
 const FINGERPRINT: u64 = 7;
@@ -40,7 +41,10 @@ fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
         serving_name: "m".to_owned(),
         context_tokens: (context > 0).then_some(context),
         max_concurrency: 1,
-        kv_cache: None,
+        kv_cache: fields.get("kv").map(|bits| KvCacheSpec {
+            bits: Some(bits.parse().expect("a number")),
+            ..KvCacheSpec::default()
+        }),
     }
 }
 
@@ -62,6 +66,7 @@ fn model(gib: u64) -> ServableModel {
             1 << 10,
         )),
         max_context_tokens: 1024,
+        unquantisable: None,
     }
 }
 
@@ -90,7 +95,12 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
             },
             message: "m".to_owned(),
         }),
-        None => Ok(model(number(&fields, "gib", 1))),
+        None => Ok(ServableModel {
+            unquantisable: fields
+                .contains_key("sinks")
+                .then_some(KvQuantisationError::Sinks(1)),
+            ..model(number(&fields, "gib", 1))
+        }),
     };
     (ReplicaKey::new("default", name), Wanted { replica, model })
 }
@@ -249,6 +259,8 @@ fn a_bad_model_is_tried_again_when_its_files_change_or_after_a_while() {
     check("a:model=missing", "", "a=refuse(Artifacts/ModelNotFound)");
     check("a:model=missing", "a", "a=keep");
     check("a:ctx=1025", "", "a=refuse(Never/ContextTooLong)");
+    check("a:kv=8:sinks", "", "a=refuse(Never/KvCacheBitsUnsupported)");
+    check("a:kv=16:sinks", "", "a=start(1.0 GiB)");
 }
 
 #[test]

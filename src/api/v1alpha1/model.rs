@@ -90,7 +90,7 @@ pub(crate) struct ServingSpec {
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub(crate) max_concurrency: u32,
-    /// What is kept of requests for others that begin alike.
+    /// How the keys and values of tokens are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kv_cache: Option<KvCacheSpec>,
 }
@@ -99,6 +99,12 @@ pub(crate) struct ServingSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct KvCacheSpec {
+    /// Bits of one element: 8 and 4 take about a half and a third of the memory of 16, so that more and longer requests
+    /// fit, at some loss of precision. Not for models with sliding windows or attention sinks. Default: 16, or whatever
+    /// the model is computed in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = [4, 8, 16]))]
+    pub(crate) bits: Option<u32>,
     /// The most that each replica stores of them on its node's disk, such as 16Gi, so that a worker that takes another's
     /// place finds them again. "0" stores nothing: tokens of prompts are in the files. Default: a tenth of what is free
     /// there, at most 8Gi; nothing where less than 20Gi are free.

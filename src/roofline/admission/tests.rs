@@ -192,6 +192,7 @@ proptest! {
             prop_assert!(!admits(&ask));
             let mut changed = ask;
             let mut further = None;
+            let quantised;
             match suggestion {
                 Suggestion::ContextTokens(tokens) => {
                     changed.demand.context_tokens = tokens;
@@ -200,6 +201,10 @@ proptest! {
                 Suggestion::MaxConcurrency(streams) => {
                     changed.demand.max_concurrency = streams;
                     further = Some(Ask { demand: Demand { max_concurrency: streams + 1, ..ask.demand }, ..ask });
+                }
+                Suggestion::KvCacheBits(bits) => {
+                    quantised = model.quantised(bits).unwrap();
+                    changed.model = &quantised;
                 }
                 Suggestion::DecodeTokensPerSecond(rate) => changed.objectives.decode = Some(rate),
                 Suggestion::FirstTokenSeconds(seconds) => {

@@ -13,9 +13,9 @@ use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 
 use crate::mlx::put_tokens;
+use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
 
-pub(crate) use quantised::{KvQuantisation, KvQuantisationError};
 pub(crate) use recurrent::{RecurrentCache, State};
 
 /// Tokens by which the buffers grow.

@@ -5,13 +5,14 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use super::block::Block;
-use super::cache::{KvCache, KvQuantisation, LayerCache, LayerRows};
+use super::cache::{KvCache, LayerCache, LayerRows};
 use super::linear::{Embedding, Linear};
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use crate::mlx::load::{LoadError, Weights, dtype};
 use crate::roofline::checkpoint::ModelShape;
+use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::model::{MixerConfig, Rope};
 
 /// A decoder-only language model with its weights.

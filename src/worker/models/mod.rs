@@ -15,5 +15,5 @@ mod mask;
 mod norm;
 mod rope;
 
-pub(crate) use cache::{KvBlock, KvCache, KvQuantisation, KvQuantisationError};
+pub(crate) use cache::{KvBlock, KvCache};
 pub(crate) use decoder::Decoder;

@@ -5,72 +5,16 @@ use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::{arange, concatenate, quantize, quantized_matmul, select, softmax_axis, split_at_indices};
 
-use crate::roofline::dimensions::KvBits;
-use crate::roofline::model::{LayerConfig, MixerConfig, ModelConfig};
-
-/// Elements that share a scale and a bias. Larger ones save little, smaller ones cost half a bit per element more.
-const GROUP: u32 = 64;
+use crate::roofline::kv_quantisation::KvQuantisation;
 
 /// Of the scores that one pass over many tokens has in memory at a time. A whole chunk of a prompt against a long cache
 /// would have gigabytes of them.
 const SCORES_BYTES: u64 = 256 << 20;
 
-/// How keys and values are quantised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KvQuantisation {
-    bits: u32,
-}
-
-/// Why a model's cache cannot be quantised.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum KvQuantisationError {
-    #[error("a KV cache of {0} bits is not possible: 4 and 8 are, or none for the model's own type")]
-    Bits(u32),
-    #[error(
-        "the KV cache of this model cannot be quantised: {0} of its layers keep a sliding window of tokens"
-    )]
-    Windows(usize),
-    #[error("the KV cache of this model cannot be quantised: {0} of its layers have attention sinks")]
-    Sinks(usize),
-    #[error(
-        "the KV cache of this model cannot be quantised: its heads have {0} elements, which is no multiple of {GROUP}"
-    )]
-    HeadDim(u32),
-}
-
 impl KvQuantisation {
-    pub(crate) fn new(bits: u32, config: &ModelConfig) -> std::result::Result<Self, KvQuantisationError> {
-        if !matches!(bits, 4 | 8) {
-            return Err(KvQuantisationError::Bits(bits));
-        }
-        let attention = |layer: &LayerConfig| match &layer.mixer {
-            MixerConfig::Attention(attention) => Some(attention.clone()),
-            // Its state stays as it is.
-            MixerConfig::GatedDelta(_) => None,
-        };
-        let layers: Vec<_> = config.layers.iter().filter_map(attention).collect();
-        let sinks = layers.iter().filter(|layer| layer.sinks).count();
-        let windows = layers.iter().filter(|layer| layer.window.is_some()).count();
-        if sinks > 0 {
-            return Err(KvQuantisationError::Sinks(sinks));
-        }
-        if windows > 0 {
-            return Err(KvQuantisationError::Windows(windows));
-        }
-        match layers.iter().find(|layer| layer.head_dim % GROUP != 0) {
-            Some(layer) => Err(KvQuantisationError::HeadDim(layer.head_dim)),
-            None => Ok(Self { bits }),
-        }
-    }
-
-    /// Of an element, with its part of a scale and a bias of `element_bits` each.
-    pub(crate) fn stored_bits(self, element_bits: u32) -> KvBits {
-        KvBits(f64::from(self.bits) + 2.0 * f64::from(element_bits) / f64::from(GROUP))
-    }
-
     /// Packed elements, scales and biases of keys and of values, `[1, kv_heads, tokens, …]` each.
     pub(super) fn pack(self, keys: &Array, values: &Array) -> Result<[(Array, Array); 3]> {
-        let pack = |array: &Array| quantize(array, GROUP.cast_signed(), self.bits.cast_signed());
+        let pack = |array: &Array| quantize(array, self.group().cast_signed(), self.bits().cast_signed());
         let (keys, values) = (pack(keys)?, pack(values)?);
         Ok([(keys.0, values.0), (keys.1, values.1), (keys.2, values.2)])
     }
@@ -81,7 +25,7 @@ impl KvQuantisation {
         (packed, scales, biases): (&Array, &Array, &Array),
         transposed: bool,
     ) -> Result<Array> {
-        let (group, bits) = (GROUP.cast_signed(), self.bits.cast_signed());
+        let (group, bits) = (self.group().cast_signed(), self.bits().cast_signed());
         quantized_matmul(x, packed, scales, biases, transposed, group, bits)
     }
 
@@ -188,8 +132,10 @@ mod tests {
     #[test]
     fn attention_is_that_over_the_unpacked_numbers() {
         let _mlx = mlx::exclusive();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = model(Utf8Path::from_path(dir.path()).unwrap());
         for bits_of_each in [8, 4] {
-            let quantisation = KvQuantisation { bits: bits_of_each };
+            let quantisation = KvQuantisation::new(bits_of_each, &dir.shape.config).unwrap();
             let (keys, values) = (array(&[1, 2, 70, 64], 1), array(&[1, 2, 70, 64], 2));
             let held = quantisation.pack(&keys, &values).unwrap();
             let unpack = |one: fn(&(Array, Array)) -> &Array| {
@@ -216,21 +162,6 @@ mod tests {
                 assert!(apart < 1e-6, "{apart}");
             }
         }
-    }
-
-    #[test]
-    fn what_cannot_be_quantised_is_refused_by_name() {
-        let config = |name: &str| {
-            let path = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models");
-            ModelDir::inspect(&path.join(name)).unwrap().shape.config
-        };
-        let refused = |bits, name: &str| KvQuantisation::new(bits, &config(name)).unwrap_err();
-        assert_eq!(refused(6, "qwen3"), KvQuantisationError::Bits(6));
-        assert!(matches!(refused(8, "gpt-oss"), KvQuantisationError::Sinks(_)));
-        assert!(matches!(refused(8, "gemma3"), KvQuantisationError::Windows(_)));
-        assert_eq!(refused(4, "qwen3"), KvQuantisationError::HeadDim(16));
-        let text = refused(8, "gemma3").to_string();
-        assert!(text.contains("sliding window"), "{text}");
     }
 
     /// A Llama of two layers whose heads have 64 elements.
@@ -337,7 +268,7 @@ mod tests {
             let mut float_cache = plain.new_cache();
             let float = read(plain, &mut float_cache, &text, 600);
             let share = whole_cache.bytes() as f64 / float_cache.bytes() as f64;
-            let expected = quantisation.stored_bits(32).0 / 32.0;
+            let expected = quantisation.stored_bits(32.0).0 / 32.0;
             assert!((share / expected - 1.0).abs() < 1e-3, "{share} of {expected}");
             let apart: f32 = whole
                 .subtract(&float)
