@@ -25,6 +25,12 @@ pub(crate) mod condition_type {
     pub(crate) const OBJECTIVES_MET: &str = "ObjectivesMet";
     /// Measured speed lies within the interval that was predicted for requests like those measured.
     pub(crate) const PREDICTION_ACCURATE: &str = "PredictionAccurate";
+    /// The autoscaler may change the number of replicas.
+    pub(crate) const ABLE_TO_SCALE: &str = "AbleToScale";
+    /// The autoscaler has a figure to follow.
+    pub(crate) const SCALING_ACTIVE: &str = "ScalingActive";
+    /// A bound keeps the autoscaler from the number that is called for.
+    pub(crate) const SCALING_LIMITED: &str = "ScalingLimited";
     /// A published claim was checked and no fault found.
     pub(crate) const PLAUSIBLE: &str = "Plausible";
     /// The node's free memory is low.

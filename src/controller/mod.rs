@@ -12,6 +12,7 @@ mod deployment;
 pub(crate) mod intent;
 mod node_lifecycle;
 mod runtime;
+mod weekly;
 mod world;
 
 pub(crate) use binder::{binding_intents, bound_status};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
+use super::conditions::conditions;
 use super::demand::Gateways;
 use super::plan::{Memory, Signals, decide};
 use crate::api::meta::DEPLOYMENT_LABEL;
@@ -45,17 +46,29 @@ impl Autoscaler {
         let max_concurrency = deployment.spec.serving.max_concurrency;
         let now = self.world.clock.now();
         let decision = decide(spec, current, max_concurrency, signals, memory, now);
+        let mut status = deployment.status.clone().unwrap_or_default();
+        let generation = deployment.metadata.generation;
+        status.conditions = conditions(status.conditions, spec, &decision, generation, now);
+        let told = self
+            .world
+            .status(&self.world.deployments, deployment, &status)
+            .await;
+        pass.note(told);
         if decision.replicas == current {
             return;
         }
+        // As it is after that; the next pass tries again where another one has written meanwhile.
+        let namespace = deployment.namespace();
+        let known = self
+            .world
+            .deployments
+            .get(namespace.as_deref(), &deployment.name_any());
+        let known = known.as_deref().unwrap_or(deployment);
         let patch = serde_json::json!({
-            "metadata": { "resourceVersion": deployment.resource_version() },
+            "metadata": { "resourceVersion": known.resource_version() },
             "spec": { "replicas": decision.replicas },
         });
-        let written = self
-            .world
-            .patch(&self.world.deployments, deployment, &patch)
-            .await;
+        let written = self.world.patch(&self.world.deployments, known, &patch).await;
         if pass.note(written).is_some() {
             let reason = if decision.replicas > current {
                 "ScaledUp"

@@ -2,6 +2,7 @@
 //! gateways report, and the one write of `spec.replicas` that follows from it.
 
 mod apply;
+mod conditions;
 mod demand;
 mod plan;
 mod schedule;

@@ -49,6 +49,27 @@ pub(super) struct Decision {
     pub(super) replicas: i32,
     /// Why, for the event.
     pub(super) why: String,
+    /// What the metric alone calls for, where there may not be as many.
+    pub(super) limit: Option<Limit>,
+    /// Whether a change is called for, and not yet for long enough.
+    pub(super) stabilizing: Option<Direction>,
+    /// Whether there is a figure to follow.
+    pub(super) is_measured: bool,
+    /// What is wrong with a schedule that is left out.
+    pub(super) problem: Option<String>,
+}
+
+/// The bound that rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    TooMany,
+    TooFew,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    Down,
 }
 
 /// `current` is `spec.replicas`, `max_concurrency` the streams of one replica.
@@ -61,10 +82,8 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Decision {
     let max = spec.max_replicas.max(1);
-    let floor = spec
-        .min_replicas
-        .max(min_replicas(&spec.schedules, now))
-        .clamp(0, max);
+    let (scheduled, problem) = min_replicas(&spec.schedules, now);
+    let floor = spec.min_replicas.max(scheduled).clamp(0, max);
     let (wanted, why) = wanted(spec, current, f64::from(max_concurrency), signals);
     let may_be_none = memory.is_idle(spec, signals, now) && floor == 0;
     let called_for = wanted
@@ -80,7 +99,32 @@ pub(super) fn decide(
         () if replicas == max && max < wanted => format!("{why}; maxReplicas is {max}"),
         () => why,
     };
-    Decision { replicas, why }
+    let limit = match wanted {
+        _ if wanted > max => Some(Limit::TooMany),
+        _ if wanted < floor => Some(Limit::TooFew),
+        _ => None,
+    };
+    let stabilizing = match replicas {
+        _ if replicas < called_for => Some(Direction::Up),
+        _ if replicas > called_for => Some(Direction::Down),
+        _ => None,
+    };
+    Decision {
+        replicas,
+        why,
+        limit,
+        stabilizing,
+        is_measured: is_measured(spec, signals),
+        problem,
+    }
+}
+
+/// Requests can always be counted; how long they took is known once some were answered.
+fn is_measured(spec: &AutoscalingSpec, signals: Signals) -> bool {
+    match spec.metric.kind {
+        AutoscalingMetricType::Concurrency | AutoscalingMetricType::QueueLength => true,
+        AutoscalingMetricType::TimeToFirstToken => signals.time_to_first_token.is_some(),
+    }
 }
 
 /// What the metric alone calls for, and its words.

@@ -1,54 +1,40 @@
 //! Times of the week at which more replicas are wanted.
 
 use jiff::Timestamp;
-use jiff::civil::Time;
-use jiff::tz::TimeZone;
 
-use crate::api::v1alpha1::{AutoscalingSchedule, Weekday};
+use crate::api::v1alpha1::AutoscalingSchedule;
+use crate::controller::weekly::{UnknownTimeZone, is_on, time_of_day, time_zone};
 
-/// The fewest replicas that the schedules ask for now. A schedule in an unknown time zone is taken as UTC.
-pub(super) fn min_replicas(schedules: &[AutoscalingSchedule], now: Timestamp) -> i32 {
-    let active = schedules.iter().filter(|schedule| is_active(schedule, now));
-    active.map(|schedule| schedule.min_replicas).max().unwrap_or(0)
+/// The fewest replicas that the schedules ask for now, and what is wrong with the first that is left out.
+pub(super) fn min_replicas(schedules: &[AutoscalingSchedule], now: Timestamp) -> (i32, Option<String>) {
+    let mut problem = None;
+    let mut least = 0;
+    for (index, schedule) in schedules.iter().enumerate() {
+        match is_active(schedule, now) {
+            Ok(true) => least = least.max(schedule.min_replicas),
+            Ok(false) => {}
+            Err(err) => {
+                problem.get_or_insert(format!("spec.autoscaling.schedules[{index}].timeZone: {err}"));
+            }
+        }
+    }
+    (least, problem)
 }
 
-fn is_active(schedule: &AutoscalingSchedule, now: Timestamp) -> bool {
-    let zone = schedule
-        .time_zone
-        .as_deref()
-        .and_then(|name| TimeZone::get(name).ok())
-        .unwrap_or(TimeZone::UTC);
-    let now = now.to_zoned(zone);
-    let (Some(from), Some(to)) = (time(&schedule.from), time(&schedule.to)) else {
-        return false;
-    };
-    let begins_on = |day: jiff::civil::Weekday| {
-        schedule.days.is_empty() || schedule.days.iter().any(|known| weekday(*known) == day)
+fn is_active(schedule: &AutoscalingSchedule, now: Timestamp) -> Result<bool, UnknownTimeZone> {
+    let now = now.to_zoned(time_zone(schedule.time_zone.as_deref())?);
+    let (Some(from), Some(to)) = (time_of_day(&schedule.from), time_of_day(&schedule.to)) else {
+        // The schema lets nothing else in.
+        return Ok(false);
     };
     let (today, clock) = (now.weekday(), now.time());
-    if from < to {
-        begins_on(today) && from <= clock && clock < to
+    let days = &schedule.days;
+    Ok(if from < to {
+        is_on(days, today) && from <= clock && clock < to
     } else {
         // It ends on the day after it began.
-        (begins_on(today) && clock >= from) || (begins_on(today.previous()) && clock < to)
-    }
-}
-
-fn time(text: &str) -> Option<Time> {
-    let (hours, minutes) = text.split_once(':')?;
-    Time::new(hours.parse().ok()?, minutes.parse().ok()?, 0, 0).ok()
-}
-
-fn weekday(day: Weekday) -> jiff::civil::Weekday {
-    match day {
-        Weekday::Mon => jiff::civil::Weekday::Monday,
-        Weekday::Tue => jiff::civil::Weekday::Tuesday,
-        Weekday::Wed => jiff::civil::Weekday::Wednesday,
-        Weekday::Thu => jiff::civil::Weekday::Thursday,
-        Weekday::Fri => jiff::civil::Weekday::Friday,
-        Weekday::Sat => jiff::civil::Weekday::Saturday,
-        Weekday::Sun => jiff::civil::Weekday::Sunday,
-    }
+        (is_on(days, today) && clock >= from) || (is_on(days, today.previous()) && clock < to)
+    })
 }
 
 #[cfg(test)]
@@ -60,7 +46,7 @@ mod tests {
     fn check(schedule: serde_json::Value, now: &str, expect: i32) {
         let schedule: AutoscalingSchedule = serde_json::from_value(schedule).expect("a schedule");
         let got = min_replicas(std::slice::from_ref(&schedule), now.parse().expect("a time"));
-        assert_eq!(got, expect, "{now} {schedule:?}");
+        assert_eq!(got, (expect, None), "{now} {schedule:?}");
     }
 
     #[test]
