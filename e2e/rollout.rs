@@ -225,3 +225,46 @@ fn a_canary_that_does_not_work_is_rolled_back_and_one_that_does_is_promoted() {
     });
     assert!(kubectl.json("mdep guide").expect("there")["status"]["traffic"].is_null());
 }
+
+const PATIENT: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  model: {source: 'local://guide'}
+  serving: {contextTokens: 512}
+  # A machine that builds and tests may be short of memory.
+  placement: {tolerations: [{operator: Exists}]}
+  strategy: {waitForIdle: {idleFor: 2s, atMost: 1h}}
+";
+
+#[test]
+fn a_replica_in_use_is_replaced_when_it_is_idle() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl.apply(PATIENT).ok();
+    rollout_ok(&fleet, &["status", "mdep/guide"]);
+    let before = fleet.processes("worker");
+    under_load(&fleet, || {
+        // Its node tells every ten seconds at most that it is in use.
+        eventually("the replica being known as used", || {
+            let requests = kubectl.json("mrep")?["items"][0]["status"]["requests"].clone();
+            if requests["idleSince"].is_null() && requests["running"].is_u64() {
+                Ok(())
+            } else {
+                Err(requests.to_string())
+            }
+        });
+        kubectl.apply(&PATIENT.replace("512", "256")).ok();
+        fleet.wait_for_condition(&kubectl, "mdep guide", "Progressing", "Unknown");
+        let (_, said) = rollout(&fleet, &["status", "guide", "--watch=false"]);
+        assert!(
+            said.contains("the next replica goes when it has had no request for 2 s"),
+            "{said}"
+        );
+        assert_eq!(fleet.processes("worker"), before);
+    });
+    let said = rollout_ok(&fleet, &["status", "mdep/guide", "--timeout=110s"]);
+    assert!(said.ends_with("successfully rolled out\n"), "{said}");
+    assert_ne!(fleet.processes("worker"), before);
+}

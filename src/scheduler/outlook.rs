@@ -8,7 +8,7 @@ use crate::roofline::predict::Parameters;
 
 impl Fleet {
     /// Decode tokens per second that `count` replicas have at most, all their streams busy: on the nodes where they
-    /// are fastest, as many on each as its whole memory holds. `None` where the speed of some node cannot be told.
+    /// are fastest; those on one chip share its time, so that one there is worth as much as several. `None` where the speed of some node cannot be told.
     pub(crate) fn throughput_at_most(&self, request: &ReplicaRequest, count: usize) -> Option<f64> {
         let Some(ModelSource::Local(name)) = &request.source else {
             return None;
@@ -34,8 +34,9 @@ impl Fleet {
                 );
                 let each = alone.speed?.decode.p50 * f64::from(request.max_concurrency);
                 let total = alone.reservation.total().0.max(1);
-                let fitting = usize::try_from(node.allocatable.0 / total).unwrap_or(usize::MAX);
-                figures.extend(std::iter::repeat_n(each, fitting.min(count)));
+                if node.allocatable.0 >= total {
+                    figures.push(each);
+                }
             }
         }
         figures.sort_by(|a, b| b.total_cmp(a));

@@ -334,13 +334,13 @@ impl SyncLoop {
             let instant = self.clock.instant();
             let mut measured_at = previous.measured_at;
             let seen = &previous.status;
-            if (&next.measured, next.requests) != (&seen.measured, seen.requests) {
+            if (&next.measured, &next.requests) != (&seen.measured, &seen.requests) {
                 let is_first =
                     seen.requests.is_none() || (seen.measured.is_none() && next.measured.is_some());
                 if is_first || instant - measured_at >= MEASURED_PERIOD {
                     measured_at = instant;
                 } else if next.requests.is_some() {
-                    next.requests = seen.requests;
+                    next.requests.clone_from(&seen.requests);
                     if next.measured.is_some() {
                         next.measured.clone_from(&seen.measured);
                     }

@@ -1,6 +1,6 @@
 //! A replica's status, and the events of its changes: pure functions of what was decided and what is there.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 use super::plan::{Ground, Refusal, Step, StopCause, Wait};
@@ -8,6 +8,7 @@ use crate::agent::backoff;
 use crate::agent::workers::Progress;
 use crate::api::conditions::{
     ADMISSION_OVERRIDDEN, GOLDEN_PROMPT_FAILED, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
+    whole_seconds,
 };
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
 use crate::api::v1alpha1::{
@@ -86,12 +87,7 @@ pub(crate) fn replica_status(
     let status = worker.and_then(|progress| progress.status.as_ref());
     next.model = status.and_then(loaded_model);
     next.measured = status.and_then(|status| measured(status, facts));
-    next.requests = status.map(|status| RequestsStatus {
-        running: status.requests.running,
-        waiting: status.requests.queued,
-        completed: status.requests.completed,
-        failed: status.requests.failed,
-    });
+    next.requests = status.map(|status| requests(status, previous.requests.as_ref(), now));
     let reserved = worker.and_then(|progress| progress.reservation.as_ref().map(|(bytes, _)| *bytes));
     next.reserved_memory = reserved
         .or(facts.reservation)
@@ -362,6 +358,26 @@ fn loaded_model(status: &WorkerStatus) -> Option<LoadedModel> {
         kv_bytes_per_token: model.kv_bytes_per_token,
         context_tokens: u32::try_from(model.context_tokens).unwrap_or(u32::MAX),
     })
+}
+
+fn requests(status: &WorkerStatus, previous: Option<&RequestsStatus>, now: Timestamp) -> RequestsStatus {
+    let counts = status.requests;
+    let mut next = RequestsStatus {
+        running: counts.running,
+        waiting: counts.queued,
+        completed: counts.completed,
+        failed: counts.failed,
+        idle_since: None,
+    };
+    if counts.running + counts.queued == 0 {
+        // One that came and went between two looks has been counted.
+        let ended = |counts: &RequestsStatus| (counts.completed, counts.failed);
+        next.idle_since = previous
+            .filter(|previous| ended(previous) == ended(&next))
+            .and_then(|previous| previous.idle_since.clone())
+            .or_else(|| Some(Time(whole_seconds(now))));
+    }
+    next
 }
 
 fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {

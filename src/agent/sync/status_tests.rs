@@ -329,3 +329,28 @@ fn a_worker_that_does_not_answer_as_it_has_to_is_not_ready() {
         "Warming ++++- [Loaded GoldenPromptFailed]",
     );
 }
+
+#[test]
+fn idleness_is_told_since_the_last_request_that_ended() {
+    let look = |previous: Option<&RequestsStatus>, running: u64, completed: u64, second: i64| {
+        let mut status = worker(WorkerPhase::Ready).status.unwrap();
+        status.requests = RequestCounts {
+            running,
+            completed,
+            ..RequestCounts::default()
+        };
+        requests(&status, previous, at(second))
+    };
+    let since = |status: &RequestsStatus| status.idle_since.as_ref().map(|since| since.0.as_second());
+    let fresh = look(None, 0, 0, 5);
+    assert_eq!(since(&fresh), Some(5));
+    assert_eq!(since(&look(Some(&fresh), 0, 0, 9)), Some(5));
+    let busy = look(Some(&fresh), 1, 0, 10);
+    assert_eq!(since(&busy), None);
+    assert_eq!(since(&look(Some(&busy), 0, 1, 12)), Some(12));
+    assert_eq!(
+        since(&look(Some(&fresh), 0, 1, 13)),
+        Some(13),
+        "it came and went between two looks"
+    );
+}

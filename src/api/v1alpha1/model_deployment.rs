@@ -142,7 +142,8 @@ pub(crate) struct ModelDeploymentStatus {
     /// Time to first token, `predicted/measured`; `-` where there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token: Option<String>,
-    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded.
+    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded; with autoscaling also
+    /// AbleToScale, ScalingActive, ScalingLimited.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,
@@ -184,6 +185,9 @@ pub(crate) struct RolloutStatus {
     /// Why `revision` was given up. Replicas are of `stableRevision` until the template changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) aborted: Option<RolloutAbort>,
+    /// Since when the next replica is not replaced only because it is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_wait_started_at: Option<Time>,
     /// Decode tokens/s that are predicted for the replicas that answer, all their streams busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted_tokens_per_second: Option<f64>,

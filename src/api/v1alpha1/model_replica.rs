@@ -1,6 +1,6 @@
 //! ModelReplica: one copy of a model on one node.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -312,7 +312,7 @@ pub(crate) struct Sample {
 }
 
 /// Requests of a worker. Written at most every ten seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct RequestsStatus {
     /// Being answered.
@@ -323,6 +323,9 @@ pub(crate) struct RequestsStatus {
     pub(crate) completed: u64,
     /// Ended by an error of the engine. Refused and cancelled ones do not count.
     pub(crate) failed: u64,
+    /// Since when there is none. Absent while there are some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_since: Option<Time>,
 }
 
 /// The prediction that measured requests are held against.

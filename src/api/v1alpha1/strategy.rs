@@ -4,13 +4,14 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::CountOrPercent;
+use super::{CountOrPercent, Weekday};
 
 /// How replicas of an old revision are replaced.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type != 'Recreate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate or Canary"))]
 #[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
+#[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("an analysis with ifInconclusive: Promote needs goldenPrompts: something has to speak for the new revision"))]
 pub(crate) struct StrategySpec {
     /// RollingUpdate replaces replicas a few at a time, Canary lets some of them prove themselves first, Recreate stops
     /// all of them before the new ones start.
@@ -31,6 +32,57 @@ pub(crate) struct StrategySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub(crate) golden_prompts: Vec<GoldenPrompt>,
+    /// Times of the week at which replicas may be replaced. Absent: always. What is added or missing comes at any time,
+    /// and a revision that is given up goes at any time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub(crate) maintenance_windows: Vec<MaintenanceWindow>,
+    /// Replace a ready replica only when nobody uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wait_for_idle: Option<WaitForIdle>,
+}
+
+/// A time of the week at which replicas may be replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("duration(self.duration) > duration('0s') && duration(self.duration) <= duration('168h')").message("duration must be above 0 and at most 168h").field_path(".duration"))]
+pub(crate) struct MaintenanceWindow {
+    /// The days on which it opens. Default: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 7))]
+    pub(crate) days: Vec<Weekday>,
+    /// When it opens, as HH:MM.
+    #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub(crate) start: String,
+    /// How long it stays open, as a Go-style duration such as `90m`.
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) duration: String,
+    /// An IANA name such as Europe/Berlin, or an offset such as +02:00. Default: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub(crate) time_zone: Option<String>,
+}
+
+/// When nobody uses a replica, and how long that is waited for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WaitForIdle {
+    /// How long a replica must have had no request, as a Go-style duration.
+    #[serde(default = "default_idle_for")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) idle_for: String,
+    /// After waiting so long for the next replica, it is replaced all the same; its requests may still finish.
+    #[serde(default = "default_at_most")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) at_most: String,
+}
+
+fn default_idle_for() -> String {
+    "30s".to_owned()
+}
+
+fn default_at_most() -> String {
+    "1h".to_owned()
 }
 
 /// A question, asked greedily, and what has to be in the answer.
@@ -183,6 +235,27 @@ pub(crate) struct AnalysisStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub(crate) min_measured_percent: Option<u32>,
+    /// How long enough requests are waited for, as a Go-style duration. After that the analysis is inconclusive.
+    #[serde(default = "default_inconclusive_after")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub(crate) inconclusive_after: String,
+    /// What follows then. Pause: the canary stays as it is until enough requests were answered after all, or
+    /// `rooflet rollout promote`. Promote: it goes on if its replicas are ready, which they are when they answered the
+    /// golden prompts.
+    #[serde(default)]
+    pub(crate) if_inconclusive: Inconclusive,
+}
+
+/// What follows from an analysis that had too few requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum Inconclusive {
+    #[default]
+    Pause,
+    Promote,
+}
+
+fn default_inconclusive_after() -> String {
+    "30m".to_owned()
 }
 
 fn default_min_requests() -> u32 {
@@ -206,6 +279,8 @@ impl Default for AnalysisStep {
             max_time_to_first_token_percent: default_max_time_to_first_token_percent(),
             max_error_percent: None,
             min_measured_percent: None,
+            inconclusive_after: default_inconclusive_after(),
+            if_inconclusive: Inconclusive::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The changes that `rooflet rollout` makes, as merge patches that are refused when the deployment has changed.
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(super) enum Change {
     Restart(String),
 }
 
-/// How far a canary is promoted.
+/// How far a rollout is promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promotion {
     Step,
@@ -77,12 +77,12 @@ pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Re
         }
         Change::Promote(promotion) => {
             let (revision, rollout) = under_way(deployment)?;
-            let step = rollout.step.ok_or_else(|| {
-                anyhow!("modeldeployments.rooflet.dev \"{name}\" has no canary under way; nothing to promote")
-            })?;
-            let until = match promotion {
-                Promotion::Step => step.to_string(),
-                Promotion::Full => "full".to_owned(),
+            let until = match (promotion, rollout.step) {
+                (Promotion::Step, Some(step)) => step.to_string(),
+                (Promotion::Step, None) => bail!(
+                    "modeldeployments.rooflet.dev \"{name}\" has no canary under way; nothing to promote (`--full` ends what a rollout waits for: a maintenance window, or idle replicas)"
+                ),
+                (Promotion::Full, _) => "full".to_owned(),
             };
             annotation(PROMOTE_ANNOTATION, format!("{revision}/{until}"))
         }
@@ -210,5 +210,16 @@ mod tests {
             "guide-b/full"
         );
         assert_eq!(annotated(Change::Abort, ABORT_ANNOTATION), "guide-b");
+        // One that waits for a better time has no steps.
+        let status = canary.status.as_mut().unwrap();
+        status.rollout.step = None;
+        let full = patch(&canary, &Change::Promote(Promotion::Full))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            full["metadata"]["annotations"][PROMOTE_ANNOTATION],
+            "guide-b/full"
+        );
+        assert!(told(&canary, &Change::Promote(Promotion::Step)).contains("no canary under way"));
     }
 }

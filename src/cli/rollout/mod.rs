@@ -59,7 +59,7 @@ enum Verb {
     Promote {
         #[command(flatten)]
         target: Target,
-        /// Skip all steps that are left.
+        /// Skip all steps that are left, and do not wait for a maintenance window or for idle replicas.
         #[arg(long)]
         full: bool,
     },

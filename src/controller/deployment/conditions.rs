@@ -1,6 +1,5 @@
 //! The deployment's conditions: enough for `kubectl describe mdep` alone to explain a pending or failed model.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,20 +13,26 @@ use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
 use super::rollout::Bounds;
 use crate::api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED, Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec, RolloutAbort};
-use crate::client::EventType;
 use crate::clock::since;
 use crate::quantity;
 
 /// Replicas whose troubles one message tells.
 const MAX_TOLD: usize = 3;
 /// What ends the sentence of a rollout that is done; also how the next pass knows that it was.
-const ROLLOUT_COMPLETE: &str = "RolloutComplete";
-const NO_REPLICAS: &str = "NoReplicas";
-const ROLLED_BACK: &str = "RolledBack";
-const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+pub(super) const ROLLOUT_COMPLETE: &str = "RolloutComplete";
+pub(super) const NO_REPLICAS: &str = "NoReplicas";
+pub(super) const ROLLED_BACK: &str = "RolledBack";
+pub(super) const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+
+/// What the autoscaler writes, and nobody keeps up to date without it.
+const OF_AUTOSCALING: [&str; 3] = [
+    condition_type::ABLE_TO_SCALE,
+    condition_type::SCALING_ACTIVE,
+    condition_type::SCALING_LIMITED,
+];
 
 /// Reasons of a replica that is admitted although the numbers speak against it.
-const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
+pub(super) const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
 
 /// What is known of a deployment's replicas once the plan is carried out.
 pub(super) struct View<'a> {
@@ -114,6 +119,12 @@ impl View<'_> {
             generation: self.deployment.metadata.generation,
             now: self.now,
         };
+        if self.deployment.spec.autoscaling.is_none() {
+            let of_autoscaling = |kind: &str| OF_AUTOSCALING.contains(&kind);
+            writer
+                .conditions
+                .retain(|condition| !of_autoscaling(&condition.type_));
+        }
         self.admitted(&mut writer);
         self.scheduled(&mut writer);
         self.artifacts_ready(&mut writer);
@@ -571,63 +582,4 @@ impl Writer {
             self.now,
         );
     }
-}
-
-/// What changed between two lists of conditions, as far as it is worth an event.
-pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
-    let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
-    let mut events: Vec<(EventType, String, String)> = after
-        .iter()
-        .filter_map(|now| {
-            let before = find(&now.type_);
-            let same =
-                before.is_some_and(|before| before.status == now.status && before.reason == now.reason);
-            let was = |status: &str| before.is_some_and(|before| before.status == status);
-            let kind = match (now.type_.as_str(), now.status.as_str()) {
-                _ if same => return None,
-                (
-                    condition_type::ADMITTED
-                    | condition_type::OBJECTIVES_MET
-                    | condition_type::PREDICTION_ACCURATE,
-                    "False",
-                ) => EventType::Warning,
-                (condition_type::ADMITTED, "True") if DESPITE_THE_NUMBERS.contains(&now.reason.as_str()) => {
-                    EventType::Warning
-                }
-                (
-                    condition_type::ADMITTED
-                    | condition_type::OBJECTIVES_MET
-                    | condition_type::PREDICTION_ACCURATE,
-                    "True",
-                ) if was("False") => EventType::Normal,
-                (condition_type::SCHEDULED, "False")
-                    if ![NOT_YET_SCHEDULED, NO_REPLICAS].contains(&now.reason.as_str()) =>
-                {
-                    EventType::Warning
-                }
-                (condition_type::PROGRESSING, _)
-                    if [DEADLINE_EXCEEDED, ROLLED_BACK, "ThroughputFloor"].contains(&now.reason.as_str()) =>
-                {
-                    EventType::Warning
-                }
-                (condition_type::PROGRESSING, _)
-                    if [ROLLOUT_COMPLETE, "Paused", "CanaryPaused"].contains(&now.reason.as_str()) =>
-                {
-                    EventType::Normal
-                }
-                (condition_type::AVAILABLE, "True") => EventType::Normal,
-                (condition_type::AVAILABLE, "False") if was("True") => EventType::Warning,
-                (condition_type::DEGRADED, "True") => EventType::Warning,
-                (condition_type::DEGRADED, "False") if was("True") => {
-                    return Some((EventType::Normal, "Recovered".to_owned(), now.message.clone()));
-                }
-                _ => return None,
-            };
-            Some((kind, now.reason.clone(), now.message.clone()))
-        })
-        .collect();
-    // One cause may turn several conditions.
-    let mut told = BTreeSet::new();
-    events.retain(|(_, reason, _)| told.insert(reason.clone()));
-    events
 }

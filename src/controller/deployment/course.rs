@@ -7,13 +7,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::analysis::{Analysis, Side, analyse};
+use super::idle::{Idleness, InUse};
+use super::maintenance::{Closed, Maintenance};
 use super::replica::{condition, is_of, is_ready};
 use super::rollout::{AtFloor, Bounds, Extent};
 use super::throughput::Floor;
 use crate::api::conditions::{GOLDEN_PROMPT_FAILED, Truth, condition_type, whole_seconds};
 use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
 use crate::api::v1alpha1::{
-    AnalysisStep, CanaryStep, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus, StrategyType,
+    AnalysisStep, CanaryStep, Inconclusive, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus,
+    StrategyType,
 };
 use crate::clock::since;
 use crate::quantity;
@@ -35,6 +38,8 @@ pub(super) struct Situation<'a> {
     pub(super) progressed_at: Option<Timestamp>,
     /// Why the wanted revision may not be begun with.
     pub(super) refusal: Option<&'a Hold>,
+    /// Whether a replica is of another revision than the wanted one, or where it may not be.
+    pub(super) is_replacing: bool,
     pub(super) now: Timestamp,
 }
 
@@ -46,6 +51,8 @@ pub(super) struct Standing {
     pub(super) hold: Option<Hold>,
     /// What the new revision gets of the requests while a canary is under way, in percent.
     pub(super) weight: Option<u8>,
+    /// What is ready is replaced only when it is idle.
+    pub(super) idleness: Option<Idleness>,
     /// When it may go on although nothing else happens.
     pub(super) look_again_after: Option<Duration>,
 }
@@ -57,6 +64,7 @@ impl Standing {
             extent,
             hold: None,
             weight: None,
+            idleness: None,
             look_again_after: None,
         }
     }
@@ -96,12 +104,23 @@ pub(super) enum Hold {
         steps: usize,
         seconds: Option<u64>,
     },
-    /// Not enough requests to tell.
+    /// Not enough requests to tell; until when that is waited for.
     Analysing {
         step: usize,
         steps: usize,
         missing: String,
+        until: Timestamp,
     },
+    /// There were not enough in time.
+    Inconclusive {
+        step: usize,
+        steps: usize,
+        missing: String,
+    },
+    /// No maintenance window is open.
+    OutsideMaintenanceWindow(Closed),
+    /// The next replicas are in use; since when that keeps them.
+    WaitingForIdle(InUse, Timestamp),
     /// The plan is worse than what must be held, or no replica can be spared.
     ThroughputFloor(String),
 }
@@ -116,9 +135,27 @@ impl Hold {
         ))
     }
 
+    /// Whether the condition Progressing told so of a hold: the time until now was no lack of progress.
+    pub(super) fn is_told_by(reason: &str) -> bool {
+        [
+            "Paused",
+            "CanaryPaused",
+            "Analysing",
+            "AnalysisInconclusive",
+            "OutsideMaintenanceWindow",
+            "WaitingForIdle",
+            "ThroughputFloor",
+        ]
+        .contains(&reason)
+    }
+
     pub(super) fn truth(&self) -> Truth {
         match self {
-            Self::Paused | Self::CanaryPaused { .. } => Truth::Unknown,
+            Self::Paused
+            | Self::CanaryPaused { .. }
+            | Self::Inconclusive { .. }
+            | Self::OutsideMaintenanceWindow(_)
+            | Self::WaitingForIdle(..) => Truth::Unknown,
             Self::Analysing { .. } => Truth::True,
             Self::ThroughputFloor(_) => Truth::False,
         }
@@ -129,6 +166,9 @@ impl Hold {
             Self::Paused => "Paused",
             Self::CanaryPaused { .. } => "CanaryPaused",
             Self::Analysing { .. } => "Analysing",
+            Self::Inconclusive { .. } => "AnalysisInconclusive",
+            Self::OutsideMaintenanceWindow(_) => "OutsideMaintenanceWindow",
+            Self::WaitingForIdle(..) => "WaitingForIdle",
             Self::ThroughputFloor(_) => "ThroughputFloor",
         }
     }
@@ -149,9 +189,35 @@ impl Hold {
                 "step {} of {steps} of the canary: waits for `rooflet rollout promote mdep/{deployment}`",
                 step + 1
             ),
-            Self::Analysing { step, steps, missing } => {
-                format!("step {} of {steps} of the canary: {missing}", step + 1)
+            Self::Analysing {
+                step,
+                steps,
+                missing,
+                until,
+            } => format!(
+                "step {} of {steps} of the canary: {missing}; waits until {until}",
+                step + 1
+            ),
+            Self::Inconclusive { step, steps, missing } => format!(
+                "step {} of {steps} of the canary: too few requests to tell, {missing}; waits for more or for `rooflet rollout promote mdep/{deployment}`",
+                step + 1
+            ),
+            Self::OutsideMaintenanceWindow(Closed { opens, problem }) => {
+                let when = match opens {
+                    Some(opens) => {
+                        format!("no replica is replaced before {opens}, when a maintenance window opens")
+                    }
+                    None => {
+                        "no replica is replaced, because no maintenance window can be understood".to_owned()
+                    }
+                };
+                let told = problem
+                    .iter()
+                    .map(|problem| format!("; {problem}"))
+                    .collect::<String>();
+                format!("{when}{told}; `rooflet rollout promote --full mdep/{deployment}` goes on now")
             }
+            Self::WaitingForIdle(in_use, began) => in_use.message(*began),
             Self::ThroughputFloor(message) => message.clone(),
         }
     }
@@ -173,6 +239,7 @@ impl Situation<'_> {
                 step_started_at: None,
                 analysis: None,
                 aborted: None,
+                idle_wait_started_at: None,
                 ..status
             };
         }
@@ -206,11 +273,37 @@ impl Situation<'_> {
         if spec.paused {
             return Standing::held(status, Hold::Paused, weight);
         }
-        match self.refusal {
+        let standing = match self.refusal {
             Some(refusal) if is_change => Standing::held(status, refusal.clone(), weight),
             _ if is_change && !steps.is_empty() => self.canary(steps, wanted, status),
             Some(_) | None => Standing::new(status, Extent::All),
+        };
+        // Going back waits for nothing, nor does who was told to go on.
+        if standing.status.aborted.is_some() || self.promoted(wanted) == Some(usize::MAX) {
+            return standing;
         }
+        self.when_convenient(standing)
+    }
+
+    /// Holds back what would replace replicas at the wrong time, or one that is in use.
+    fn when_convenient(&self, mut standing: Standing) -> Standing {
+        let strategy = &self.deployment.spec.strategy;
+        if !self.is_replacing {
+            return standing;
+        }
+        let maintenance = Maintenance::at(&strategy.maintenance_windows, self.now);
+        let changes = maintenance.changes_after(self.now);
+        standing.look_again_after = standing.look_again_after.into_iter().chain(changes).min();
+        if let Maintenance::Closed(closed) = maintenance {
+            standing.extent = Extent::Held;
+            standing
+                .hold
+                .get_or_insert(Hold::OutsideMaintenanceWindow(closed));
+        }
+        let waited_since = standing.status.idle_wait_started_at.as_ref();
+        standing.idleness = Idleness::of(strategy, self.now)
+            .filter(|idleness| waited_since.is_none_or(|began| idleness.left(began.0).is_some()));
+        standing
     }
 
     /// Whether the wanted revision is to be given up, and why.
@@ -233,8 +326,12 @@ impl Situation<'_> {
             return abort("Aborted", format!("the annotation {ABORT_ANNOTATION} names it"));
         }
         let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
-        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(wanted);
         let progressed_at = Standing::new(status.clone(), Extent::All).progressed_at(self.progressed_at);
+        let is_closed = || {
+            let windows = &spec.strategy.maintenance_windows;
+            self.is_replacing && matches!(Maintenance::at(windows, self.now), Maintenance::Closed(_))
+        };
+        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(wanted) || is_closed();
         let idle = progressed_at.map_or(Duration::ZERO, |at| since(self.now, at));
         let golden = self
             .active
@@ -300,12 +397,32 @@ impl Situation<'_> {
                 match self.analyse(analysis, wanted) {
                     Analysis::Passed(figures) => status.analysis = Some(figures),
                     Analysis::Waiting(missing) => {
-                        hold = Some(Hold::Analysing {
-                            step: index,
-                            steps: steps.len(),
-                            missing,
-                        });
-                        break;
+                        let lasts = quantity::parse_duration(&analysis.inconclusive_after);
+                        let until = began
+                            .checked_add(lasts.unwrap_or_default())
+                            .unwrap_or(Timestamp::MAX);
+                        let (step, steps) = (index, steps.len());
+                        if self.now < until {
+                            look_again_after = Some(since(until, self.now));
+                            hold = Some(Hold::Analysing {
+                                step,
+                                steps,
+                                missing,
+                                until,
+                            });
+                            break;
+                        }
+                        match analysis.if_inconclusive {
+                            Inconclusive::Promote if self.answers_golden_prompts(wanted) => {
+                                let told =
+                                    format!("inconclusive: {missing}; the golden prompts were answered");
+                                status.analysis = Some(told);
+                            }
+                            Inconclusive::Promote | Inconclusive::Pause => {
+                                hold = Some(Hold::Inconclusive { step, steps, missing });
+                                break;
+                            }
+                        }
                     }
                     Analysis::Failed(why) => {
                         status.analysis = Some(why.clone());
@@ -339,6 +456,7 @@ impl Situation<'_> {
             },
             hold,
             weight: is_under_way.then_some(weight),
+            idleness: None,
             look_again_after,
         }
     }
@@ -350,6 +468,13 @@ impl Situation<'_> {
             Side::of(of.into_iter())
         };
         analyse(step, of(wanted), of(self.stable.unwrap_or_default()))
+    }
+
+    /// Whether every replica of the revision was asked something before it became ready.
+    fn answers_golden_prompts(&self, wanted: &str) -> bool {
+        let of_it = || self.active.iter().filter(|replica| is_of(replica, wanted));
+        of_it().next().is_some()
+            && of_it().all(|replica| is_ready(replica) && !replica.spec.golden_prompts.is_empty())
     }
 
     /// Whether as many replicas of the revision are ready as the weight asks for.

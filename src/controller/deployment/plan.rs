@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 use super::admission::{Admission, Template, admit};
-use super::conditions::{View, events};
+use super::conditions::View;
+use super::counts::counts;
 use super::course::{Hold, Situation, Standing};
+use super::events::events;
 use super::figures::figures;
 use super::replica::{REFUSAL_STANDS, is_ending, is_of, is_ready, refusal, refused_recently};
 use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
-use super::throughput::{Floor, available, mean, rounded};
+use super::throughput::{Floor, Throughput, rounded};
+use crate::api::conditions::{condition_type, whole_seconds};
 use crate::api::meta::{
     ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL,
     controller_reference,
@@ -97,6 +101,12 @@ impl<'a> DeploymentPlan<'a> {
             .as_ref()
             .and_then(|wanted| observed.out_of_reach(wanted, floor));
         let progressed_at = observed.progressed_at(wanted.as_ref().and_then(|wanted| wanted.existing));
+        let is_new =
+            |replica: &ModelReplica| wanted.as_ref().is_none_or(|wanted| is_of(replica, &wanted.name));
+        let is_change =
+            stable.as_ref().map(|stable| &stable.name) != wanted.as_ref().map(|wanted| &wanted.name);
+        let is_outdated =
+            |replica: &ModelReplica| is_change && !is_new(replica) || observed.is_misplaced(replica);
         let standing = Situation {
             deployment,
             wanted: wanted.as_ref().map(|wanted| wanted.name.as_str()),
@@ -104,6 +114,7 @@ impl<'a> DeploymentPlan<'a> {
             active: &active,
             progressed_at,
             refusal: refusal.as_ref(),
+            is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
             now,
         }
         .assess();
@@ -129,6 +140,7 @@ impl<'a> DeploymentPlan<'a> {
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
             extent: standing.extent,
             floor,
+            idleness: standing.idleness,
         };
         let scaling = scale(&deployment.spec, course, &is_updated, &active, ending_old);
         let mut delete = scaling.delete;
@@ -155,9 +167,27 @@ impl<'a> DeploymentPlan<'a> {
             .partition(|replica| is_updated(replica));
         let amend = observed.amendments(updated.iter().chain(&old).copied());
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
+        let has_replaced = delete.iter().any(|(_, why)| *why == DeleteReason::Outdated);
+        let waited_since = standing
+            .status
+            .idle_wait_started_at
+            .clone()
+            .filter(|_| !has_replaced);
+        let in_use = scaling.in_use.map(|in_use| {
+            let began = waited_since.clone().unwrap_or_else(|| Time(whole_seconds(now)));
+            (in_use, began)
+        });
+        let soon_idle = in_use
+            .as_ref()
+            .map(|(in_use, began)| in_use.look_again_after(began.0, now));
+        let idle_wait_started_at = in_use.as_ref().map(|(_, began)| began.clone()).or(waited_since);
+        // What goes because it is not wanted any more waits for no window.
+        let is_all_new = old.is_empty() && scaling.create_stable == 0;
         let hold = standing
             .hold
             .clone()
+            .filter(|hold| !(is_all_new && matches!(hold, Hold::OutsideMaintenanceWindow(_))))
+            .or_else(|| in_use.map(|(in_use, began)| Hold::WaitingForIdle(in_use, began.0)))
             .or_else(|| Some(Hold::at_floor(scaling.at_floor?, floor)));
         let view = View {
             deployment,
@@ -188,14 +218,16 @@ impl<'a> DeploymentPlan<'a> {
         status.conditions = outcome.conditions;
         let staying = [updated.as_slice(), &old].concat();
         status.traffic = observed.traffic(&standing, &staying);
-        let throughput = rounded(staying.iter().copied().map(available).sum());
+        let throughput = rounded(Throughput::of(staying.iter().copied()).total());
         let mut rollout = standing.status.clone();
+        rollout.idle_wait_started_at = idle_wait_started_at;
         rollout.predicted_tokens_per_second = (throughput > 0.0).then_some(throughput);
         if view.rollout_is_complete() {
             rollout.stable_revision = current_name.map(str::to_owned);
             rollout.step = None;
             rollout.step_started_at = None;
-            rollout.reference_tokens_per_second = mean(updated.iter().copied()).map(rounded);
+            rollout.idle_wait_started_at = None;
+            rollout.reference_tokens_per_second = Throughput::of(updated.iter().copied()).mean().map(rounded);
         }
         let keep: Vec<_> = [&rollout.stable_revision, &rollout.revision]
             .into_iter()
@@ -212,6 +244,7 @@ impl<'a> DeploymentPlan<'a> {
         let look_again_after = asked_again
             .chain(outcome.look_again_after)
             .chain(standing.look_again_after)
+            .chain(soon_idle)
             .min();
         Some(Self {
             revision,
@@ -345,7 +378,7 @@ impl<'a> Observed<'a> {
         let reference = self
             .rollout()
             .and_then(|rollout| rollout.reference_tokens_per_second)
-            .or_else(|| mean(active.iter().copied()));
+            .or_else(|| Throughput::of(active.iter().copied()).mean());
         Floor::of(&self.deployment.spec, reference)
     }
 
@@ -430,9 +463,21 @@ impl<'a> Observed<'a> {
         self.replicas
             .iter()
             .filter_map(|replica| created(&replica.metadata))
+            .chain(self.resumed_at())
             .chain(revision.and_then(|revision| created(&revision.metadata)))
             .chain(conditions)
             .max()
+    }
+
+    /// Until when it was held up, as far as that is known: only since then may it be measured how long nothing moves.
+    fn resumed_at(&self) -> Option<Timestamp> {
+        let conditions = &self.deployment.status.as_ref()?.conditions;
+        let is_progressing = |condition: &&Condition| condition.type_ == condition_type::PROGRESSING;
+        let progressing = conditions.iter().find(is_progressing)?;
+        if Hold::is_told_by(&progressing.reason) {
+            return Some(self.now);
+        }
+        (progressing.status == "True").then_some(progressing.last_transition_time.0)
     }
 
     /// Revisions beyond the limit, the oldest first. One that a replica is still of is never among them.
@@ -510,48 +555,4 @@ impl<'a> Current<'a> {
 
 fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
     object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
-}
-
-/// Short, as a column of `kubectl get` should be.
-fn seconds(seconds: f64) -> String {
-    if seconds < 0.9995 {
-        format!("{:.0}ms", seconds * 1e3)
-    } else {
-        format!("{seconds:.2}s")
-    }
-}
-
-fn counts(view: &View<'_>, updated: &[&ModelReplica], old: &[&ModelReplica]) -> ModelDeploymentStatus {
-    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    let deployment = view.deployment;
-    let ready = updated
-        .iter()
-        .chain(old)
-        .filter(|replica| is_ready(replica))
-        .count();
-    let wanted = deployment.spec.replicas.max(0);
-    let before = deployment.status.clone().unwrap_or_default();
-    ModelDeploymentStatus {
-        observed_generation: deployment.metadata.generation,
-        replicas: number(view.total()),
-        updated_replicas: if view.is_current_wanted {
-            number(updated.len() + view.created)
-        } else {
-            0
-        },
-        ready_replicas: number(ready),
-        available_replicas: number(ready),
-        unavailable_replicas: wanted.saturating_sub(number(ready)).max(0),
-        ready: Some(format!("{ready}/{wanted}")),
-        selector: Some(format!("{DEPLOYMENT_LABEL}={}", deployment.name_any())),
-        current_revision: view
-            .current
-            .map(|(name, _)| name.to_owned())
-            .or(before.current_revision),
-        traffic: Vec::new(),
-        rollout: RolloutStatus::default(),
-        tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
-        time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
-        conditions: Vec::new(),
-    }
 }

@@ -6,8 +6,9 @@ use std::cmp::Reverse;
 
 use kube::ResourceExt;
 
+use super::idle::{Idleness, InUse};
 use super::replica::{is_of, is_ready, is_unplaceable};
-use super::throughput::{Floor, available};
+use super::throughput::{Floor, Throughput};
 use crate::api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
 /// Replicas created in one pass; the next pass goes on.
@@ -24,6 +25,8 @@ pub(super) struct Scaling<'a> {
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
     /// Nothing more can be replaced without giving up what `minThroughput` holds.
     pub(super) at_floor: Option<AtFloor>,
+    /// Nothing more can be replaced before these are in use no more.
+    pub(super) in_use: Option<InUse>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +113,19 @@ pub(super) struct Course<'a> {
     pub(super) stable: Option<&'a str>,
     pub(super) extent: Extent,
     pub(super) floor: Floor,
+    /// What is ready goes only when it is idle.
+    pub(super) idleness: Option<Idleness>,
+}
+
+impl Course<'_> {
+    fn may_go(&self, replica: &ModelReplica) -> bool {
+        let is_idle = |idleness: Idleness| idleness.is_idle(replica);
+        !is_ready(replica) || self.idleness.is_none_or(is_idle)
+    }
+
+    fn in_use(&self, replicas: &[&ModelReplica]) -> Option<InUse> {
+        InUse::new(self.idleness?, replicas)
+    }
 }
 
 /// `is_new` tells what is of the target revision and may stay where it is. `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
@@ -137,7 +153,7 @@ pub(super) fn scale<'a>(
             StrategyType::RollingUpdate | StrategyType::Canary => {
                 replace(bounds, Goal::all(bounds), course, new, old)
             }
-            StrategyType::Recreate => recreate(bounds, new, old, ending_old),
+            StrategyType::Recreate => recreate(bounds, course, new, old, ending_old),
         },
     };
     scaling.create = scaling.create.min(MAX_CREATED_AT_ONCE);
@@ -192,6 +208,7 @@ fn hold<'a>(
 
 fn recreate<'a>(
     bounds: Bounds,
+    course: Course<'_>,
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
     ending_old: usize,
@@ -199,6 +216,16 @@ fn recreate<'a>(
     let mut scaling = just_scale(bounds, new);
     if !old.is_empty() || ending_old > 0 {
         scaling.create = 0;
+    }
+    let used: Vec<_> = old
+        .iter()
+        .copied()
+        .filter(|replica| !course.may_go(replica))
+        .collect();
+    scaling.in_use = course.in_use(&used);
+    if scaling.in_use.is_some() {
+        // All go at once or none does.
+        return scaling;
     }
     let count = old.len();
     scaling.delete.extend(take(old, count, DeleteReason::Outdated));
@@ -274,18 +301,23 @@ fn replace<'a>(
             sorted.into_iter().map(move |replica| (class, replica))
         })
         .collect();
-    candidates.sort_by_key(|(_, replica)| (replica.spec.node_name.is_some(), is_ready(replica)));
+    let rank = |replica: &ModelReplica| {
+        let is_used = !course.may_go(replica);
+        (replica.spec.node_name.is_some(), is_ready(replica), is_used)
+    };
+    candidates.sort_by_key(|(_, replica)| rank(replica));
 
     let all = || new.iter().chain(&stable).chain(&outdated).copied();
     let new_unavailable = new.iter().filter(|replica| !is_ready(replica)).count();
     let mut ready = all().filter(|replica| is_ready(replica)).count();
-    let mut throughput: f64 = all().map(available).sum();
+    let mut throughput = Throughput::of(all());
     // New ones that are not available yet are counted on: while they come, nothing more may go.
     let mut may_go = all()
         .count()
         .saturating_sub(bounds.min_available)
         .saturating_sub(new_unavailable);
     let mut at_floor: Option<AtFloor> = None;
+    let mut used = Vec::new();
     for (class, replica) in candidates {
         if excess[class] == 0 || may_go == 0 {
             continue;
@@ -294,16 +326,20 @@ fn replace<'a>(
             if ready <= bounds.min_available {
                 continue;
             }
-            let left = throughput - available(replica);
-            if !course.floor.holds(left) && left < throughput {
+            let (now, left) = (throughput.total(), throughput.total_without(replica));
+            if !course.floor.holds(left) && left < now {
                 let nearest = at_floor.map_or(f64::NEG_INFINITY, |at| at.would_leave);
                 at_floor = Some(AtFloor {
-                    now: throughput,
+                    now,
                     would_leave: left.max(nearest),
                 });
                 continue;
             }
-            throughput = left;
+            if !course.may_go(replica) {
+                used.push(replica);
+                continue;
+            }
+            throughput.remove(replica);
             ready -= 1;
         }
         excess[class] -= 1;
@@ -326,7 +362,8 @@ fn replace<'a>(
     Scaling {
         create,
         create_stable,
-        at_floor: at_floor.filter(|_| nothing_comes),
+        at_floor: at_floor.filter(|_| nothing_comes && used.is_empty()),
+        in_use: course.in_use(&used).filter(|_| nothing_comes),
         delete,
     }
 }

@@ -3,6 +3,7 @@
 mod conditions;
 mod properties;
 mod rollouts;
+mod waiting;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,30 +1,90 @@
 //! Capacity in tokens per second instead of replicas: what is predicted, and the floor under it.
 
+use std::collections::BTreeMap;
+
 use super::replica::is_ready;
 use crate::api::v1alpha1::{CountOrPercent, ModelDeploymentSpec, ModelReplica};
 
 /// Sums of the same figures in another order differ by less.
 const TOLERANCE: f64 = 1e-9;
 
-/// Decode tokens per second of all its streams, each at full context. `None` where nobody can tell, which is also so
+/// Decode tokens per second of all its streams, each at full context, with the chip to itself. `None` where nobody can tell, which is also so
 /// before its node has judged it.
-pub(super) fn predicted(replica: &ModelReplica) -> Option<f64> {
+fn predicted(replica: &ModelReplica) -> Option<f64> {
     let speed = replica.status.as_ref()?.admission.as_ref()?.speed.as_ref()?;
     let each = speed.tokens_per_second.p50;
     (each.is_finite() && each > 0.0).then(|| each * f64::from(replica.spec.serving.max_concurrency))
 }
 
-/// What the replica adds to what is available now.
-pub(super) fn available(replica: &ModelReplica) -> f64 {
-    predicted(replica)
-        .filter(|_| is_ready(replica))
-        .unwrap_or_default()
+/// What is predicted for replicas that answer. A chip does one thing at a time: those of a deployment on one node share
+/// its time in equal parts, as nothing else is promised to one of them more than to another, so together they have the
+/// mean of what each would have alone. What other deployments take of the chip is not looked at.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Throughput<'a> {
+    /// By node: the figures of its replicas, summed up, and their number.
+    chips: BTreeMap<Option<&'a str>, (f64, u32)>,
+    total: f64,
 }
 
-/// The mean of those that answer and have a figure.
-pub(super) fn mean<'a>(replicas: impl Iterator<Item = &'a ModelReplica>) -> Option<f64> {
-    let figures: Vec<_> = replicas.map(available).filter(|figure| *figure > 0.0).collect();
-    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
+impl<'a> Throughput<'a> {
+    pub(super) fn of(replicas: impl IntoIterator<Item = &'a ModelReplica>) -> Self {
+        let mut all = Self::default();
+        for (node, figure) in replicas.into_iter().filter_map(answering) {
+            let (sum, count) = all.chips.entry(node).or_default();
+            *sum += figure;
+            *count += 1;
+        }
+        all.total = all.chips.values().map(|(sum, count)| shared(*sum, *count)).sum();
+        all
+    }
+
+    pub(super) fn total(&self) -> f64 {
+        self.total
+    }
+
+    /// Of one replica, on average; `None` where no figure is known.
+    pub(super) fn mean(&self) -> Option<f64> {
+        let count: u32 = self.chips.values().map(|(_, count)| count).sum();
+        (count > 0).then(|| self.total / f64::from(count))
+    }
+
+    pub(super) fn remove(&mut self, replica: &'a ModelReplica) {
+        self.total = self.total_without(replica);
+        let Some((node, figure)) = answering(replica) else {
+            return;
+        };
+        match self.chips.get_mut(&node) {
+            Some((sum, count)) if *count > 1 => {
+                *sum -= figure;
+                *count -= 1;
+            }
+            Some(_) | None => drop(self.chips.remove(&node)),
+        }
+    }
+
+    /// What would be left without the replica.
+    pub(super) fn total_without(&self, replica: &'a ModelReplica) -> f64 {
+        let Some((node, figure)) = answering(replica) else {
+            return self.total;
+        };
+        match self.chips.get(&node) {
+            Some((sum, count)) => {
+                self.total - shared(*sum, *count) + shared(sum - figure, count.saturating_sub(1))
+            }
+            None => self.total,
+        }
+    }
+}
+
+/// What so many on one chip have together.
+fn shared(sum: f64, count: u32) -> f64 {
+    if count > 0 { sum / f64::from(count) } else { 0.0 }
+}
+
+/// Its chip and what it would have there alone, if it answers and somebody can tell.
+fn answering(replica: &ModelReplica) -> Option<(Option<&str>, f64)> {
+    let figure = predicted(replica).filter(|_| is_ready(replica))?;
+    Some((replica.spec.node_name.as_deref(), figure))
 }
 
 /// Short enough to be shown and to stay the same over small changes.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
-use crate::controller::deployment::throughput::available;
 
 /// Something that happens between two passes.
 #[derive(Debug, Clone)]
@@ -21,6 +20,8 @@ enum Happening {
     Promoted(u8),
     Aborted,
     NoRoom(usize),
+    /// A request comes, or none is left.
+    Used(usize, bool),
     Pass,
 }
 
@@ -37,6 +38,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u8..5).prop_map(Happening::Promoted),
         1 => Just(Happening::Aborted),
         1 => (0usize..8).prop_map(Happening::NoRoom),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, used)| Happening::Used(index, used)),
         8 => Just(Happening::Pass),
     ]
 }
@@ -59,6 +61,23 @@ fn any_steps() -> impl Strategy<Value = Value> {
     prop::collection::vec(step, 1..5).prop_map(Value::from)
 }
 
+/// From and until when it is open, in seconds since a day's beginning; the tests' time begins with a day.
+const WINDOWS: [(i64, i64); 2] = [(0, 120), (600, 900)];
+const IDLE_FOR: i64 = 20;
+const AT_MOST: i64 = 100;
+
+fn any_windows() -> impl Strategy<Value = Value> {
+    let windows = WINDOWS.map(|(from, until)| {
+        json!({ "start": format!("00:{:02}", from / 60), "duration": format!("{}s", until - from) })
+    });
+    prop_oneof![2 => Just(json!([])), 1 => Just(json!(windows))]
+}
+
+fn any_wait_for_idle() -> impl Strategy<Value = Value> {
+    let wait = json!({ "idleFor": format!("{IDLE_FOR}s"), "atMost": format!("{AT_MOST}s") });
+    prop_oneof![2 => Just(json!(null)), 1 => Just(wait)]
+}
+
 fn any_spec() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![
         3 => Just("RollingUpdate"),
@@ -70,10 +89,12 @@ fn any_spec() -> impl Strategy<Value = Value> {
         kind,
         any_floor(),
         any_steps(),
-        any::<bool>(),
+        (any::<bool>(), any_windows(), any_wait_for_idle()),
     )
-        .prop_map(|((wanted, unavailable, surge), kind, floor, steps, rolls_back)| {
-            let mut strategy = json!({ "type": kind, "rollbackOnFailure": rolls_back });
+        .prop_map(|((wanted, unavailable, surge), kind, floor, steps, (rolls_back, windows, wait))| {
+            let mut strategy = json!({
+                "type": kind, "rollbackOnFailure": rolls_back, "maintenanceWindows": windows, "waitForIdle": wait,
+            });
             // The schema refuses 0 and 0.
             let unavailable = if surge == 0 {
                 unavailable.max(1)
@@ -109,8 +130,18 @@ fn happen(scene: &mut Scene, happening: &Happening) {
             if let Some(name) = name(scene, *index) {
                 match speed {
                     0 => scene.run(&name),
+                    // One more on the same chip.
+                    1 => {
+                        scene.run(&name);
+                        scene.predict(&name, 1.5);
+                    }
                     speed => scene.run_at(&name, f64::from(*speed)),
                 }
+            }
+        }
+        Happening::Used(index, used) => {
+            if let Some(name) = name(scene, *index) {
+                scene.use_it(&name, *used);
             }
         }
         Happening::Time(seconds) => scene.second += seconds,
@@ -153,14 +184,34 @@ fn happen(scene: &mut Scene, happening: &Happening) {
     }
 }
 
+/// Of each replica that answers and has a figure, its chip and the figure: four streams.
+fn figures(scene: &Scene) -> Vec<(String, Option<String>, f64)> {
+    let each = |replica: &ModelReplica| {
+        let admission = replica.status.as_ref()?.admission.as_ref()?;
+        Some(4.0 * admission.speed.as_ref()?.tokens_per_second.p50)
+    };
+    let ready = scene.alive().filter(|replica| is_ready(replica));
+    ready
+        .filter_map(|replica| Some((replica.name_any(), replica.spec.node_name.clone(), each(replica)?)))
+        .collect()
+}
+
+/// What replicas have together: on each chip as much as one of them has on average.
+fn together<'a>(figures: impl Iterator<Item = &'a (String, Option<String>, f64)>) -> f64 {
+    let mut chips: std::collections::BTreeMap<_, Vec<f64>> = std::collections::BTreeMap::new();
+    for (_, chip, figure) in figures {
+        chips.entry(chip).or_default().push(*figure);
+    }
+    chips
+        .values()
+        .map(|all| all.iter().sum::<f64>() / all.len() as f64)
+        .sum()
+}
+
 /// What a replica was worth when all was well, or is worth now.
 fn reference(scene: &Scene) -> f64 {
-    let figures: Vec<_> = scene
-        .alive()
-        .map(available)
-        .filter(|figure| *figure > 0.0)
-        .collect();
-    let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
+    let figures = figures(scene);
+    let mean = together(figures.iter()) / figures.len().max(1) as f64;
     scene.rollout().reference_tokens_per_second.unwrap_or(mean)
 }
 
@@ -177,6 +228,45 @@ fn floor(scene: &Scene, reference: f64) -> f64 {
     }
 }
 
+/// What was replaced outside of the windows, or while it was in use.
+fn replaced_at_a_bad_time(before: &Scene, after: &Scene, told: &str) -> Option<String> {
+    let (was, is) = (before.rollout(), after.rollout());
+    let promoted = before.deployment.annotations().get(PROMOTE_ANNOTATION);
+    let may_hurry = is.aborted.is_some()
+        || was.stable_revision.is_none()
+        || was.stable_revision == is.revision
+        || promoted.is_some_and(|promoted| promoted.strip_suffix("/full") == is.revision.as_deref());
+    if may_hurry {
+        return None;
+    }
+    let strategy = &before.deployment.spec.strategy;
+    let now = before.second.rem_euclid(24 * 3600);
+    let is_open = strategy.maintenance_windows.is_empty()
+        || WINDOWS.iter().any(|(from, until)| (*from..*until).contains(&now));
+    let has_waited = was
+        .idle_wait_started_at
+        .is_some_and(|began| before.second - began.0.as_second() >= AT_MOST);
+    let in_use = |replica: &&ModelReplica| {
+        let requests = replica
+            .status
+            .as_ref()
+            .and_then(|status| status.requests.as_ref());
+        let since = requests.and_then(|requests| requests.idle_since.as_ref());
+        is_ready(replica) && since.is_none_or(|since| before.second - since.0.as_second() < IDLE_FOR)
+    };
+    let replaced = || {
+        before
+            .alive()
+            .filter(|replica| told.contains(&format!("-{}(outdated)", replica.name_any())))
+    };
+    if let Some(replica) = replaced().next().filter(|_| !is_open) {
+        return Some(format!("{} outside of a window", replica.name_any()));
+    }
+    let waits = strategy.wait_for_idle.is_some() && !has_waited;
+    let used = replaced().find(in_use).filter(|_| waits);
+    used.map(|replica| format!("{} while it was in use", replica.name_any()))
+}
+
 proptest! {
     #[test]
     fn no_pass_breaks_the_bounds_of_a_rollout(
@@ -190,9 +280,13 @@ proptest! {
                 happen(&mut scene, happening);
                 continue;
             }
-            let figures: Vec<_> = scene.alive().map(|one| (one.name_any(), available(one))).collect();
+            let figures = figures(&scene);
             let reference = reference(&scene);
+            let before_pass = scene.clone();
             let told = scene.step();
+            if let Some(hasty) = replaced_at_a_bad_time(&before_pass, &scene, &told) {
+                return Err(TestCaseError::fail(format!("{hasty}: {told}")));
+            }
             let spec = &scene.deployment.spec;
             let bounds = Bounds::of(spec);
             // A canary is beside the last replica, never instead of it.
@@ -200,8 +294,8 @@ proptest! {
             let most = total.max(bounds.max_total).max(if is_beside { 2 } else { 0 });
             // What the user no longer wants is no rollout.
             let kept = |name: &str| !told.contains(&format!("-{name}(outdated)"));
-            let before: f64 = figures.iter().map(|(_, figure)| figure).sum();
-            let after: f64 = figures.iter().filter(|(name, _)| kept(name)).map(|(_, figure)| figure).sum();
+            let before = together(figures.iter());
+            let after = together(figures.iter().filter(|(name, ..)| kept(name)));
             let floor = floor(&scene, reference);
             prop_assert!(after + 1e-6 >= before.min(floor), "{after} of {before} tokens/s left, {floor} must be: {told}");
             prop_assert!(scene.alive().count() <= most, "{} > {most}", scene.alive().count());

@@ -26,8 +26,10 @@ impl Scene {
         });
     }
 
+    /// It runs on a chip of its own.
     pub(super) fn run_at(&mut self, name: &str, tokens_per_second: f64) {
         self.run(name);
+        self.replica(name).spec.node_name = Some(format!("with-{name}"));
         self.predict(name, tokens_per_second);
     }
 
@@ -89,7 +91,7 @@ impl Scene {
 }
 
 /// `replicas` that run and were rolled out, each with 4 × `each` tokens/s.
-fn settled(spec: Value, each: f64) -> Scene {
+pub(super) fn settled(spec: Value, each: f64) -> Scene {
     let mut scene = Scene::new(spec);
     scene.step();
     let names: Vec<_> = scene.replicas.iter().map(|replica| replica.name_any()).collect();
@@ -387,7 +389,7 @@ fn only_who_asks_for_it_gets_a_rolling_update_rolled_back() {
 
 impl Scene {
     /// So many requests were answered, and so many failed.
-    fn answer(&mut self, name: &str, completed: u64, failed: u64) {
+    pub(super) fn answer(&mut self, name: &str, completed: u64, failed: u64) {
         let status = self.replica(name).status.as_mut().expect("it runs");
         status.requests = Some(RequestsStatus {
             completed,
@@ -407,9 +409,9 @@ impl Scene {
         scene.step();
         scene.check_condition(
             condition_type::PROGRESSING,
-            "True Analysing: step 2 of 3 of the canary: 0 of 20 requests answered by the canary, 0 by the stable revision",
+            &format!("True Analysing: step 2 of 3 of the canary: 0 of 20 requests answered by the canary, 0 by the stable revision; waits until {}", at(scene.second - 1 + 1800)),
         );
-        scene.second += 10_000;
+        scene.second += 1700;
         assert_eq!(scene.step(), "", "to wait for requests is no lack of progress");
         scene.answer("r1", 100, 1);
         scene
@@ -472,4 +474,69 @@ fn a_wrong_answer_to_a_golden_prompt_is_rolled_back_at_once() {
         scene.rollout().aborted.expect("given up").reason,
         GOLDEN_PROMPT_FAILED
     );
+}
+
+#[test]
+fn two_replicas_on_one_chip_are_not_worth_two() {
+    let floor = json!({ "replicas": 3, "strategy": { "rollingUpdate": { "minThroughput": 80 } } });
+    let mut scene = Scene::new(floor);
+    scene.step();
+    // One alone with 40 tokens/s, and two that share a chip and have 40 together.
+    scene.run_at("r1", 10.0);
+    for name in ["r2", "r3"] {
+        scene.run(name);
+        scene.predict(name, 10.0);
+    }
+    scene.step();
+    assert_eq!(scene.rollout().predicted_tokens_per_second, Some(80.0));
+    assert_eq!(scene.rollout().reference_tokens_per_second, Some(26.7));
+    // r1 is missed, one of the others is not.
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r3(outdated) +1");
+    assert_eq!(scene.rollout().predicted_tokens_per_second, Some(80.0));
+}
+
+#[test]
+fn an_analysis_without_requests_ends_inconclusive_and_says_so() {
+    let mut scene = Scene::at_analysis();
+    scene.second += 100;
+    assert_eq!(scene.step(), "");
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "Unknown AnalysisInconclusive: step 2 of 3 of the canary: too few requests to tell, 0 of 20 requests answered by the canary, 101 by the stable revision; waits for more or for `rooflet rollout promote mdep/guide`",
+    );
+    assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
+    // Requests that come after all decide.
+    scene.answer("r3", 20, 20);
+    assert_eq!(scene.step(), "-r3(outdated) +1");
+}
+
+#[test]
+fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
+    for (asked, step) in [(true, 2), (false, 1)] {
+        let steps = json!([{ "setWeight": 50 }, { "analysis": { "inconclusiveAfter": "1m", "ifInconclusive": "Promote" } }, { "pause": {} }]);
+        let mut spec = canary(2, &steps);
+        spec["strategy"]["goldenPrompts"] = json!([{ "prompt": "Who?" }]);
+        let mut scene = settled(spec, 10.0);
+        if !asked {
+            // Replicas that exist are not asked what was added later, and these were made before.
+            scene.change(json!({ "strategy": { "goldenPrompts": null } }));
+        }
+        scene.change(new_template("other"));
+        scene.step();
+        scene.finish();
+        scene.run("r3");
+        scene.step();
+        scene.second += 60;
+        scene.step();
+        assert_eq!(scene.rollout().step, Some(step));
+        if asked {
+            assert_eq!(
+                scene.rollout().analysis.as_deref(),
+                Some(
+                    "inconclusive: 0 of 20 requests answered by the canary, 0 by the stable revision; the golden prompts were answered"
+                )
+            );
+        }
+    }
 }
