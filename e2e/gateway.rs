@@ -1,9 +1,13 @@
 //! What the gateway makes of waiting: for a busy replica, for one that is being replaced, and for one that has to be
 //! started first.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how long somebody is kept waiting is the real clock's"
+)]
 
 use serde_json::json;
 
-use crate::harness::{Fleet, Http, Kubectl, eventually, kill_9};
+use crate::harness::{Cluster, Fleet, Http, Kubectl, eventually, kill_9};
 
 /// The guide with one stream, so that a second request has to wait.
 const ONE_STREAM: &str = "
@@ -162,4 +166,125 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     for reason in ["ScaledDown", "ScaledUp"] {
         assert!(events.contains(reason), "{events}");
     }
+    // The words of `kubectl describe hpa`.
+    for (kind, status) in [("AbleToScale", "True"), ("ScalingActive", "True")] {
+        fleet.wait_for_condition(&kubectl, "mdep sometimes", kind, status);
+    }
+    kubectl
+        .run("patch mdep sometimes --type=merge -p {\"spec\":{\"autoscaling\":null}}")
+        .ok();
+    eventually("no word of autoscaling", || {
+        let conditions = kubectl.json("mdep sometimes")?["status"]["conditions"].to_string();
+        if conditions.contains("Scal") {
+            Err(conditions)
+        } else {
+            Ok(())
+        }
+    });
+}
+
+/// A replica that no machine has memory for.
+const TOO_LARGE: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: nowhere}
+spec:
+  model: {source: local://guide}
+  placement: {nodeSelector: {zone: mars}}
+";
+
+#[test]
+fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    kubectl.apply(TOO_LARGE).ok();
+    // Also the first request, which comes before the scheduler.
+    let begin = std::time::Instant::now();
+    let answer = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("nowhere"))
+        .expect("an answer");
+    assert_eq!(answer.status, 503, "{}", answer.text);
+    assert_eq!(
+        answer.json()["error"]["code"],
+        "model_unavailable",
+        "{}",
+        answer.text
+    );
+    assert!(answer.text.contains("0/1 nodes are available"), "{}", answer.text);
+    assert!(
+        begin.elapsed() < std::time::Duration::from_secs(40),
+        "{:?}",
+        begin.elapsed()
+    );
+    let begin = std::time::Instant::now();
+    let answer = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("nowhere"))
+        .expect("an answer");
+    assert_eq!(answer.status, 503, "{}", answer.text);
+    assert!(
+        begin.elapsed() < std::time::Duration::from_secs(5),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn two_gateways_share_the_replicas_and_know_of_each_other() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let _agents = [cluster.agent("node-1", &[]), cluster.agent("node-2", &[])];
+    let kubectl = &cluster.kubectl;
+    for node in ["node-1", "node-2"] {
+        eventually("a node", || kubectl.json(&format!("mac {node}")));
+    }
+    let two = ONE_STREAM
+        .replace(
+            "spec:",
+            "spec:\n  replicas: 2\n  placement: {strategy: Spread, tolerations: [{operator: Exists}]}",
+        )
+        .replace("maxConcurrency: 1", "maxConcurrency: 4");
+    kubectl.apply(&two).ok();
+    kubectl
+        .run("wait --for=condition=Ready mdep/narrow --timeout=120s")
+        .ok();
+    let (mut second, other) = cluster.another_gateway();
+    let replica_of = |answer: &crate::harness::Answer| {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert!(
+            !answer.headers.contains_key("x-rooflet-running"),
+            "that is between agent and gateway"
+        );
+        answer.headers["x-rooflet-replica"]
+            .to_str()
+            .expect("a name")
+            .to_owned()
+    };
+
+    // The same beginning of a prompt finds the same home by either gateway.
+    let mut long = question("narrow");
+    long["messages"][0]["content"] = "What is rooflet? ".repeat(70).into();
+    let ask = |http: &Http, body| http.post("/v1/chat/completions", body).expect("an answer");
+    assert_eq!(
+        replica_of(&ask(&cluster.gateway, &long)),
+        replica_of(&ask(&other, &long))
+    );
+
+    // Both at once; then one of them goes, and the other one serves on.
+    let gateways = [&cluster.gateway, &other];
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            let http = gateways[client % 2].another();
+            std::thread::spawn(move || http.post("/v1/chat/completions", &question("narrow")))
+        })
+        .collect();
+    let mut answered_by = std::collections::BTreeSet::new();
+    for client in clients {
+        answered_by.insert(replica_of(&client.join().expect("no panic").expect("an answer")));
+    }
+    assert_eq!(answered_by.len(), 2, "{answered_by:?}");
+    assert!(second.terminate().success(), "{}", second.log());
+    replica_of(&ask(&cluster.gateway, &question("narrow")));
 }

@@ -22,4 +22,5 @@ mod silence;
 mod simulate;
 mod soak;
 mod story;
+mod unplanned;
 mod up;

@@ -107,6 +107,10 @@ pub(crate) struct MeasuredSpeed {
     pub(crate) time_to_first_token_seconds_sample: Option<Sample>,
 }
 
+/// On an agent's answer for a replica: how many requests that replica has from all gateways, this one included. A
+/// gateway learns from it of the requests that others have sent.
+pub(crate) const RUNNING_HEADER: &str = "x-rooflet-running";
+
 /// What waits in a gateway, in an annotation of its Lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

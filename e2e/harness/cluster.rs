@@ -75,6 +75,37 @@ impl Cluster {
         Process::start_pausable(self.agent_args(node), &self.agent_log(node))
     }
 
+    /// An agent that `start` starts.
+    pub(crate) fn agent_with(
+        &self,
+        node: &str,
+        more: &[String],
+        start: impl FnOnce(&[String], &Path) -> Process,
+    ) -> Process {
+        let mut args = self.agent_args(node);
+        args.extend_from_slice(more);
+        start(&args, &self.agent_log(node))
+    }
+
+    /// One more gateway, in a process of its own.
+    pub(crate) fn another_gateway(&self) -> (Process, Http) {
+        let address = format!("127.0.0.1:{}", free_port());
+        let args = [
+            "server".to_owned(),
+            "--roles=gateway".to_owned(),
+            format!("--data-dir={}", self.scratch.join("gateway").display()),
+            format!("--kubeconfig={}", self.scratch.join("kubeconfig").display()),
+            format!("--gateway-listen={address}"),
+        ];
+        let process = Process::start(args, &self.scratch.join("gateway.log"));
+        let http = Http::new(format!("http://{address}"));
+        eventually("the second gateway being ready", || match http.get("/ready")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        });
+        (process, http)
+    }
+
     fn agent_log(&self, node: &str) -> PathBuf {
         self.scratch.join(&format!("{node}.log"))
     }

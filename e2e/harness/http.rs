@@ -109,6 +109,27 @@ impl Http {
         self.post("/v1/chat/completions", &body)
     }
 
+    /// The same, and what is heard before the answer's body, told as soon as it is: also of an answer that breaks off.
+    pub(crate) fn post_hearing(
+        &self,
+        path: &str,
+        body: &Value,
+        hear: impl FnOnce(u16, &reqwest::header::HeaderMap),
+    ) -> Result<Answer, String> {
+        self.runtime.block_on(async {
+            let request = self.client.post(format!("{}{path}", self.base)).json(body);
+            let response = request.send().await.map_err(|err| format!("{err:?}"))?;
+            let (status, headers) = (response.status().as_u16(), response.headers().clone());
+            hear(status, &headers);
+            let text = response.text().await.map_err(|err| format!("{err:?}"))?;
+            Ok(Answer {
+                status,
+                headers,
+                text,
+            })
+        })
+    }
+
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Answer, String> {
         self.runtime.block_on(async {
             let response = request.send().await.map_err(|err| format!("{err:?}"))?;

@@ -9,12 +9,14 @@ mod cluster;
 mod fleet;
 mod http;
 mod kubectl;
+mod netns;
 mod process;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::{Answer, Http};
 pub(crate) use kubectl::Kubectl;
+pub(crate) use netns::Netns;
 pub(crate) use process::{Process, descendants, kill_9, processes_with};
 
 use std::net::TcpListener;

@@ -42,7 +42,7 @@ impl Process {
         )
     }
 
-    fn run(command: &mut Command, log: &Path) -> Self {
+    pub(super) fn run(command: &mut Command, log: &Path) -> Self {
         let file = File::options()
             .create(true)
             .append(true)

@@ -9,6 +9,7 @@ mod awake;
 mod backoff;
 mod calibrator;
 mod golden;
+mod in_flight;
 mod manifests;
 mod metrics;
 pub(crate) mod models;
@@ -223,6 +224,7 @@ impl Agent {
             proxy,
             registry,
             turn: Arc::default(),
+            in_flight: in_flight::InFlight::default(),
             stop: tasks.stop_token(),
         };
         let api = client.map(|client| Connection::open(client, &tasks, &clock, &config, &changes));

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::in_flight::InFlight;
 use super::manifests::ManifestSet;
 use super::replica::ReplicaKey;
 use super::sync::Reports;
@@ -47,6 +48,7 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     /// Where the next request for a model goes that several replicas serve.
     pub(crate) turn: Arc<AtomicUsize>,
+    pub(crate) in_flight: InFlight,
     pub(crate) stop: CancellationToken,
 }
 
@@ -120,8 +122,9 @@ async fn proxy_replica(
     let Some(path) = path_and_query(&format!("/{prefix}"), request.uri()) else {
         return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
     };
+    let flight = app.in_flight.begin(&key);
     match app.proxy.forward(request, &upstream, &path).await {
-        Ok(response) => response,
+        Ok(response) => flight.land_with(response),
         Err(err) => forward_failed(&err),
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Candidate<'a> {
     pub(super) standing: Standing,
     /// Rows that are taken, and all there are.
     pub(super) rows: (u32, u32),
+    /// Requests that other gateways have there. They make nobody wait here: whether they still run is not known.
+    pub(super) others: u32,
     /// Bytes of the prompt that it has seen before.
     pub(super) seen_bytes: u64,
     pub(super) estimate: Estimate,
@@ -61,6 +63,13 @@ impl Candidate<'_> {
         // What needs more rows than there are waits in the worker.
         taken + rows <= all || taken == 0 || rows == 0
     }
+
+    /// Whether it may have no room when the others' requests are counted in.
+    fn is_crowded(&self, rows: u32) -> bool {
+        let (ours, all) = self.rows;
+        let taken = ours.saturating_add(self.others);
+        taken > 0 && rows > 0 && taken.saturating_add(rows) > all
+    }
 }
 
 /// The index of the best one. `None` if all are full, or there are none.
@@ -77,12 +86,12 @@ pub(super) fn choose(candidates: &[Candidate<'_>], wishes: Wishes<'_>) -> Option
     });
     let score = |candidate: &Candidate<'_>| Score {
         standing: candidate.standing,
-        full: !candidate.has_room(wishes.rows),
+        full: candidate.is_crowded(wishes.rows),
         other_revision: !of_revision(candidate),
         away_from_home: home.is_some_and(|home| home != candidate.id),
         finish: finish_step(candidate.estimate.finish),
         unseen: Reverse(candidate.seen_bytes),
-        rows: candidate.rows.0,
+        rows: candidate.rows.0.saturating_add(candidate.others),
         turn: wishes.beginning.map_or(candidate.last_chosen, |beginning| {
             !weight(beginning, candidate.id)
         }),
@@ -162,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// `ID finish=SECONDS rows=TAKEN/ALL seen=BYTES rev=NAME chosen=TURN half|out`, one per word group.
+    /// `ID finish=SECONDS rows=TAKEN/ALL others=REQUESTS seen=BYTES rev=NAME chosen=TURN half|out`, one per word group.
     fn candidates(text: &str) -> Vec<Candidate<'_>> {
         let one = |line| {
             let words = || str::split_whitespace(line);
@@ -181,6 +190,7 @@ mod tests {
                     () => Standing::Good,
                 },
                 rows: (taken.parse().expect("a number"), all.parse().expect("a number")),
+                others: field("others").map_or(0, |text| text.parse().expect("a number")),
                 seen_bytes: field("seen").map_or(0, |text| text.parse().expect("a number")),
                 estimate: Estimate {
                     first_token: 0.0,
@@ -232,6 +242,17 @@ mod tests {
         check("1 rows=4/4 finish=9; 2 rows=4/4 finish=2", again, Some(2));
         let nothing = Wishes { rows: 0, ..one };
         check("1 rows=4/4", nothing, Some(1));
+    }
+
+    #[test]
+    fn who_is_used_by_other_gateways_comes_later_and_keeps_nobody_waiting() {
+        let one = Wishes {
+            rows: 1,
+            ..Wishes::default()
+        };
+        check("1 rows=0/4 others=2; 2 rows=1/4", one, Some(2));
+        check("1 rows=0/4 others=4; 2 rows=3/4 finish=9", one, Some(2));
+        check("1 rows=0/4 others=9", one, Some(1));
     }
 
     #[test]
@@ -308,6 +329,7 @@ mod tests {
                 revision: None,
                 standing: Standing::Good,
                 rows: (*taken, *all),
+                others: 0,
                 seen_bytes: 0,
                 estimate: Estimate { first_token: 0.0, finish: *finish },
                 last_chosen: 0,

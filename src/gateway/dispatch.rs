@@ -76,6 +76,7 @@ impl Dispatcher {
         let mut table_rx = self.shared.table_rx.clone();
         loop {
             let table = table_rx.borrow_and_update().clone();
+            let mut look_again_after = None;
             if let Some(table) = table {
                 let orphans = self.lock().update(&table, self.now());
                 for wake in orphans {
@@ -84,8 +85,14 @@ impl Dispatcher {
                 for model in table.all() {
                     self.hand_out(&model.key());
                 }
+                look_again_after = self.lock().look_again_after(self.now());
             }
-            if table_rx.changed().await.is_err() {
+            let changed = table_rx.changed();
+            let changed = match look_again_after {
+                Some(after) => tokio::time::timeout(after, changed).await.unwrap_or(Ok(())),
+                None => changed.await,
+            };
+            if changed.is_err() {
                 return;
             }
         }
@@ -141,6 +148,11 @@ impl Dispatcher {
         if self.lock().note_demand(model) {
             self.shared.demand_tx.send_replace(());
         }
+    }
+
+    /// See [`State::unplaced_for`].
+    pub(super) fn unplaced_for(&self, model: &Model) -> Option<Duration> {
+        self.lock().unplaced_for(model, self.now())
     }
 
     /// A place for a request that has just come: at once, or within `patience` when its turn has come.
@@ -220,6 +232,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Place {
+    /// Its answer told how many requests the replica has.
+    pub(super) fn running(&self, count: u64) {
+        let now = self.dispatcher.now();
+        self.dispatcher.lock().saw_running(self.replica.id, count, now);
+    }
+
     /// The first token has come.
     pub(super) fn first_token(&self) {
         let now = self.dispatcher.now();
@@ -249,14 +267,20 @@ impl Place {
 
     fn abandon(mut self) {
         self.over = true;
-        self.dispatcher.lock().abandoned(self.replica.id, self.flight);
+        let now = self.dispatcher.now();
+        self.dispatcher
+            .lock()
+            .abandoned(self.replica.id, self.flight, now);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.over {
-            self.dispatcher.lock().abandoned(self.replica.id, self.flight);
+            let now = self.dispatcher.now();
+            self.dispatcher
+                .lock()
+                .abandoned(self.replica.id, self.flight, now);
             self.dispatcher.hand_out(&self.model);
         }
     }

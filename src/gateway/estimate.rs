@@ -73,6 +73,8 @@ pub(super) struct Load {
     pub(super) unread_tokens: u64,
     /// Streams under way together with it.
     pub(super) streams: u32,
+    /// Answers that have to end before it has a stream.
+    pub(super) ahead: u32,
     pub(super) answer_tokens: u64,
 }
 
@@ -86,8 +88,11 @@ pub(super) struct Estimate {
 impl Estimate {
     pub(super) fn new(speed: &Speed, experience: &Experience, load: Load) -> Self {
         let tokens = (load.backlog_tokens + load.unread_tokens) as f64;
-        let first_token = tokens / speed.prefill_tokens_per_second * experience.prefill.0;
         let step = speed.step(f64::from(load.streams)) * experience.decode.0;
+        // They end one after the other, as many in an answer's time as there are streams.
+        let turns = f64::from(load.ahead) / speed.streams;
+        let turn = turns * step * load.answer_tokens as f64;
+        let first_token = turn + tokens / speed.prefill_tokens_per_second * experience.prefill.0;
         Self {
             first_token,
             finish: first_token + step * load.answer_tokens as f64,
@@ -200,6 +205,7 @@ mod tests {
             backlog_tokens: 500,
             unread_tokens: 500,
             streams: 4,
+            ahead: 0,
             answer_tokens: 100,
         };
         let estimate = Estimate::new(&speed(1000.0, 50.0), &Experience::default(), load);
@@ -210,6 +216,12 @@ mod tests {
                 finish: 3.0
             }
         );
+        let late = Estimate::new(
+            &speed(1000.0, 50.0),
+            &Experience::default(),
+            Load { ahead: 2, ..load },
+        );
+        assert_eq!((late.first_token, late.finish), (2.0, 4.0), "half a turn of 2 s");
         let alone = Load {
             backlog_tokens: 0,
             streams: 1,
@@ -248,7 +260,7 @@ mod tests {
             backlog in 0u64..10_000, unread in 0u64..10_000, streams in 1u32..8, answer in 0u64..1000, more in 1u64..1000,
             prefill in 1.0f64..1e5, decode in 0.1f64..1e3,
         ) {
-            let load = Load { backlog_tokens: backlog, unread_tokens: unread, streams, answer_tokens: answer };
+            let load = Load { backlog_tokens: backlog, unread_tokens: unread, streams, ahead: 0, answer_tokens: answer };
             let finish = |load: Load| Estimate::new(&speed(prefill, decode), &Experience::default(), load).finish;
             let base = finish(load);
             prop_assert!(base.is_finite() && base >= 0.0);
@@ -256,6 +268,7 @@ mod tests {
                 Load { backlog_tokens: backlog + more, ..load },
                 Load { unread_tokens: unread + more, ..load },
                 Load { streams: streams + 1, ..load },
+                Load { ahead: 1, ..load },
                 Load { answer_tokens: answer + more, ..load },
             ] {
                 prop_assert!(finish(heavier) >= base);

@@ -29,6 +29,7 @@ use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::wire::RUNNING_HEADER;
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
@@ -254,6 +255,16 @@ impl Gateway {
             let has_fallback = !model.routing.fallbacks.is_empty();
             let may_come = model.is_coming || model.is_wanted && is_retry;
             if model.replicas.is_empty() && (has_fallback || !may_come) {
+                // A node may have become free a moment ago.
+                let moment = self.dispatcher.unplaced_for(model).filter(|_| !has_fallback);
+                let left = deadline.saturating_duration_since(self.clock.instant());
+                if let Some(moment) = moment
+                    .map(|moment| moment.min(left))
+                    .filter(|moment| !moment.is_zero())
+                {
+                    drop(tokio::time::timeout(moment, table_rx.changed()).await);
+                    continue;
+                }
                 self.dispatcher.note_demand(model);
                 return Err(self.refusal(model, Refusal::NotReady, deadline).into());
             }
@@ -365,6 +376,12 @@ impl Gateway {
         };
         match outcome {
             Ok((mut parts, body)) => {
+                // It is between the agent and us.
+                let running = parts.headers.remove(RUNNING_HEADER);
+                let running = running.and_then(|count| count.to_str().ok()?.parse().ok());
+                if let Some(count) = running {
+                    place.running(count);
+                }
                 if let Ok(replica) = HeaderValue::from_str(&replica) {
                     parts.headers.insert(REPLICA_HEADER, replica);
                 }

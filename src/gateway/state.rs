@@ -1,7 +1,7 @@
 //! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
 //! comes in as a value; `W` is how one that waits is told of its turn.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::affinity::PrefixMemory;
@@ -17,6 +17,11 @@ use super::table::{Model, Replica, RoutingTable};
 const MAX_HELD_BYTES: usize = 256 << 20;
 /// Tokens of an answer before any was seen.
 const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
+/// How long what was seen of other gateways' requests counts: about as long as an answer takes.
+const OTHERS_STAND: Duration = Duration::from_secs(10);
+/// How long a model may have nothing but replicas that no node was found for, before nothing is expected any more: the
+/// scheduler may just not have seen yet that a node has room again.
+const UNPLACED_STANDS: Duration = Duration::from_secs(5);
 /// The share of the newest answer in what is typical.
 const NEWEST: f64 = 0.1;
 
@@ -44,8 +49,30 @@ struct Flight {
 struct ReplicaState {
     health: Health,
     experience: Experience,
-    flights: HashMap<u64, Flight>,
+    flights: BTreeMap<u64, Flight>,
     last_chosen: u64,
+    others: Others,
+}
+
+/// Requests that other gateways have at a replica, as far as that was seen.
+#[derive(Debug, Default)]
+struct Others {
+    seen: Option<(u64, Instant)>,
+    /// What its agent had reported when that was looked at last.
+    reported: Option<u64>,
+    /// When this gateway's last request there was over.
+    ours_ended: Option<Instant>,
+}
+
+impl Others {
+    fn at(&self, now: Instant) -> u32 {
+        let fresh = |seen: Instant| now.saturating_duration_since(seen) < OTHERS_STAND;
+        let count = self
+            .seen
+            .filter(|(_, seen)| fresh(*seen))
+            .map_or(0, |(count, _)| count);
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
 }
 
 /// One that waits.
@@ -67,6 +94,8 @@ struct ModelState<W> {
     typical_answer: Option<f64>,
     /// The most that waited since somebody asked.
     peak: usize,
+    /// Since when no node takes any of its replicas.
+    stuck_since: Option<Instant>,
 }
 
 impl<W> ModelState<W> {
@@ -78,6 +107,7 @@ impl<W> ModelState<W> {
             starts: Starts::default(),
             typical_answer: None,
             peak: 0,
+            stuck_since: None,
         }
     }
 
@@ -114,8 +144,8 @@ pub(super) enum Queued<W> {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct State<W> {
-    replicas: HashMap<u64, ReplicaState>,
-    models: HashMap<ModelKey, ModelState<W>>,
+    replicas: BTreeMap<u64, ReplicaState>,
+    models: BTreeMap<ModelKey, ModelState<W>>,
     prefixes: PrefixMemory,
     held_bytes: usize,
     /// Counts grants; also tells flights apart.
@@ -125,8 +155,8 @@ pub(super) struct State<W> {
 impl<W> State<W> {
     pub(super) fn new() -> Self {
         Self {
-            replicas: HashMap::new(),
-            models: HashMap::new(),
+            replicas: BTreeMap::new(),
+            models: BTreeMap::new(),
             prefixes: PrefixMemory::default(),
             held_bytes: 0,
             grants: 0,
@@ -146,6 +176,14 @@ impl<W> State<W> {
             let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
             let ready = model.replicas.iter().map(|replica| replica.id);
             state.starts.saw(&model.starting, ready, now);
+            let is_stuck = model.replicas.is_empty() && model.is_unplaced && !model.is_coming;
+            state.stuck_since = state.stuck_since.filter(|_| is_stuck).or(is_stuck.then_some(now));
+            for replica in &model.replicas {
+                self.replicas
+                    .entry(replica.id)
+                    .or_default()
+                    .saw_report(replica.reported, now);
+            }
         }
         let mut orphans = Vec::new();
         // A trouble on the way may pass; what nobody wants any more does not come.
@@ -154,7 +192,12 @@ impl<W> State<W> {
                 .get(key)
                 .is_none_or(|model| model.replicas.is_empty() && !model.is_wanted)
         };
-        for (_, state) in self.models.iter_mut().filter(|(key, _)| hopeless(key)) {
+        let stuck = |state: &ModelState<W>| {
+            let lasts = |since| now.saturating_duration_since(since) >= UNPLACED_STANDS;
+            state.stuck_since.is_some_and(lasts)
+        };
+        let given_up = |(key, state): &(&ModelKey, &mut ModelState<W>)| hopeless(key) || stuck(state);
+        for (_, state) in self.models.iter_mut().filter(given_up) {
             let queued = std::iter::from_fn(|| state.queue.pop());
             let waiters = state.head.take().into_iter().chain(queued);
             for (_, waiter) in waiters {
@@ -218,13 +261,14 @@ impl<W> State<W> {
             .map(|replica| {
                 let state = self.replicas.entry(replica.id).or_default();
                 let seen_bytes = seen.get(&replica.id).copied().unwrap_or_default();
-                let load = state.load(ask, seen_bytes, typical, now);
+                let load = state.load(ask, replica.rows, seen_bytes, typical, now);
                 let estimate = Estimate::new(&replica.speed, &state.experience, load);
                 let candidate = Candidate {
                     id: replica.id,
                     revision: replica.revision.as_deref(),
                     standing: state.health.standing(now),
                     rows: (state.rows(), replica.rows),
+                    others: state.others.at(now),
                     seen_bytes,
                     estimate,
                     last_chosen: state.last_chosen,
@@ -382,6 +426,28 @@ impl<W> State<W> {
         peaks.filter(|(_, peak)| *peak > 0).collect()
     }
 
+    /// When the fleet is to be looked at again although it has not changed.
+    pub(super) fn look_again_after(&self, now: Instant) -> Option<Duration> {
+        let stuck = self.models.values().filter(|state| state.waiting() > 0);
+        let left = |since| UNPLACED_STANDS.saturating_sub(now.saturating_duration_since(since));
+        stuck.filter_map(|state| state.stuck_since).map(left).min()
+    }
+
+    /// How long a request may wait to see whether a node is found for a model's replicas after all; `None` where it is
+    /// not that what is missing.
+    pub(super) fn unplaced_for(&self, model: &Model, now: Instant) -> Option<Duration> {
+        let since = self.models.get(&model.key())?.stuck_since?;
+        Some(UNPLACED_STANDS.saturating_sub(now.saturating_duration_since(since)))
+    }
+
+    /// A replica's answer told how many requests it has.
+    pub(super) fn saw_running(&mut self, replica: u64, running: u64, now: Instant) {
+        if let Some(state) = self.replicas.get_mut(&replica) {
+            let ours = state.flights.len() as u64;
+            state.others.seen = Some((running.saturating_sub(ours), now));
+        }
+    }
+
     /// How many wait for each model.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&ModelKey, usize)> {
         self.models.iter().map(|(key, state)| (key, state.waiting()))
@@ -410,7 +476,7 @@ impl<W> State<W> {
             return;
         };
         state.health.succeeded();
-        let Some(flight) = state.flights.remove(&flight) else {
+        let Some(flight) = state.land(flight, now) else {
             return;
         };
         if let Some(first) = flight.first_token {
@@ -427,15 +493,15 @@ impl<W> State<W> {
 
     pub(super) fn failed(&mut self, replica: u64, flight: u64, fault: Fault, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica) {
-            state.flights.remove(&flight);
+            state.land(flight, now);
             state.health.failed(fault, now);
         }
     }
 
     /// The request ended and told nothing of the replica.
-    pub(super) fn abandoned(&mut self, replica: u64, flight: u64) {
+    pub(super) fn abandoned(&mut self, replica: u64, flight: u64, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica)
-            && state.flights.remove(&flight).is_some()
+            && state.land(flight, now).is_some()
         {
             state.health.abandoned();
         }
@@ -461,11 +527,31 @@ impl ReplicaState {
         self.flights.values().map(|flight| flight.rows).sum()
     }
 
-    fn load(&self, ask: &Ask, seen_bytes: u64, typical_answer: u64, now: Instant) -> Load {
+    fn land(&mut self, flight: u64, now: Instant) -> Option<Flight> {
+        self.others.ours_ended = Some(now);
+        self.flights.remove(&flight)
+    }
+
+    /// An agent's report holds our own requests, too; it tells of the others where there were none of ours.
+    fn saw_report(&mut self, reported: Option<u64>, now: Instant) {
+        let is_new = self.others.reported != reported;
+        self.others.reported = reported;
+        let quiet = |ended: Instant| now.saturating_duration_since(ended) >= 2 * OTHERS_STAND;
+        if is_new && self.flights.is_empty() && self.others.ours_ended.is_none_or(quiet) {
+            self.others.seen = reported.map(|count| (count, now));
+        }
+    }
+
+    fn load(&self, ask: &Ask, rows: u32, seen_bytes: u64, typical_answer: u64, now: Instant) -> Load {
+        let streams = self
+            .rows()
+            .saturating_add(self.others.at(now))
+            .saturating_add(ask.rows);
         Load {
             backlog_tokens: self.flights.values().map(|flight| flight.unread(now)).sum(),
             unread_tokens: ask.prompt_tokens.saturating_sub(Ask::tokens(seen_bytes)),
-            streams: self.rows() + ask.rows,
+            streams,
+            ahead: streams.saturating_sub(rows),
             answer_tokens: ask.answer_tokens(typical_answer),
         }
     }

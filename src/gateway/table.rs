@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::affinity::stable_hash;
@@ -36,6 +37,8 @@ pub(super) struct Replica {
     /// Requests it answers at the same time.
     pub(super) rows: u32,
     pub(super) speed: Speed,
+    /// Requests that it had when its agent reported last: from all gateways.
+    pub(super) reported: Option<u64>,
 }
 
 /// What the deployment wants of the gateway.
@@ -90,6 +93,8 @@ pub(super) struct Model {
     pub(super) is_wanted: bool,
     /// Whether waiting may help.
     pub(super) is_coming: bool,
+    /// Whether there is a replica for which no node was found. Where nothing else is coming, nothing will.
+    pub(super) is_unplaced: bool,
     /// Replicas that have a node and do not answer yet.
     pub(super) starting: Vec<u64>,
     /// Percent of the requests by revision, while a canary is under way.
@@ -143,6 +148,14 @@ impl RoutingTable {
             table.add_replica(replica, &upstreams);
         }
         table
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_models(models: impl IntoIterator<Item = Model>) -> Self {
+        Self {
+            models: models.into_iter().map(|model| (model.key(), model)).collect(),
+            ..Self::default()
+        }
     }
 
     fn model(&mut self, namespace: &str, name: &str) -> &mut Model {
@@ -209,6 +222,10 @@ impl RoutingTable {
             if !leaves && replica.spec.node_name.is_some() {
                 model.starting.push(id);
             }
+            if !leaves && is_unplaced(replica) {
+                model.is_unplaced = true;
+                return;
+            }
             // One that leaves makes room for its successor, for which there may be none yet; one that crashed is
             // started again. What has failed for good is not waited for.
             model.is_coming |= model.is_wanted && status.phase != ReplicaPhase::Failed;
@@ -226,6 +243,9 @@ impl RoutingTable {
             revision: replica.labels().get(REVISION_LABEL).cloned(),
             rows,
             speed: Speed::of(&status, rows),
+            reported: status
+                .requests
+                .map(|requests| requests.running + requests.waiting),
         };
         let model = self.model(&namespace, name);
         model.created = model.created.min(created(&replica.metadata));
@@ -290,6 +310,17 @@ impl Model {
 /// A replica's name as a number.
 fn id(replica: &ModelReplica) -> u64 {
     stable_hash((replica.namespace().unwrap_or_default(), replica.name_any()))
+}
+
+/// The scheduler has looked, found no node, and makes none free either.
+fn is_unplaced(replica: &ModelReplica) -> bool {
+    let status = replica.status.as_ref();
+    let refused =
+        |condition: &Condition| condition.type_ == condition_type::SCHEDULED && condition.status == "False";
+    replica.spec.node_name.is_none()
+        && status.is_some_and(|status| {
+            status.nominated_node_name.is_none() && status.conditions.iter().any(refused)
+        })
 }
 
 /// Where a node's agent takes requests.

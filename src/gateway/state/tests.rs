@@ -18,6 +18,7 @@ fn model(replicas: usize, rows: u32) -> Model {
         revision: None,
         rows,
         speed: Speed::of(&ModelReplicaStatus::default(), rows),
+        reported: None,
     };
     Model {
         namespace: "default".to_owned(),
@@ -100,6 +101,83 @@ fn those_that_wait_for_what_will_not_come_are_told() {
     model.is_wanted = false;
     let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 9, clock.instant());
     assert!(matches!(queued, Queued::Refused(Refusal::NotReady)), "{queued:?}");
+}
+
+fn table(model: Model) -> RoutingTable {
+    RoutingTable::of_models([model])
+}
+
+#[test]
+fn what_no_node_takes_is_given_up_after_a_moment() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let mut unplaced = model(0, 1);
+    unplaced.is_unplaced = true;
+    let mut state = State::new();
+    assert!(state.update(&table(unplaced.clone()), clock.instant()).is_empty());
+    let queued = state.enqueue(&unplaced, &ask(1), 10, MINUTE, 7, clock.instant());
+    assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    assert_eq!(state.look_again_after(clock.instant()), Some(UNPLACED_STANDS));
+    manual.advance(UNPLACED_STANDS / 2);
+    assert_eq!(
+        state.unplaced_for(&unplaced, clock.instant()),
+        Some(UNPLACED_STANDS / 2)
+    );
+    // While an old replica leaves, its place may become the new one's: the moment begins anew after that.
+    let leaving = Model {
+        is_coming: true,
+        ..unplaced.clone()
+    };
+    state.update(&table(leaving), clock.instant());
+    assert_eq!(state.unplaced_for(&unplaced, clock.instant()), None);
+    state.update(&table(unplaced.clone()), clock.instant());
+    manual.advance(UNPLACED_STANDS - Duration::from_millis(1));
+    assert!(state.update(&table(unplaced.clone()), clock.instant()).is_empty());
+    manual.advance(Duration::from_millis(1));
+    assert_eq!(
+        state.unplaced_for(&unplaced, clock.instant()),
+        Some(Duration::ZERO)
+    );
+    assert_eq!(state.update(&table(unplaced), clock.instant()), [7]);
+}
+
+#[test]
+fn requests_of_other_gateways_are_counted_in_while_they_are_fresh() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let (mut model, mut state) = (model(2, 4), State::<u8>::new());
+    let admit = |state: &mut State<u8>, model: &Model| {
+        let grant = state.admit(model, &ask(1), clock.instant()).expect("room");
+        state.abandoned(grant.replica.id, grant.flight, clock.instant());
+        grant.replica.id
+    };
+    // Turn by turn while both are alike.
+    let first = admit(&mut state, &model);
+    let second = admit(&mut state, &model);
+    assert_ne!(first, second);
+    // An answer tells of three requests, of which one is ours.
+    let ours = state.admit(&model, &ask(1), clock.instant()).expect("room");
+    state.saw_running(ours.replica.id, 3, clock.instant());
+    state.abandoned(ours.replica.id, ours.flight, clock.instant());
+    let (busy, quiet) = (ours.replica.id, 3 - ours.replica.id);
+    assert_eq!(state.replicas[&busy].others.at(clock.instant()), 2);
+    for _ in 0..3 {
+        assert_eq!(admit(&mut state, &model), quiet);
+    }
+    manual.advance(OTHERS_STAND);
+    assert_eq!(admit(&mut state, &model), busy, "nobody knows any more");
+    // What an agent reports may be our own for a while, and later only the others'.
+    let report = |state: &mut State<u8>, model: &mut Model, count| {
+        model
+            .replicas
+            .iter_mut()
+            .for_each(|one| one.reported = Some(count));
+        state.update(&table(model.clone()), clock.instant());
+        state.replicas[&busy].others.at(clock.instant())
+    };
+    assert_eq!(report(&mut state, &mut model, 3), 0);
+    manual.advance(2 * OTHERS_STAND);
+    assert_eq!(report(&mut state, &mut model, 2), 2);
 }
 
 /// What may happen, in any order.

@@ -252,3 +252,28 @@ async fn another_model_answers_where_one_is_named() {
     let error = json_of(response).await["error"].to_string();
     assert!(error.contains("`guide`"), "{error}");
 }
+
+#[tokio::test]
+async fn a_model_that_no_node_takes_is_told_so_instead_of_waiting() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let stuck = "guide says=0/1-nodes-are-available:-1-insufficient-memory has=Degraded=True waits=1h";
+    scene.know(&[stuck], &["g1 unplaced"], &[("a", &url)]);
+    let (done_tx, mut done_rx) = mpsc::unbounded_channel();
+    scene.ask_later("told", question(json!({})), &done_tx);
+    let (_, told) = within(done_rx.recv()).await.expect("an answer");
+    assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let message = json_of(told).await["error"]["message"].to_string();
+    assert!(message.contains("1 insufficient memory"), "{message}");
+    // The next one is told at once: nothing has changed.
+    let again = scene.ask(question(json!({}))).await;
+    assert_eq!(again.status(), StatusCode::SERVICE_UNAVAILABLE);
+    // With a node for it, it is worth waiting.
+    scene.know(&[stuck], &["g1 on=a"], &[("a", &url)]);
+    scene.ask_later("waits", question(json!({})), &done_tx);
+    scene.waiting(1).await;
+    scene.know(&["guide"], &["g1 on=a ready"], &[("a", &url)]);
+    let (_, answer) = within(done_rx.recv()).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::OK);
+}
