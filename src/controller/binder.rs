@@ -30,7 +30,7 @@ const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 /// Victims that are named in one message.
 const MAX_NAMED: usize = 5;
 
-pub(crate) use intents::{bound as bound_status, intents as binding_intents};
+pub(crate) use intents::{bound as bound_status, intents as binding_intents, rival as rival_intents};
 
 /// One thing to do for one replica.
 #[derive(Debug, PartialEq)]
@@ -63,18 +63,7 @@ enum Step<'a> {
 /// What is to be done for all replicas, in order. `fleet` is as the objects say, before and after.
 fn plan<'a>(fleet: &mut Fleet, replicas: &[&'a ModelReplica], now: Timestamp) -> Vec<Step<'a>> {
     let waiting = waiting(replicas);
-    let refused: Vec<_> = replicas
-        .iter()
-        .copied()
-        .filter(|replica| refused_recently(replica, now).is_some())
-        .collect();
-    let requests: Vec<_> = waiting
-        .iter()
-        .map(|replica| ReplicaRequest {
-            refused: refusals(replica, &refused, now),
-            ..ReplicaRequest::new(replica)
-        })
-        .collect();
+    let requests = requests(&waiting, replicas, now);
     let decisions = decide_all(&requests, fleet, MAX_PREEMPTIONS);
     let mut steps = Vec::new();
     for ((replica, request), decision) in waiting.iter().zip(&requests).zip(decisions) {
@@ -93,6 +82,22 @@ fn plan<'a>(fleet: &mut Fleet, replicas: &[&'a ModelReplica], now: Timestamp) ->
             .filter_map(|replica| confirmation(replica, now)),
     );
     steps
+}
+
+/// What those that wait ask for.
+fn requests(waiting: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) -> Vec<ReplicaRequest> {
+    let refused: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|replica| refused_recently(replica, now).is_some())
+        .collect();
+    waiting
+        .iter()
+        .map(|replica| ReplicaRequest {
+            refused: refusals(replica, &refused, now),
+            ..ReplicaRequest::new(replica)
+        })
+        .collect()
 }
 
 /// Replicas without a node in the order in which they are placed: by priority; those of one revision together, as they

@@ -15,7 +15,7 @@ mod runtime;
 mod weekly;
 mod world;
 
-pub(crate) use binder::{binding_intents, bound_status};
+pub(crate) use binder::{binding_intents, bound_status, rival_intents};
 pub(crate) use deployment::{deployment_intents, is_template_of};
 pub(crate) use node_lifecycle::{Heartbeats, node_intents};
 

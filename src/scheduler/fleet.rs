@@ -323,6 +323,11 @@ impl Fleet {
             .collect()
     }
 
+    /// How many replicas have a node.
+    pub(super) fn placed(&self) -> usize {
+        self.bound.len()
+    }
+
     pub(super) fn position(&self, name: &str) -> Result<usize, usize> {
         self.nodes.binary_search_by(|node| node.name.as_str().cmp(name))
     }

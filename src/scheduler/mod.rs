@@ -20,6 +20,7 @@ mod ranking;
 mod rebalance;
 mod request;
 mod reserve;
+mod rival;
 mod score;
 mod taints;
 #[cfg(test)]
@@ -33,4 +34,5 @@ pub(crate) use fleet::Fleet;
 pub(crate) use preempt::{Preemption, is_waited_for};
 pub(crate) use rebalance::{Move, rebalance};
 pub(crate) use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
+pub(crate) use rival::Rival;
 pub(crate) use taints::of_conditions as taints_of_conditions;

@@ -18,7 +18,8 @@ impl Run<'_> {
                 };
                 let mut next = serde_json::to_value(&found.spec).expect("a spec has only string keys");
                 json_patch::merge(&mut next, &spec);
-                let next = serde_json::from_value(next).expect("the schema has let it through");
+                let next =
+                    serde_json::from_value(self.policy.placed(next)).expect("the schema has let it through");
                 let of = Version::of(found.as_ref());
                 let changed = self
                     .store

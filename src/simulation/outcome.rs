@@ -65,11 +65,16 @@ pub(crate) struct DemandOutcome {
     pub(crate) answered: u64,
     /// Not answered, by reason.
     pub(crate) dropped: BTreeMap<&'static str, u64>,
-    /// Answered and as fast as promised, of all that have ended, in percent.
+    /// Answered and as fast as promised.
+    pub(crate) as_promised: u64,
+    /// The same of all that have ended, in percent.
     pub(crate) slo_percent: f64,
     pub(crate) first_token_seconds: Option<Quantiles>,
     /// Of one stream.
     pub(crate) tokens_per_second: Option<Quantiles>,
+    /// Of all answers together, over the whole time; and of those that came as fast as promised.
+    pub(crate) total_tokens_per_second: f64,
+    pub(crate) promised_tokens_per_second: f64,
 }
 
 /// Half lie below `p50`.
@@ -155,6 +160,8 @@ struct Tally {
     requests: u64,
     answered: u64,
     good: u64,
+    tokens: u64,
+    good_tokens: u64,
     dropped: BTreeMap<Loss, u64>,
     first_token: Histogram,
     rate: Histogram,
@@ -291,7 +298,12 @@ impl Ledger {
             .objectives
             .decode
             .is_none_or(|objective| rate * 1.000_01 >= objective);
-        tally.good += u64::from(in_time && fast);
+        let tokens = u64::from(request.answer_tokens);
+        tally.tokens += tokens;
+        if in_time && fast {
+            tally.good += 1;
+            tally.good_tokens += tokens;
+        }
     }
 
     pub(super) fn close(
@@ -326,6 +338,7 @@ impl Ledger {
                 deployment: demand.deployment.clone(),
                 requests: tally.requests,
                 answered: tally.answered,
+                as_promised: tally.good,
                 dropped: tally
                     .dropped
                     .iter()
@@ -337,6 +350,8 @@ impl Ledger {
                 },
                 first_token_seconds: tally.first_token.quantiles(),
                 tokens_per_second: tally.rate.quantiles(),
+                total_tokens_per_second: rounded(tally.tokens as f64 / end.as_secs_f64().max(1.0)),
+                promised_tokens_per_second: rounded(tally.good_tokens as f64 / end.as_secs_f64().max(1.0)),
             }
         });
         Outcome {

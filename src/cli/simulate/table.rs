@@ -38,14 +38,14 @@ pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(header.to_vec());
     table
 }
 
-fn done(table: &Table) -> String {
+pub(super) fn done(table: &Table) -> String {
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n") + "\n\n"
 }
@@ -63,6 +63,7 @@ fn requests(outcomes: &[Outcome]) -> String {
         "SLO",
         "TTFT P50/P95/P99",
         "TOK/S P10/P50",
+        "TOK/S OF ALL",
     ]);
     for outcome in outcomes {
         for demand in &outcome.demand {
@@ -97,6 +98,7 @@ fn request_row(policy: &str, demand: &DemandOutcome) -> Vec<String> {
         format!("{:.2} %", demand.slo_percent),
         first,
         rate,
+        format!("{:.0}", demand.total_tokens_per_second),
     ]
 }
 

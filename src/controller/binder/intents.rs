@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Step, plan};
+use super::{Step, confirmation, plan, requests, waiting};
 use crate::api::v1alpha1::{ModelReplica, ModelReplicaStatus};
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
-use crate::scheduler::Fleet;
+use crate::scheduler::{Fleet, Rival};
 
 /// What the binder would write.
 pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
@@ -48,6 +48,27 @@ pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
         writes,
         look_again_after: None,
     }
+}
+
+/// What a binder would write that knew nothing but the rival's rule.
+pub(crate) fn rival(snapshot: &Snapshot, rival: Rival, now: Timestamp) -> Intents {
+    let nodes = snapshot.nodes.iter().map(Arc::as_ref);
+    let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
+    let mut fleet = Fleet::new(nodes, replicas.iter().copied());
+    let waiting = waiting(&replicas);
+    let placed = rival.place_all(&requests(&waiting, &replicas, now), &mut fleet);
+    let mut intents = Intents::default();
+    for (replica, node) in waiting.into_iter().zip(placed) {
+        let of = Version::of(replica);
+        intents.writes.extend(node.map(|node| Intent::Bind { of, node }));
+    }
+    for step in replicas.iter().filter_map(|replica| confirmation(replica, now)) {
+        if let Step::Confirm { replica, status } = step {
+            let of = Version::of(replica);
+            intents.writes.push(Intent::ReplicaStatus { of, status });
+        }
+    }
+    intents
 }
 
 /// The status that follows a binding.

@@ -1,0 +1,103 @@
+//! Policies side by side over several seeds: the median and, in brackets, the least and the most.
+
+use crate::simulation::{Outcome, show};
+
+/// One row a policy, in the order in which they come first.
+pub(super) fn text(outcomes: &[Outcome]) -> String {
+    let Some(first) = outcomes.first() else {
+        return String::new();
+    };
+    let mut policies: Vec<&str> = Vec::new();
+    for outcome in outcomes {
+        if !policies.contains(&outcome.policy.as_str()) {
+            policies.push(&outcome.policy);
+        }
+    }
+    let seeds = outcomes.len() / policies.len().max(1);
+    let mut table = super::table::table(&[
+        "POLICY",
+        "AS PROMISED",
+        "WORST DEPLOYMENT",
+        "NOT ANSWERED",
+        "TOK/S",
+        "TOK/S AS PROMISED",
+        "REPLICAS (MEAN)",
+    ]);
+    for policy in policies {
+        let runs: Vec<_> = outcomes
+            .iter()
+            .filter(|outcome| outcome.policy == policy)
+            .collect();
+        let spread = |digits: usize, of: &dyn Fn(&Outcome) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
+            values.sort_by(f64::total_cmp);
+            let (least, most) = (values[0], values[values.len() - 1]);
+            let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+            format!("{middle:.digits$} ({least:.digits$}-{most:.digits$})")
+        };
+        table.add_row(vec![
+            policy.to_owned(),
+            spread(1, &as_promised) + " %",
+            spread(1, &worst) + " %",
+            spread(1, &not_answered) + " %",
+            spread(0, &|run| {
+                run.demand
+                    .iter()
+                    .map(|demand| demand.total_tokens_per_second)
+                    .sum()
+            }),
+            spread(0, &|run| {
+                run.demand
+                    .iter()
+                    .map(|demand| demand.promised_tokens_per_second)
+                    .sum()
+            }),
+            spread(1, &|run| {
+                run.deployments
+                    .iter()
+                    .map(|deployment| deployment.mean_ready)
+                    .sum()
+            }),
+        ]);
+    }
+    format!(
+        "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{}",
+        show(first.duration),
+        first.nodes,
+        first.seed,
+        super::table::done(&table).trim_end().to_owned() + "\n"
+    )
+}
+
+/// Requests of all deployments that were answered and as fast as promised, in percent of those that have ended.
+fn as_promised(run: &Outcome) -> f64 {
+    let good: u64 = run.demand.iter().map(|demand| demand.as_promised).sum();
+    percent(good, ended(run))
+}
+
+fn worst(run: &Outcome) -> f64 {
+    run.demand
+        .iter()
+        .map(|demand| demand.slo_percent)
+        .fold(100.0, f64::min)
+}
+
+fn not_answered(run: &Outcome) -> f64 {
+    let answered: u64 = run.demand.iter().map(|demand| demand.answered).sum();
+    100.0 - percent(answered, ended(run))
+}
+
+fn ended(run: &Outcome) -> u64 {
+    let ended = run
+        .demand
+        .iter()
+        .map(|demand| demand.answered + demand.dropped.values().sum::<u64>());
+    ended.sum()
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 => 100.0,
+        whole => 100.0 * part as f64 / whole as f64,
+    }
+}

@@ -1,0 +1,177 @@
+//! Nodes and replicas from one line of text each.
+
+use std::collections::BTreeMap;
+
+use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::v1alpha1::*;
+use crate::roofline::memory::ServedModel;
+use crate::units::Bytes;
+
+/// A word `key=value` of a fixture line.
+pub(super) fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+pub(super) fn has(line: &str, word: &str) -> bool {
+    line.split_whitespace().any(|found| found == word)
+}
+
+/// `a mem=8 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 cordoned notready broken`; sizes in GiB.
+pub(super) fn node(line: &str) -> FleetNode {
+    let name = line.split_whitespace().next().expect("a name");
+    let mut node = FleetNode::new(name, FleetNodeSpec::default());
+    node.spec.unschedulable = has(line, "cordoned");
+    if let Some((key, effect)) = field(line, "taint").and_then(|taint| taint.split_once(':')) {
+        let effect = match effect {
+            "NoSchedule" => TaintEffect::NoSchedule,
+            "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+            _ => TaintEffect::NoExecute,
+        };
+        node.spec.taints.push(Taint {
+            key: key.to_owned(),
+            value: None,
+            effect,
+        });
+    }
+    if let Some((key, value)) = field(line, "label").and_then(|label| label.split_once(':')) {
+        node.metadata.labels = Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    }
+    let mut status = FleetNodeStatus::default();
+    status.allocatable.memory = format!("{}Gi", field(line, "mem").unwrap_or("16"));
+    if let Some(chip) = field(line, "chip") {
+        let (name, cores) = chip.split_once('/').unwrap_or((chip, ""));
+        status.chip.name = format!("Apple {}", name.replace('_', " "));
+        status.chip.gpu_cores = cores.parse().ok();
+    }
+    let models = field(line, "model")
+        .into_iter()
+        .flat_map(|models| models.split(','));
+    for (name, weights) in models.filter_map(|model| model.split_once(':')) {
+        let weights = Bytes::gib(weights.parse().expect("a number"));
+        let model = ServedModel::of_size(weights, 1024);
+        status.models.push(NodeModel {
+            problem: has(line, "broken").then(|| "config.json is missing".to_owned()),
+            ..model.publish(name.to_owned(), "llama".to_owned(), 4096)
+        });
+    }
+    let ready = Truth::from(!has(line, "notready"));
+    let reason = if has(line, "notready") {
+        "LeaseExpired"
+    } else {
+        "AgentReady"
+    };
+    let conditions = &mut status.conditions;
+    set_condition(
+        conditions,
+        condition_type::READY,
+        ready,
+        reason,
+        "",
+        None,
+        jiff::Timestamp::UNIX_EPOCH,
+    );
+    node.status = Some(status);
+    node
+}
+
+/// `x of=dep on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5 strategy=BinPack anti=Required
+/// spread=zone anyway nominated=a reserved=5 ready failed ending file`.
+pub(super) fn replica(line: &str) -> ModelReplica {
+    let name = line.split_whitespace().next().expect("a name");
+    let source = if has(line, "file") {
+        "file:///models/x".to_owned()
+    } else {
+        format!("local://{}", field(line, "model").unwrap_or("guide"))
+    };
+    let mut placement = PlacementSpec::default();
+    if let Some((key, value)) = field(line, "select").and_then(|label| label.split_once(':')) {
+        placement.node_selector.insert(key.to_owned(), value.to_owned());
+    }
+    if let Some(key) = field(line, "tolerate") {
+        placement.tolerations.push(Toleration {
+            key: Some(key.to_owned()),
+            operator: TolerationOperator::Exists,
+            ..Toleration::default()
+        });
+    }
+    placement.strategy = match field(line, "strategy") {
+        Some("BinPack") => PlacementStrategy::BinPack,
+        Some("Spread") => PlacementStrategy::Spread,
+        Some("Fastest") => PlacementStrategy::Fastest,
+        _ => PlacementStrategy::SloSlack,
+    };
+    placement.anti_affinity = field(line, "anti").map(|anti| match anti {
+        "Required" => AntiAffinity::Required,
+        "Ignored" => AntiAffinity::Ignored,
+        _ => AntiAffinity::Preferred,
+    });
+    placement.spread = field(line, "spread").map(|key| TopologySpread {
+        topology_key: key.to_owned(),
+        max_skew: 1,
+        when_unsatisfiable: if has(line, "anyway") {
+            WhenUnsatisfiable::ScheduleAnyway
+        } else {
+            WhenUnsatisfiable::DoNotSchedule
+        },
+    });
+    let mut replica = ModelReplica::new(
+        name,
+        ModelReplicaSpec {
+            model: ModelSpec { source },
+            serving: ServingSpec {
+                name: Some("m".to_owned()),
+                context_tokens: field(line, "context").map(|tokens| tokens.parse().expect("a number")),
+                max_concurrency: 1,
+                kv_cache: None,
+            },
+            objectives: ObjectivesSpec {
+                decode_tokens_per_second: field(line, "rate").map(|rate| rate.parse().expect("a number")),
+                time_to_first_token: None,
+            },
+            placement,
+            priority: field(line, "priority").map_or(0, |priority| priority.parse().expect("a number")),
+            golden_prompts: Vec::new(),
+            node_name: field(line, "on").map(str::to_owned),
+        },
+    );
+    replica.metadata.namespace = Some("default".to_owned());
+    if let Some(deployment) = field(line, "of") {
+        let labels = BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), deployment.to_owned())]);
+        replica.metadata.labels = Some(labels);
+    }
+    if has(line, "ending") {
+        let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+        replica.metadata.deletion_timestamp = Some(now);
+    }
+    let mut status = ModelReplicaStatus {
+        nominated_node_name: field(line, "nominated").map(str::to_owned),
+        reserved_memory: field(line, "reserved").map(|gib| format!("{gib}Gi")),
+        phase: if has(line, "failed") {
+            ReplicaPhase::Failed
+        } else {
+            ReplicaPhase::Pending
+        },
+        ..ModelReplicaStatus::default()
+    };
+    if has(line, "ready") {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let conditions = &mut status.conditions;
+        set_condition(
+            conditions,
+            condition_type::READY,
+            Truth::True,
+            "Serving",
+            "",
+            None,
+            now,
+        );
+    }
+    replica.status = Some(status);
+    replica
+}
+
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split(';').map(str::trim).filter(|line| !line.is_empty())
+}
