@@ -9,6 +9,7 @@ mod binder;
 mod capacity_plan;
 mod claim;
 mod deployment;
+mod fleet;
 pub(crate) mod intent;
 mod node_lifecycle;
 mod runtime;
@@ -17,6 +18,7 @@ mod world;
 
 pub(crate) use binder::{binding_intents, bound_status, rival_intents};
 pub(crate) use deployment::{deployment_intents, is_template_of};
+pub(crate) use fleet::FollowedFleet;
 pub(crate) use node_lifecycle::{Heartbeats, node_intents};
 
 use std::time::Duration;
@@ -118,12 +120,13 @@ impl Term {
             self.clock.clone(),
             self.recorder.clone(),
             self.leadership.clone(),
+            self.reserve_node_failures,
         );
         tokio::select! {
             () = stop.cancelled() => {}
             () = world.synced() => {
                 self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
-                self.start(&tasks, &world, binder::Binder::new(world.clone(), self.reserve_node_failures));
+                self.start(&tasks, &world, binder::Binder::new(world.clone()));
                 self.start(&tasks, &world, autoscaler::Autoscaler::new(world.clone()));
                 self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));

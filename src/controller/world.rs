@@ -7,6 +7,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 
+use super::fleet::SharedFleet;
 use crate::api::meta::LEASE_NAMESPACE;
 use crate::api::v1alpha1::{
     CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
@@ -27,6 +28,7 @@ pub(super) struct World {
     pub(super) replicas: Cache<ModelReplica>,
     pub(super) claims: Cache<PerformanceClaim>,
     pub(super) plans: Cache<CapacityPlan>,
+    pub(super) fleet: SharedFleet,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -42,16 +44,20 @@ impl World {
         clock: Clock,
         recorder: Recorder,
         leadership: Leadership,
+        reserve_node_failures: usize,
     ) -> Self {
         let changes = Changes::new();
         let config = watcher::Config::default;
         let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+        let nodes = watch(tasks, Api::all(client.clone()), config(), &changes);
+        let replicas = watch(tasks, Api::all(client.clone()), config(), &changes);
         Self {
-            nodes: watch(tasks, Api::all(client.clone()), config(), &changes),
+            fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
+            nodes,
             leases: watch(tasks, leases, config(), &changes),
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
             revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
-            replicas: watch(tasks, Api::all(client.clone()), config(), &changes),
+            replicas,
             claims: watch(tasks, Api::all(client.clone()), config(), &changes),
             plans: watch(tasks, Api::all(client.clone()), config(), &changes),
             changes,

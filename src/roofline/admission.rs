@@ -355,6 +355,20 @@ impl Appraisal {
             && self.share <= (free_share + SHARE_TOLERANCE).min(1.0)
     }
 
+    /// Why its share of the chip's time cannot be had where so much is free. `commitments`: among whom to name the one that
+    /// would be hurt most.
+    pub(crate) fn too_slow(&self, free_share: f64, commitments: &[Commitment]) -> Option<Refusal> {
+        match &self.speed {
+            Some(speed) if self.share > 1.0 => Some(out_of_reach(self.objectives, speed)),
+            Some(_) | None if self.share > free_share + SHARE_TOLERANCE => Some(Refusal::Bandwidth {
+                share: self.share,
+                free_share,
+                victim: victim(commitments, self.share),
+            }),
+            Some(_) | None => None,
+        }
+    }
+
     pub(crate) fn verdict(&self, supply: &Supply<'_>) -> Verdict {
         let mut refusals = Vec::new();
         let memory = admit(
@@ -363,19 +377,11 @@ impl Appraisal {
             self.reservation.total(),
         );
         refusals.extend(memory.err().map(Refusal::Memory));
+        let (share, free_share) = (self.share, supply.free_share());
         if self.speed.is_none() && self.has_objectives() {
             refusals.push(Refusal::SpeedUnknown);
         }
-        let (share, free_share) = (self.share, supply.free_share());
-        match &self.speed {
-            Some(speed) if share > 1.0 => refusals.push(out_of_reach(self.objectives, speed)),
-            Some(_) | None if share > free_share + SHARE_TOLERANCE => refusals.push(Refusal::Bandwidth {
-                share,
-                free_share,
-                victim: victim(supply.commitments, share),
-            }),
-            Some(_) | None => {}
-        }
+        refusals.extend(self.too_slow(free_share, supply.commitments));
         Verdict {
             free: supply.memory.allocatable - supply.held.iter().map(|held| held.reserved).sum(),
             limit: supply.memory.allocatable,

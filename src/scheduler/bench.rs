@@ -1,6 +1,6 @@
 //! A large fleet of published Macs and models, for benchmarks of the scheduler alone.
 
-use super::bind::{bind_all, place};
+use super::bind::{bind_all, decide_all};
 use super::fleet::Fleet;
 use super::request::{ReplicaKey, ReplicaRequest};
 use crate::api::conditions::{Truth, condition_type, set_condition};
@@ -97,13 +97,8 @@ impl PlacementTrial {
         }
         let mut request = request((turn * 104_729) % (nodes * 5));
         request.key.name = format!("turn-{turn}");
-        match place(&request, &mut self.fleet) {
-            Ok(placement) => {
-                self.fleet.promise(&request, placement.node());
-                true
-            }
-            Err(_) => false,
-        }
+        let decisions = decide_all([&request], &mut self.fleet, 1);
+        decisions.iter().any(|decision| decision.outcome.is_ok())
     }
 }
 

@@ -19,7 +19,7 @@ const SHOWN_NODES: usize = 3;
 const TRIED_NODES: usize = 16;
 /// Placements of one pass that are tried elsewhere to make room for what has found none.
 const MAX_REPAIRS: usize = 512;
-/// Decisions of one call from which on they are not looked at once more, and how often they are.
+/// The most decisions of one call that are looked at once more, and how often they are. One alone knew all there is.
 const MAX_POLISHED: usize = 256;
 const POLISHING_ROUNDS: usize = 3;
 
@@ -222,7 +222,7 @@ pub(crate) fn decide_all<'a>(
 /// Decides once more for each placement, now that all others are known. What is decided in one call begins at the same
 /// time, so the first need not have the worst of it.
 fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
-    if decisions.len() > MAX_POLISHED || fleet.reserve_node_failures > 0 {
+    if !(2..=MAX_POLISHED).contains(&decisions.len()) || fleet.reserve_node_failures > 0 {
         return;
     }
     for _ in 0..POLISHING_ROUNDS {

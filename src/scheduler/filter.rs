@@ -124,6 +124,21 @@ impl Rejection {
         }
     }
 
+    /// The same, with whom the replica would hurt.
+    pub(super) fn with_victim(self, fit: &Fit, load: &Load) -> Self {
+        let is_hurt = matches!(
+            &self,
+            Self::Speed {
+                refusal: Refusal::Bandwidth { .. }
+            }
+        );
+        let appraisal = fit.appraisal.as_ref().filter(|_| is_hurt);
+        match appraisal.and_then(|appraisal| appraisal.too_slow(load.free_share(), &load.commitments)) {
+            Some(refusal) => Self::Speed { refusal },
+            None => self,
+        }
+    }
+
     /// The numbers behind it, where there are any.
     pub(super) fn working(&self) -> Option<String> {
         match self {
@@ -241,15 +256,14 @@ pub(super) fn filter(
     if appraisal.reservation.total() > free {
         return Err(memory());
     }
-    let verdict = node.with_supply(load, |supply| appraisal.verdict(supply));
-    match verdict.refusals.into_iter().next() {
-        Some(Refusal::Memory(_)) | None => Err(memory()),
-        Some(
-            refusal @ (Refusal::SpeedUnknown
-            | Refusal::TooSlow { .. }
-            | Refusal::FirstTokenTooLate { .. }
-            | Refusal::Bandwidth { .. }),
-        ) => Err(Rejection::Speed { refusal }),
+    if appraisal.speed.is_none() && appraisal.has_objectives() {
+        let refusal = Refusal::SpeedUnknown;
+        return Err(Rejection::Speed { refusal });
+    }
+    // Whom it would hurt is told of the few nodes that are told of at all.
+    match appraisal.too_slow(load.free_share(), &[]) {
+        Some(refusal) => Err(Rejection::Speed { refusal }),
+        None => Err(memory()),
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Fleet {
     holders: HashMap<ReplicaKey, BTreeSet<String>>,
     changes: Changes,
     rankings: Vec<Ranking>,
+    /// While [`Fleet::noting_moves`]: the replicas that were put anywhere.
+    moved: Option<BTreeSet<ReplicaKey>>,
 }
 
 /// Which nodes changed, in order.
@@ -82,6 +84,21 @@ impl Fleet {
         Self {
             reserve_node_failures: node_failures,
             ..self
+        }
+    }
+
+    /// What `act` gives, and the replicas that it put on a node, took off one, or keeps room for.
+    pub(crate) fn noting_moves<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> (T, BTreeSet<ReplicaKey>) {
+        self.moved = Some(BTreeSet::new());
+        let outcome = act(self);
+        (outcome, self.moved.take().unwrap_or_default())
+    }
+
+    fn note(&mut self, key: &ReplicaKey) {
+        if let Some(moved) = &mut self.moved
+            && !moved.contains(key)
+        {
+            moved.insert(key.clone());
         }
     }
 
@@ -139,6 +156,7 @@ impl Fleet {
                     load: Load::default(),
                     copies: BTreeMap::new(),
                     sources: Vec::new(),
+                    lowest_priority: None,
                 };
                 self.nodes.insert(at, state);
                 for (key, claim) in self.homeless.remove(&name).unwrap_or_default() {
@@ -200,6 +218,7 @@ impl Fleet {
         let Some(name) = self.nominated.remove(key) else {
             return;
         };
+        self.note(key);
         if let Ok(at) = self.position(&name) {
             self.nodes[at].nominees.remove(key);
             self.changes.mark(at);
@@ -213,6 +232,7 @@ impl Fleet {
 
     /// Takes a replica off its node; [`Fleet::take_back`] undoes it. Where it was, and what it claimed.
     pub(super) fn withdraw(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
+        self.note(key);
         let name = self.bound.remove(key)?;
         let claim = if let Ok(at) = self.position(&name) {
             let resident = self.nodes[at].residents.remove(key);
@@ -263,6 +283,7 @@ impl Fleet {
 
     /// Keeps what others leave on the node for a replica.
     pub(super) fn nominate(&mut self, name: &str, key: ReplicaKey, claim: Claim) {
+        self.note(&key);
         self.nominated.insert(key.clone(), name.to_owned());
         let Ok(at) = self.position(name) else {
             let nominees = self.homeless_nominees.entry(name.to_owned()).or_default();

@@ -209,6 +209,8 @@ pub(crate) struct NodeState {
     pub(super) copies: BTreeMap<ReplicaKey, u32>,
     /// Models that replicas on it hold in memory.
     pub(super) sources: Vec<ModelSource>,
+    /// The lowest priority of those that may leave for a higher one.
+    pub(super) lowest_priority: Option<i32>,
 }
 
 /// What a FleetNode says that does not change with what is placed there.
@@ -329,6 +331,11 @@ impl NodeState {
                 self.sources.push(source.clone());
             }
         }
+        let replaceable = self
+            .residents
+            .values()
+            .filter(|resident| resident.claim.replaceable);
+        self.lowest_priority = replaceable.map(|resident| resident.claim.request.priority).min();
         self.copies.clear();
         for resident in self.residents.values().filter(|resident| !resident.claim.ending) {
             if let Some(deployment) = &resident.claim.request.deployment {

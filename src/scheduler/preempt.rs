@@ -41,16 +41,25 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     if is_waited_for(request, fleet) {
         return None;
     }
+    // Looked at first: a full fleet of one priority is asked this for everything that waits.
+    let yields = |node: &NodeState| {
+        let lowest = node.lowest_priority;
+        lowest.is_some_and(|lowest| lowest < request.priority)
+    };
+    if !fleet.nodes.iter().any(yields) {
+        return None;
+    }
     let (fits, nodes) = fleet.fits(request);
     let domains = Domains::new(request, nodes);
     let ready = ready_replicas(nodes);
     let (damage, gone) = nodes
         .iter()
         .enumerate()
-        .filter(|(at, _)| {
-            domains
-                .as_ref()
-                .is_none_or(|domains| domains.against(*at).is_none())
+        .filter(|(at, node)| {
+            yields(node)
+                && domains
+                    .as_ref()
+                    .is_none_or(|domains| domains.against(*at).is_none())
         })
         .filter_map(|(at, node)| {
             let gone = victims(request, node, &fits[node.machine_id])?;

@@ -94,7 +94,8 @@ impl Unschedulable {
             .filter_map(|(_, group)| {
                 let (at, rejection) = &group.nearest;
                 let node = &nodes[*at];
-                let mut text = rejection.working()?;
+                let (fit, load) = (&fits[node.machine_id], node.load_for(request));
+                let mut text = rejection.clone().with_victim(fit, &load).working()?;
                 text.push_str(&help(request, node));
                 Some((node.name.clone(), text))
             })

@@ -18,7 +18,9 @@ use crate::api::meta::{REPLICA_FINALIZER, lease_name};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
 use crate::clock::since;
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
-use crate::controller::{Heartbeats, binding_intents, bound_status, deployment_intents, node_intents};
+use crate::controller::{
+    FollowedFleet, Heartbeats, binding_intents, bound_status, deployment_intents, node_intents,
+};
 
 /// Replicas that wait for a node, and what nodes do not tell by a change, are looked at again after this time.
 const RESYNC: Duration = Duration::from_secs(15);
@@ -46,6 +48,7 @@ pub(super) struct Control {
     binder: Writer,
     node_lifecycle: Writer,
     heartbeats: Heartbeats,
+    fleet: FollowedFleet,
     pub(super) passes: u64,
 }
 
@@ -70,6 +73,13 @@ impl Control {
 
     pub(super) fn hinder(&mut self, now: Duration) {
         self.hindered = Some(now);
+    }
+
+    /// The fleet as the snapshot has it.
+    fn follow(&mut self, snapshot: &Snapshot) -> &mut FollowedFleet {
+        self.fleet
+            .follow(snapshot.nodes.clone(), snapshot.replicas.clone());
+        &mut self.fleet
     }
 
     pub(super) fn hears(&self) -> bool {
@@ -164,7 +174,10 @@ impl Run<'_> {
             writes,
             look_again_after,
         } = match of {
-            Loop::Deployment => deployment_intents(&snapshot, self.clock()),
+            Loop::Deployment => {
+                let now = self.clock();
+                deployment_intents(self.control.follow(&snapshot).fleet(), &snapshot, now)
+            }
             Loop::Binder => self.bindings(&snapshot),
             Loop::NodeLifecycle => self.node_life(&snapshot),
         };
@@ -200,7 +213,7 @@ impl Run<'_> {
         snapshot
     }
 
-    fn bindings(&self, snapshot: &Snapshot) -> Intents {
+    fn bindings(&mut self, snapshot: &Snapshot) -> Intents {
         let now = self.clock();
         let mut snapshot = snapshot.clone();
         if self.planted.has(Bug::UnreachableNotCounted) {
@@ -229,7 +242,7 @@ impl Run<'_> {
             snapshot.nodes = snapshot.nodes.iter().map(awake).collect();
         }
         if !self.planted.has(Bug::PromisesForgotten) {
-            return self.policy.bind(&snapshot, now);
+            return self.policy.bind(self.control.follow(&snapshot), &snapshot, now);
         }
         // Each as if it were the only one that waits.
         let mut intents = Intents::default();
@@ -242,7 +255,8 @@ impl Run<'_> {
             alone
                 .replicas
                 .retain(|replica| replica.spec.node_name.is_some() || replica == waiting);
-            intents.writes.extend(binding_intents(&alone, now).writes);
+            let bound = binding_intents(self.control.follow(&alone), &alone, now);
+            intents.writes.extend(bound.writes);
         }
         intents
     }

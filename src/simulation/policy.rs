@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::v1alpha1::PlacementStrategy;
 use crate::controller::intent::{Intents, Snapshot};
-use crate::controller::{binding_intents, rival_intents};
+use crate::controller::{FollowedFleet, binding_intents, rival_intents};
 use crate::scheduler::Rival;
 
 /// See the module. The default is what rooflet does.
@@ -111,10 +111,11 @@ impl Policy {
         spec
     }
 
-    pub(super) fn bind(self, snapshot: &Snapshot, now: Timestamp) -> Intents {
+    /// `fleet` follows the snapshot's objects.
+    pub(super) fn bind(self, fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
         match self.placement {
-            Placement::AsWritten | Placement::Strategy(_) => binding_intents(snapshot, now),
-            Placement::Rival(rival) => rival_intents(snapshot, rival, now),
+            Placement::AsWritten | Placement::Strategy(_) => binding_intents(fleet, snapshot, now),
+            Placement::Rival(rival) => rival_intents(fleet, snapshot, rival, now),
         }
     }
 

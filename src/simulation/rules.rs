@@ -20,7 +20,7 @@ use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{DEPLOYMENT_LABEL, REPLICA_FINALIZER, TEMPLATE_HASH_LABEL};
 use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelReplica, ReplicaPhase};
 use crate::controller::intent::{Deletion, Intent, Snapshot};
-use crate::controller::{binding_intents, deployment_intents};
+use crate::controller::{FollowedFleet, deployment_intents};
 use crate::roofline::admission::{Ask, Objectives, Supply, Verdict};
 use crate::roofline::memory::{Demand, NodeMemory};
 use crate::roofline::predict::{Engine, Parameters};
@@ -508,9 +508,14 @@ impl Run<'_> {
             replicas: store.replicas.values().cloned().collect(),
         };
         let now = self.clock();
+        let mut fleet = FollowedFleet::default();
+        fleet.follow(snapshot.nodes.clone(), snapshot.replicas.clone());
         for (of, intents) in [
-            (Loop::Deployment, deployment_intents(&snapshot, now)),
-            (Loop::Binder, binding_intents(&snapshot, now)),
+            (
+                Loop::Deployment,
+                deployment_intents(fleet.fleet(), &snapshot, now),
+            ),
+            (Loop::Binder, self.policy.bind(&mut fleet, &snapshot, now)),
         ] {
             if let Some(write) = intents.writes.first() {
                 let message = format!("{of:?} would still write {write:?}");

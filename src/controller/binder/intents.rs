@@ -6,16 +6,15 @@ use jiff::Timestamp;
 
 use super::{Step, confirmation, plan, requests, waiting};
 use crate::api::v1alpha1::{ModelReplica, ModelReplicaStatus};
+use crate::controller::fleet::FollowedFleet;
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
-use crate::scheduler::{Fleet, Rival};
+use crate::scheduler::Rival;
 
-/// What the binder would write.
-pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
-    let nodes: Vec<_> = snapshot.nodes.iter().map(Arc::as_ref).collect();
+/// What the binder would write. `fleet` follows the same objects.
+pub(crate) fn intents(fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
-    let mut fleet = Fleet::new(nodes.iter().copied(), replicas.iter().copied());
     let mut writes = Vec::new();
-    for step in plan(&mut fleet, &replicas, now) {
+    for step in fleet.trial(|fleet| plan(fleet, &replicas, now)) {
         match step {
             Step::Bind { replica, node, .. } => writes.push(Intent::Bind {
                 of: Version::of(replica),
@@ -51,12 +50,11 @@ pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
 }
 
 /// What a binder would write that knew nothing but the rival's rule.
-pub(crate) fn rival(snapshot: &Snapshot, rival: Rival, now: Timestamp) -> Intents {
-    let nodes = snapshot.nodes.iter().map(Arc::as_ref);
+pub(crate) fn rival(fleet: &mut FollowedFleet, snapshot: &Snapshot, rival: Rival, now: Timestamp) -> Intents {
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
-    let mut fleet = Fleet::new(nodes, replicas.iter().copied());
     let waiting = waiting(&replicas);
-    let placed = rival.place_all(&requests(&waiting, &replicas, now), &mut fleet);
+    let requests = requests(&waiting, &replicas, now);
+    let placed = fleet.trial(|fleet| rival.place_all(&requests, fleet));
     let mut intents = Intents::default();
     for (replica, node) in waiting.into_iter().zip(placed) {
         let of = Version::of(replica);

@@ -12,7 +12,6 @@ use crate::api::v1alpha1::ModelDeployment;
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::{World, controller_uid};
-use crate::scheduler::Fleet;
 
 /// Makes every ModelDeployment's revisions, replicas and status be as its spec says.
 pub(in crate::controller) struct DeploymentReconciler {
@@ -130,26 +129,26 @@ impl Reconciler for DeploymentReconciler {
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
-        let nodes = self.world.nodes.list();
+        let fleet = self.world.fleet.lock().await;
         let deployments = self.world.deployments.list();
-        let (revisions, replicas) = (self.world.revisions.list(), self.world.replicas.list());
-        let fleet = Fleet::new(
-            nodes.iter().map(AsRef::as_ref),
-            replicas.iter().map(AsRef::as_ref),
-        );
+        let revisions = self.world.revisions.list();
+        let replicas = fleet.replicas().to_vec();
         let (revisions, replicas) = (by_controller(&revisions), by_controller(&replicas));
+        let mut plans = Vec::new();
         for deployment in &deployments {
             let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
             let observed = Observed {
                 deployment,
                 revisions: revisions.get(uid).cloned().unwrap_or_default(),
                 replicas: replicas.get(uid).cloned().unwrap_or_default(),
-                fleet: &fleet,
+                fleet: fleet.fleet(),
                 now: self.world.clock.now(),
             };
-            if let Some(plan) = DeploymentPlan::new(&observed) {
-                self.apply(deployment, plan, &mut pass).await;
-            }
+            plans.extend(DeploymentPlan::new(&observed).map(|plan| (deployment, plan)));
+        }
+        drop(fleet);
+        for (deployment, plan) in plans {
+            self.apply(deployment, plan, &mut pass).await;
         }
         pass
     }

@@ -1,7 +1,5 @@
 //! A pass of the deployment reconciler as intents.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::apply::by_controller;
@@ -9,12 +7,8 @@ use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use crate::scheduler::Fleet;
 
-/// What the deployment reconciler would write.
-pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
-    let fleet = Fleet::new(
-        snapshot.nodes.iter().map(Arc::as_ref),
-        snapshot.replicas.iter().map(Arc::as_ref),
-    );
+/// What the deployment reconciler would write. `fleet` is of the same objects.
+pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     let (revisions, replicas) = (
         by_controller(&snapshot.revisions),
         by_controller(&snapshot.replicas),
@@ -26,7 +20,7 @@ pub(crate) fn intents(snapshot: &Snapshot, now: Timestamp) -> Intents {
             deployment,
             revisions: revisions.get(uid).cloned().unwrap_or_default(),
             replicas: replicas.get(uid).cloned().unwrap_or_default(),
-            fleet: &fleet,
+            fleet,
             now,
         };
         let Some(plan) = DeploymentPlan::new(&observed) else {

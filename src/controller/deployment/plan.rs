@@ -60,11 +60,11 @@ pub(super) enum RevisionStep {
 }
 
 /// What a plan is made from. Revisions and replicas are those the deployment controls.
-pub(crate) struct Observed<'a> {
+pub(crate) struct Observed<'a, 'f> {
     pub(crate) deployment: &'a ModelDeployment,
     pub(crate) revisions: Vec<&'a ModelRevision>,
     pub(crate) replicas: Vec<&'a ModelReplica>,
-    pub(crate) fleet: &'a Fleet,
+    pub(crate) fleet: &'f Fleet,
     pub(crate) now: Timestamp,
 }
 
@@ -79,7 +79,7 @@ struct Current<'a> {
 
 impl<'a> DeploymentPlan<'a> {
     /// `None` for a deployment that is being deleted: garbage collection does the rest.
-    pub(crate) fn new(observed: &Observed<'a>) -> Option<Self> {
+    pub(crate) fn new(observed: &Observed<'a, '_>) -> Option<Self> {
         let Observed { deployment, now, .. } = *observed;
         if deployment.metadata.deletion_timestamp.is_some() {
             return None;
@@ -259,7 +259,7 @@ impl<'a> DeploymentPlan<'a> {
     }
 }
 
-impl<'a> Observed<'a> {
+impl<'a> Observed<'a, '_> {
     /// The revision to have, the one replicas should be of, and whether that is what the spec asks for.
     fn revision(
         &self,
