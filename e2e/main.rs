@@ -17,6 +17,7 @@ mod manifest_dir;
 mod measure;
 mod openai;
 mod plan;
+mod preemption;
 mod rollout;
 mod silence;
 mod simulate;

@@ -1,0 +1,123 @@
+//! Priorities where there is room for one: the control plane, a simulated Mac with a real agent, real kubectl.
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, Kubectl, eventually};
+
+/// One replica of the model takes nearly all that models may use of it.
+const FLEET: &str = "
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 1}
+models:
+  - {name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}
+";
+
+fn deployment(name: &str, priority: i32) -> String {
+    format!(
+        "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {{name: {name}}}
+spec:
+  priority: {priority}
+  model: {{source: 'local://qwen3-8b-4bit'}}
+  serving: {{contextTokens: 8192, maxConcurrency: 4}}
+"
+    )
+}
+
+/// The replica of a deployment, once it satisfies `is`.
+#[track_caller]
+fn replica(kubectl: &Kubectl, deployment: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    eventually(&format!("the replica of {deployment} {what}"), || {
+        let listed = kubectl.json(&format!("mrep -l rooflet.dev/deployment={deployment}"))?;
+        let found = listed["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|one| is(one));
+        found.cloned().ok_or_else(|| listed.to_string())
+    })
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|one| one["type"] == kind)
+        .unwrap_or(&Value::Null)
+}
+
+fn is_ready(replica: &Value) -> bool {
+    condition(replica, "Ready")["status"] == "True"
+}
+
+fn is_unschedulable(replica: &Value) -> bool {
+    condition(replica, "Scheduled")["status"] == "False" && replica["spec"]["nodeName"].is_null()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().expect("it has one")
+}
+
+/// What events say of an object with this reason.
+fn messages(kubectl: &Kubectl, object: &Value, reason: &str) -> Result<Vec<String>, String> {
+    let events = kubectl.json("events")?;
+    let of = |event: &&Value| {
+        event["involvedObject"]["name"] == object["metadata"]["name"] && event["reason"] == reason
+    };
+    let found = events["items"].as_array().into_iter().flatten().filter(of);
+    Ok(found
+        .filter_map(|event| event["message"].as_str().map(str::to_owned))
+        .collect())
+}
+
+#[track_caller]
+fn wait_for_event(kubectl: &Kubectl, object: &Value, reason: &str, words: &str) {
+    eventually(&format!("the event {reason}"), || {
+        let found = messages(kubectl, object, reason)?;
+        match found.iter().any(|message| message.contains(words)) {
+            true => Ok(()),
+            false => Err(format!("{found:?}")),
+        }
+    });
+}
+
+#[test]
+fn a_lower_priority_gives_way_and_an_equal_one_never() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fleet.yaml");
+    std::fs::write(&file, FLEET).expect("written");
+    let Some(cluster) = Cluster::start(&[&format!("--simulate={}", file.display())]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    kubectl.apply(&deployment("low", 0)).ok();
+    let low = replica(kubectl, "low", "is ready", is_ready);
+    kubectl.apply(&deployment("equal", 0)).ok();
+    replica(kubectl, "equal", "has no node", is_unschedulable);
+
+    kubectl.apply(&deployment("high", 5)).ok();
+    let high = replica(kubectl, "high", "is ready", is_ready);
+    let takes = format!("Preempted by default/{} of priority 5", name(&high));
+    wait_for_event(kubectl, &low, "Preempted", &takes);
+    wait_for_event(kubectl, &high, "Preempting", name(&low));
+    // Its deployment makes another one, which waits like the equal one: neither has the room of the other.
+    let again = replica(kubectl, "low", "has no node", is_unschedulable);
+    assert_ne!(again["metadata"]["uid"], low["metadata"]["uid"]);
+
+    kubectl.apply(&deployment("peer", 5)).ok();
+    let peer = replica(kubectl, "peer", "has no node", is_unschedulable);
+    wait_for_event(kubectl, &peer, "FailedScheduling", "insufficient memory");
+    let still = replica(kubectl, "high", "is ready", is_ready);
+    assert_eq!(still["metadata"]["uid"], high["metadata"]["uid"]);
+    let equal = replica(kubectl, "equal", "has no node", is_unschedulable);
+    assert_eq!(
+        messages(kubectl, &equal, "Scheduled"),
+        Ok(Vec::new()),
+        "what left for `high` was given to `equal`"
+    );
+    assert_eq!(messages(kubectl, &high, "Preempted"), Ok(Vec::new()));
+}
