@@ -9,6 +9,8 @@
 
 #[path = "bench/apiserver.rs"]
 mod apiserver;
+#[path = "bench/control.rs"]
+mod control;
 #[expect(
     dead_code,
     unused_imports,
@@ -29,6 +31,8 @@ mod prefix;
 mod resident;
 #[path = "bench/rival.rs"]
 mod rival;
+#[path = "bench/simulated.rs"]
+mod simulated;
 #[path = "bench/stats.rs"]
 mod stats;
 #[path = "bench/up.rs"]
@@ -44,6 +48,8 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("resident", resident::run),
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
+    ("control", control::run),
+    ("simulated", simulated::run),
     ("plan", plan::run),
     ("placement", placement::run),
     ("masks", masks::run),

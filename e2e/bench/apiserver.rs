@@ -218,13 +218,13 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
 }
 
 /// The server under test, as one client sees it.
-struct Api {
+pub(crate) struct Api {
     base: String,
-    client: reqwest::Client,
+    pub(crate) client: reqwest::Client,
 }
 
 impl Api {
-    fn new(data_dir: &Path, port: u16) -> Self {
+    pub(crate) fn new(data_dir: &Path, port: u16) -> Self {
         drop(rustls::crypto::ring::default_provider().install_default());
         let read =
             |name: &str| std::fs::read_to_string(data_dir.join(name)).expect("the server has written it");
@@ -267,7 +267,7 @@ impl Api {
     }
 
     /// Sends it and reads the whole answer, which must be a success.
-    async fn done(&self, request: RequestBuilder) -> Bytes {
+    pub(crate) async fn done(&self, request: RequestBuilder) -> Bytes {
         let response = request.send().await.expect("an answer");
         let status = response.status();
         let body = response.bytes().await.expect("a whole answer");
