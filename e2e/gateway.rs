@@ -17,6 +17,8 @@ metadata: {name: narrow}
 spec:
   model: {source: local://guide}
   serving: {name: narrow, contextTokens: 512, maxConcurrency: 1}
+  # A machine that builds and tests may be short of memory.
+  placement: {strategy: Spread, tolerations: [{operator: Exists}]}
 ";
 
 /// The guide, there when it is asked.
@@ -27,6 +29,8 @@ metadata: {name: sometimes}
 spec:
   model: {source: local://guide}
   serving: {name: sometimes, contextTokens: 512}
+  # A machine that builds and tests may be short of memory.
+  placement: {tolerations: [{operator: Exists}]}
   autoscaling:
     minReplicas: 0
     maxReplicas: 1
@@ -183,8 +187,8 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     });
 }
 
-/// A replica that no machine has memory for.
-const TOO_LARGE: &str = "
+/// What no machine is allowed to serve.
+const NOWHERE: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: nowhere}
@@ -197,7 +201,7 @@ spec:
 fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl.apply(TOO_LARGE).ok();
+    kubectl.apply(NOWHERE).ok();
     // Also the first request, which comes before the scheduler.
     let begin = std::time::Instant::now();
     let answer = fleet

@@ -273,7 +273,12 @@ impl Gateway {
                 .dispatcher
                 .acquire(model, &incoming.ask, incoming.body.len(), left)
                 .await
-                .map_err(|refusal| self.refusal(model, refusal, deadline))?;
+                .map_err(|refusal| {
+                    // What is known by now: it may have waited for long.
+                    let table = self.table().ok();
+                    let known = table.as_ref().and_then(|table| table.get(key)).unwrap_or(model);
+                    self.refusal(known, refusal, deadline)
+                })?;
             let (wait, waited) = (self.clock.instant() - incoming.began, place.waited);
             self.metrics.waited(wait);
             let missed = match self.round(incoming, model, place).await {

@@ -259,9 +259,12 @@ async fn a_model_that_no_node_takes_is_told_so_instead_of_waiting() {
     let seen = Arc::new(Agent::default());
     let url = agent(&scene.tasks, seen.clone()).await;
     let stuck = "guide says=0/1-nodes-are-available:-1-insufficient-memory has=Degraded=True waits=1h";
-    scene.know(&[stuck], &["g1 unplaced"], &[("a", &url)]);
+    // The first one comes before the scheduler has looked.
+    scene.know(&["guide waits=1h"], &[], &[("a", &url)]);
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
     scene.ask_later("told", question(json!({})), &done_tx);
+    scene.waiting(1).await;
+    scene.know(&[stuck], &["g1 unplaced"], &[("a", &url)]);
     let (_, told) = within(done_rx.recv()).await.expect("an answer");
     assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
     let message = json_of(told).await["error"]["message"].to_string();
