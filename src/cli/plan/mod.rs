@@ -15,7 +15,8 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use super::fit::model;
-use super::{Failure, block_on, ui};
+use super::output::Output;
+use super::{Failure, block_on};
 use crate::api::v1alpha1::{
     CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,
 };
@@ -26,7 +27,6 @@ use crate::error::ExitStatus;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::weights::{UnknownWeightFormat, WeightFormat};
-use crate::yaml;
 
 /// Tell whether Macs carry a demand, how far, what breaks first, and what to buy.
 ///
@@ -102,14 +102,6 @@ pub(super) struct Args {
     output: Output,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
-    Yaml,
-}
-
 pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
     let usage = |err: anyhow::Error| Failure::new(ExitStatus::Usage, err);
@@ -153,7 +145,7 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
         let page = html::report(&verdict, Clock::System.now());
         std::fs::write(file, page).with_context(|| format!("writing {file}"))?;
     }
-    print(args, &verdict, || table::text(&verdict))?;
+    args.output.print(&verdict, || Ok(table::text(&verdict)))?;
     let bought = verdict
         .purchase
         .as_ref()
@@ -167,15 +159,6 @@ fn status(fits: bool) -> ExitStatus {
     } else {
         ExitStatus::DoesNotFit
     }
-}
-
-fn print<T: serde::Serialize>(args: &Args, value: &T, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    ui::output(&match args.output {
-        Output::Table => text(),
-        Output::Json => serde_json::to_string_pretty(value)? + "\n",
-        Output::Yaml => yaml::to_string(value)?,
-    });
-    Ok(())
 }
 
 fn compare(args: &Args, spec: &CapacityPlanSpec) -> Result<ExitStatus, Failure> {
@@ -192,7 +175,7 @@ fn compare(args: &Args, spec: &CapacityPlanSpec) -> Result<ExitStatus, Failure> 
         .iter()
         .map(|(fleet, verdict)| serde_json::json!({"fleet": fleet, "verdict": verdict}))
         .collect();
-    print(args, &listed, || table::comparison(&verdicts))?;
+    args.output.print(&listed, || Ok(table::comparison(&verdicts)))?;
     Ok(status(verdicts.iter().any(|(_, verdict)| verdict.feasible)))
 }
 

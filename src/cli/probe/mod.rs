@@ -12,6 +12,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use self::roofline::Roofline;
+use super::output::Output;
 use super::{Failure, ui};
 use crate::api::v1alpha1::DiskFigure;
 use crate::clock::Clock;
@@ -23,7 +24,6 @@ use crate::roofline::chip;
 use crate::roofline::probing::{self, DataSheet, PROBE_FRESH_FOR};
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::{ProbeReport, ProbedMachine};
-use crate::yaml;
 
 /// Longest --sustained, in seconds.
 const MAX_SUSTAINED_SECONDS: u64 = 3600;
@@ -45,25 +45,13 @@ pub(crate) struct Args {
     svg: Option<Utf8PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
-    Yaml,
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let report = measure(args, &Host::Native, &Clock::System)?;
     let roofline = Roofline::new(&report.measurements);
-    ui::output(&match args.output {
-        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
-        Output::Yaml => yaml::to_string(&report)?,
-        Output::Table => {
-            let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
-            format!("{}\n{picture}", table::render(&report))
-        }
-    });
+    args.output.print(&report, || {
+        let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
+        Ok(format!("{}\n{picture}", table::render(&report)))
+    })?;
     if let (Some(path), Some(roofline)) = (&args.svg, &roofline) {
         let (title, subtitle) = table::titles(&report);
         let drawn = svg::draw(roofline, &title, &subtitle);

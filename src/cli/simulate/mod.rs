@@ -6,10 +6,10 @@ mod table;
 use anyhow::{Context, anyhow};
 use camino::Utf8PathBuf;
 
+use super::output::Output;
 use super::{Failure, ui};
 use crate::error::ExitStatus;
 use crate::simulation::{self, Outcome, Policy, RunOptions, Scenario};
-use crate::yaml;
 
 /// Tell what would happen in a fleet: who can be asked, how fast, what is dropped and what moves.
 ///
@@ -51,14 +51,6 @@ pub(super) struct Args {
     /// How the answer is printed.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
-    Yaml,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
@@ -142,13 +134,9 @@ fn print(args: &Args, outcomes: &[Outcome]) -> Result<(), Failure> {
         [outcome] => serde_json::to_value(outcome)?,
         outcomes => serde_json::to_value(outcomes)?,
     };
-    ui::output(&match args.output {
-        Output::Table if args.seeds.is_some() && status(outcomes) == ExitStatus::Success => {
-            compare::text(outcomes)
-        }
-        Output::Table => table::text(outcomes)?,
-        Output::Json => serde_json::to_string_pretty(&value)? + "\n",
-        Output::Yaml => yaml::to_string(&value)?,
-    });
-    Ok(())
+    let holds = status(outcomes) == ExitStatus::Success;
+    Ok(args.output.print(&value, || match args.seeds.is_some() && holds {
+        true => Ok(compare::text(outcomes)),
+        false => table::text(outcomes),
+    })?)
 }
