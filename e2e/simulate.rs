@@ -93,3 +93,66 @@ fn simulated_macs_join_and_answer_and_are_never_taken_for_measured_ones() {
         );
     }
 }
+
+const TROUBLED: &str = "
+fleet:
+  macs: [{name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 4}]
+models: [{name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}]
+faults:
+  - {at: 1s, for: 24h, isolate: {node: mini-2}}
+  - {at: 20s, for: 3s, crash: {node: mini-3}}
+  - {at: 1s, for: 24h, onBattery: {node: mini-4}}
+thermalTraces:
+  - {node: mini-1, every: 12h, factors: [1.6, 2]}
+";
+
+/// The file's faults are done to the simulated machines: what the control plane sees of them is what a real one would show.
+#[test]
+fn what_goes_wrong_in_the_file_goes_wrong() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fleet.yaml");
+    std::fs::write(&file, TROUBLED).expect("written");
+    let Some(cluster) = Cluster::start(&[&format!("--simulate={}", file.display())]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    let condition = |node: &str, kind: &str, status: &str| {
+        eventually(&format!("{node}: {kind}={status}"), || {
+            let found = kubectl.json(&format!("mac {node}"))?;
+            let conditions = found["status"]["conditions"].as_array().cloned();
+            let is = |one: &&serde_json::Value| one["type"] == kind && one["status"] == status;
+            match conditions.unwrap_or_default().iter().find(is) {
+                Some(_) => Ok(()),
+                None => Err(found["status"]["conditions"].to_string()),
+            }
+        });
+    };
+    condition("mini-1", "ThermalPressure", "True");
+    condition("mini-4", "OnBattery", "True");
+    condition("mini-3", "Ready", "True");
+    // Nothing is heard of one that is cut off. One that lost its power for a moment is back.
+    condition("mini-2", "Ready", "Unknown");
+    condition("mini-3", "Ready", "True");
+}
+
+#[test]
+fn what_cannot_be_done_to_a_real_control_plane_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fleet.yaml");
+    let stale = TROUBLED.replace("crash: {node: mini-3}", "staleController: {}");
+    std::fs::write(&file, stale).expect("written");
+    let output = Command::new(rooflet())
+        .args(["server", "--data-dir"])
+        .arg(directory.path().join("data"))
+        .arg("--simulate")
+        .arg(&file)
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(
+        said.contains("faults[1].staleController: cannot be done to a real control plane"),
+        "{said}"
+    );
+    assert!(!directory.path().join("data").exists(), "nothing was started");
+}

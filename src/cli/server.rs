@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
     /// Join simulated Macs, such as those of examples/simulation/fleet.yaml: real agents over machines and an engine that do
-    /// not exist, labelled rooflet.dev/simulated. The fleet and the models of the file are used, nothing else.
+    /// not exist, labelled rooflet.dev/simulated. The file's fleet, models, faults and thermal traces are used, nothing else.
     #[arg(long, value_name = "FLEET")]
     simulate: Option<Utf8PathBuf>,
     /// Stop when standard input ends: a supervisor holds the other end.
@@ -99,6 +99,7 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
     let scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
+    scenario.check_playable().with_context(|| file.to_string())?;
     machines(&scenario).with_context(|| file.to_string())?;
     let program = std::env::current_exe().context("finding this program's own file")?;
     let own = args

@@ -21,6 +21,9 @@ pub(super) struct Args {
     /// The simulated machine.
     #[arg(long)]
     machine: String,
+    /// What slows the machine down at the moment, if anything does.
+    #[arg(long, value_name = "FILE")]
+    conditions: Utf8PathBuf,
     /// What every worker is started with, after `--`. What a simulated one does not need is ignored.
     #[arg(last = true)]
     worker: Vec<String>,
@@ -70,6 +73,7 @@ fn worker(args: &Args) -> anyhow::Result<SimulatedWorker> {
         context_tokens: usize::try_from(number("--context-tokens")?)?,
         max_concurrency: usize::try_from(number("--max-concurrency")?)?,
         grace: Duration::from_secs(number("--grace-seconds")?),
+        conditions: args.conditions.clone(),
         model: model
             .clone()
             .with_kv_bits(kv_bits.map(u32::try_from).transpose()?),

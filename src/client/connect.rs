@@ -1,6 +1,7 @@
 //! From a kubeconfig to a client, with errors that say what to do.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,7 +42,43 @@ pub(crate) enum ConnectError {
 
 /// A client as the kubeconfig says. Does not touch the network.
 pub(crate) async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
-    let mut config = match source {
+    client(config(source).await?)
+}
+
+/// A client that reaches the API server at another address, where something stands between the two; and the API server's
+/// own `HOST:PORT`.
+pub(crate) async fn connect_via(
+    source: &KubeconfigSource,
+    address: SocketAddr,
+) -> Result<(Client, String), ConnectError> {
+    let mut config = config(source).await?;
+    let url = &config.cluster_url;
+    let (host, port) = (url.host().unwrap_or_default().to_owned(), url.port_u16());
+    let scheme = url.scheme_str().unwrap_or("https").to_owned();
+    let port = port.unwrap_or(if scheme == "http" { 80 } else { 443 });
+    let own = format!("{host}:{port}");
+    config.cluster_url = format!("{scheme}://{address}")
+        .parse()
+        .map_err(|err| ConnectError::Setup {
+            url: own.clone(),
+            what: format!("{err}"),
+        })?;
+    // Who answers is still the one that the kubeconfig names.
+    config.tls_server_name.get_or_insert(host);
+    Ok((client(config)?, own))
+}
+
+fn client(mut config: Config) -> Result<Client, ConnectError> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    let url = config.cluster_url.to_string();
+    Client::try_from(config).map_err(|err| ConnectError::Setup {
+        url,
+        what: single_line(&err.to_string()),
+    })
+}
+
+async fn config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
+    Ok(match source {
         KubeconfigSource::File(path) => from_file(path).await?,
         KubeconfigSource::Environment => match Kubeconfig::read() {
             Ok(kubeconfig) => from_kubeconfig(kubeconfig, "from the environment").await?,
@@ -49,12 +86,6 @@ pub(crate) async fn connect(source: &KubeconfigSource) -> Result<Client, Connect
                 Config::incluster().map_err(|_| ConnectError::NotConfigured(single_line(&why.to_string())))?
             }
         },
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    let url = config.cluster_url.to_string();
-    Client::try_from(config).map_err(|err| ConnectError::Setup {
-        url,
-        what: single_line(&err.to_string()),
     })
 }
 

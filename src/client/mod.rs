@@ -14,7 +14,7 @@ mod status;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use cache::{Cache, CachedKind, Changes, watch};
-pub(crate) use connect::{ConnectError, KubeconfigSource, connect};
+pub(crate) use connect::{ConnectError, KubeconfigSource, connect, connect_via};
 pub(crate) use election::{Elector, Leadership};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Disk, Identity, Memory};
+use super::{Disk, Identity, Memory, Power};
 #[cfg(test)]
 use crate::api::v1alpha1::Chip;
 use crate::units::Bytes;
@@ -18,6 +18,7 @@ struct State {
     identity: Identity,
     memory: Memory,
     disk: Disk,
+    power: Power,
 }
 
 impl FakeHost {
@@ -34,6 +35,7 @@ impl FakeHost {
                 total: Bytes::gib(512),
                 free: Bytes::gib(256),
             },
+            power: Power::default(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -63,7 +65,10 @@ impl FakeHost {
         fake
     }
 
-    #[cfg(test)]
+    pub(crate) fn set_power(&self, power: Power) {
+        self.with(|state| state.power = power);
+    }
+
     pub(crate) fn set_available(&self, available: Bytes) {
         self.with(|state| state.memory.available = available);
     }
@@ -78,6 +83,10 @@ impl FakeHost {
 
     pub(super) fn disk(&self) -> Disk {
         self.with(|state| state.disk)
+    }
+
+    pub(super) fn power(&self) -> Power {
+        self.with(|state| state.power)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

@@ -125,7 +125,7 @@ impl Host {
     pub(crate) fn power(&self) -> Power {
         match self {
             Self::Native => native::power(),
-            Self::Fake(_) => Power::default(),
+            Self::Fake(fake) => fake.power(),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Composition: binds listeners, builds the roles of a process from their configuration, waits for them to end.
 
+mod cable;
 pub(crate) mod data_dir;
 pub(crate) mod listeners;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 pub(crate) mod simulated_fleet;
+mod simulated_mac;
 pub(crate) mod simulated_worker;
 pub(crate) mod supervisor;
 

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use tokio::net::TcpListener;
-use tracing::{error, info};
+use tracing::info;
 
-use crate::agent::{Agent, AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
+use super::cable::{self, Cable};
+use super::simulated_mac::{self, Cables, SimulatedMac};
+use crate::agent::{AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
 use crate::api::meta::SIMULATED_LABEL;
-use crate::client::{ConnectError, KubeconfigSource, connect};
-use crate::clock::Clock;
-use crate::host::{FakeHost, Host};
-use crate::simulation::{Machine, Scenario, ScenarioError, machines};
+use crate::client::{ConnectError, KubeconfigSource, connect, connect_via};
+use crate::host::FakeHost;
+use crate::simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
 use crate::task::Tasks;
 
 /// How long a worker may finish what it is answering.
@@ -57,29 +57,52 @@ pub(crate) enum StartFleetError {
 /// Starts an agent for every machine. They end with `tasks`, and take their workers along.
 pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
     let machines = machines(&fleet.scenario)?;
-    let client = connect(&KubeconfigSource::File(fleet.kubeconfig.clone())).await?;
-    let count = machines.len();
+    let source = KubeconfigSource::File(fleet.kubeconfig.clone());
+    let client = connect(&source).await?;
+    let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
     for machine in machines {
         let node = machine.name.clone();
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-        let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
-        let (address, listener) = bound.map_err(|err| StartFleetError::Listen {
+        let its = faults.iter().filter(|fault| fault.node() == Some(&node));
+        let its: Vec<_> = its.cloned().collect();
+        let listens = |err| StartFleetError::Listen {
             node: node.clone(),
             err,
+        };
+        let (address, listener) = cable::end().await.map_err(listens)?;
+        let is_cut = |fault: &FaultSpec| matches!(fault.what, Fault::Cut { .. } | Fault::Isolate { .. });
+        let mut ways = (address, client.clone(), None);
+        if its.iter().any(is_cut) {
+            let (near, up) = cable::end().await.map_err(listens)?;
+            let (others, down) = cable::end().await.map_err(listens)?;
+            let (client, server) = connect_via(&source, near).await?;
+            let cables = Cables {
+                up: Cable::lay(tasks, up, server),
+                down: Cable::lay(tasks, down, address.to_string()),
+            };
+            ways = (others, client, Some(cables));
+        }
+        let (reached_at, client_of_its_own, cables) = ways;
+        let state_dir = fleet.state_dir.join(&node);
+        let conditions = state_dir.join("conditions.json");
+        let mut config = config(fleet, &machine, &conditions, format!("http://{reached_at}"));
+        // An agent that ends for a while leaves them; the last one does not.
+        config.keep_workers = !its.is_empty();
+        let memory = machine.class.memory;
+        let mac = SimulatedMac {
+            host: FakeHost::of(machine.identity(), memory),
+            memory,
+            client: client_of_its_own,
+            admin: client.clone(),
+            address,
+            cables,
+            conditions,
+            faults: its,
+            config,
+        };
+        mac.begin(listener, tasks).map_err(|err| StartFleetError::Agent {
+            node,
+            err: Box::new(err),
         })?;
-        let host = FakeHost::of(machine.identity(), machine.class.memory);
-        let config = config(fleet, &machine, format!("http://{address}"));
-        let agent =
-            Agent::new(config, Host::Fake(host), Clock::System).map_err(|err| StartFleetError::Agent {
-                node: node.clone(),
-                err: Box::new(err),
-            })?;
-        let (client, stop) = (client.clone(), tasks.stop_token());
-        tasks.spawn_detached(async move {
-            if let Err(why) = agent.run(Some(client), listener, stop).await {
-                error!(node, why, "a simulated agent has ended");
-            }
-        });
     }
     info!(
         machines = count,
@@ -88,7 +111,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
     Ok(())
 }
 
-fn config(fleet: &SimulatedFleet, machine: &Machine, endpoint: String) -> AgentConfig {
+fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endpoint: String) -> AgentConfig {
     let mut labels = BTreeMap::from([(SIMULATED_LABEL.to_owned(), "true".to_owned())]);
     labels.extend(machine.class.labels.clone());
     AgentConfig {
@@ -104,19 +127,21 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, endpoint: String) -> AgentC
         probe: false,
         simulated: Some(SimulatedMachine {
             models: machine.class.models.clone(),
-            worker: worker_arguments(&fleet.file, &machine.name),
+            worker: worker_arguments(&fleet.file, &machine.name, conditions),
             labels,
         }),
     }
 }
 
-fn worker_arguments(file: &Utf8Path, machine: &str) -> Vec<String> {
+fn worker_arguments(file: &Utf8Path, machine: &str, conditions: &Utf8Path) -> Vec<String> {
     [
-        "simulated-worker",
+        simulated_mac::WORKER,
         "--fleet",
         file.as_str(),
         "--machine",
         machine,
+        "--conditions",
+        conditions.as_str(),
         "--",
     ]
     .map(str::to_owned)

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::simulated_mac::Conditions;
 use crate::agent::models::ServableModel;
 use crate::clock::Clock;
 use crate::openai::ApiError;
@@ -46,6 +47,8 @@ pub(crate) struct SimulatedWorker {
     pub(crate) context_tokens: usize,
     pub(crate) max_concurrency: usize,
     pub(crate) grace: Duration,
+    /// What slows it down at the moment.
+    pub(crate) conditions: Utf8PathBuf,
     pub(crate) model: ServableModel,
     pub(crate) hardware: Hardware,
     pub(crate) disk_bytes_per_second: f64,
@@ -78,7 +81,8 @@ pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<
     });
     let loading = app.clone();
     tasks.spawn_detached(async move {
-        tokio::time::sleep(Duration::from_secs_f64(load) + WARM_UP).await;
+        let conditions = Conditions::read(&loading.worker.conditions).await;
+        tokio::time::sleep(Duration::from_secs_f64(load * conditions.disk) + WARM_UP).await;
         loading.ready.store(true, Ordering::Relaxed);
     });
     let router = Router::new()
@@ -158,6 +162,8 @@ async fn text(State(app): State<Arc<App>>, body: Chunk) -> Response {
 /// One request that holds a stream of the worker.
 struct Answer {
     app: Arc<App>,
+    /// How many times slower the chip is than it would be.
+    slower: f64,
     chat: bool,
     prompt_tokens: usize,
     tokens: usize,
@@ -210,7 +216,9 @@ async fn answer(app: Arc<App>, body: Chunk, chat: bool) -> Response {
         return ApiError::unavailable(ErrorCode::ModelUnavailable, "The worker stops.").into_response();
     };
     app.running.fetch_add(1, Ordering::Relaxed);
+    let conditions = Conditions::read(&app.worker.conditions).await;
     let answer = Answer {
+        slower: conditions.chip,
         chat,
         prompt_tokens,
         tokens,
@@ -258,7 +266,7 @@ impl Answer {
             context_tokens: (self.prompt_tokens + self.tokens / 2) as f64,
         };
         let speed = speed_under(load, worker.hardware, &worker.model.served);
-        let seconds = |value: f64| Duration::try_from_secs_f64(value).unwrap_or(Duration::ZERO);
+        let seconds = |value: f64| Duration::try_from_secs_f64(value * self.slower).unwrap_or(Duration::ZERO);
         (seconds(speed.first_token.p50), seconds(speed.decode.p50.recip()))
     }
 

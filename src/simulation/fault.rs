@@ -89,6 +89,91 @@ impl FaultSpec {
     }
 }
 
+impl Fault {
+    /// As a scenario names it, where it is nothing that can be done to a machine beside a real control plane.
+    pub(super) fn only_modelled(&self) -> Option<&'static str> {
+        match self {
+            Self::ClockSkew { .. } => Some("clockSkew"),
+            Self::StaleController {} => Some("staleController"),
+            Self::StaleGateway {} => Some("staleGateway"),
+            Self::Relist {} => Some("relist"),
+            Self::ControllerRestart {} => Some("controllerRestart"),
+            Self::LostWrites { .. } => Some("lostWrites"),
+            Self::SlowNetwork { .. } => Some("slowNetwork"),
+            Self::Crash { .. }
+            | Self::AgentRestart { .. }
+            | Self::WorkerCrash { .. }
+            | Self::Cut { .. }
+            | Self::Isolate { .. }
+            | Self::SlowDisk { .. }
+            | Self::Thermal { .. }
+            | Self::MemoryTaken { .. }
+            | Self::OnBattery { .. }
+            | Self::DeleteNode { .. } => None,
+        }
+    }
+}
+
+impl FaultSpec {
+    /// Of the same kind, on the same node.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(&self.what) == std::mem::discriminant(&other.what)
+            && self.node() == other.node()
+    }
+
+    /// Its factor or share, where it has one.
+    pub(crate) fn strength(&self) -> f64 {
+        match self.what {
+            Fault::SlowDisk { factor, .. }
+            | Fault::Thermal { factor, .. }
+            | Fault::SlowNetwork { factor } => factor,
+            Fault::MemoryTaken { share, .. } | Fault::LostWrites { share } => share,
+            Fault::Crash { .. }
+            | Fault::AgentRestart { .. }
+            | Fault::WorkerCrash { .. }
+            | Fault::Cut { .. }
+            | Fault::Isolate { .. }
+            | Fault::OnBattery { .. }
+            | Fault::ClockSkew { .. }
+            | Fault::StaleController {}
+            | Fault::StaleGateway {}
+            | Fault::Relist {}
+            | Fault::ControllerRestart {}
+            | Fault::DeleteNode { .. } => 1.0,
+        }
+    }
+}
+
+/// How hot a Mac is over time: so many times slower, step by step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ThermalTrace {
+    pub(crate) node: String,
+    #[serde(default, with = "duration_text")]
+    pub(crate) from: Duration,
+    /// The length of a step.
+    #[serde(with = "duration_text")]
+    pub(crate) every: Duration,
+    pub(crate) factors: Vec<f64>,
+}
+
+impl ThermalTrace {
+    /// One fault for each step that is slower than a cool chip.
+    pub(super) fn faults(&self) -> impl Iterator<Item = FaultSpec> {
+        let steps = self.factors.iter().zip(0_u32..);
+        steps
+            .filter(|(factor, _)| **factor > 1.0)
+            .map(|(factor, step)| FaultSpec {
+                at: self.from + self.every * step,
+                lasts: self.every,
+                what: Fault::Thermal {
+                    node: self.node.clone(),
+                    factor: *factor,
+                },
+            })
+    }
+}
+
 /// Faults drawn from the seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

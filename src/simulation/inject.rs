@@ -1,167 +1,136 @@
 //! Faults take effect and end.
 
+use std::time::Duration;
+
 use super::event::{Event, Reader};
-use super::fault::Fault;
+use super::fault::{Fault, FaultSpec};
 use super::run::Run;
 use super::worker::End;
 use crate::api::v1alpha1::FleetNode;
 use crate::controller::intent::Version;
+
+/// Faults of one kind may overlap: it is over when the last one is.
+fn count(faults: &mut u32, begins: bool) {
+    *faults = if begins { *faults + 1 } else { *faults - 1 };
+}
 
 impl Run<'_> {
     pub(super) fn fault_begins(&mut self, index: usize) {
         let fault = self.faults[index].clone();
         self.ledger
             .tell(self.now, || format!("fault begins: {:?}", fault.what));
-        let node = fault
-            .node()
-            .and_then(|name| self.by_name.get(name).copied())
-            .unwrap_or_default();
-        match fault.what {
-            Fault::Crash { .. } => {
-                self.nodes[node].unpowered += 1;
-                let keys: Vec<_> = self.nodes[node].workers.keys().cloned().collect();
-                for key in keys {
-                    self.worker_ends(node, &key, End::PowerLost);
-                }
-                self.agent_ends(node);
-            }
-            Fault::AgentRestart { .. } => {
-                self.nodes[node].agent_down += 1;
-                self.agent_ends(node);
-            }
-            Fault::WorkerCrash { .. } => {
-                if let Some(key) = self.nodes[node].workers.keys().next().cloned() {
-                    self.worker_ends(node, &key, End::Crashed);
-                }
-            }
-            Fault::Cut { .. } => {
-                self.nodes[node].cut += 1;
-                self.connection_changed(node);
-            }
-            Fault::Isolate { .. } => {
-                self.nodes[node].isolated += 1;
-                self.connection_changed(node);
-            }
-            Fault::SlowDisk { factor, .. } => self.nodes[node].slow_disk = factor,
-            Fault::Thermal { factor, .. } => {
-                self.nodes[node].thermal = factor;
-                self.wake_agent(node);
-            }
-            Fault::OnBattery { .. } => {
-                self.nodes[node].on_battery += 1;
-                self.wake_agent(node);
-            }
-            Fault::MemoryTaken { share, .. } => {
-                self.nodes[node].memory_taken = share;
-                self.wake_agent(node);
-            }
-            Fault::ClockSkew { seconds, .. } => {
-                self.nodes[node].clock_skew = seconds;
-                self.wake_agent(node);
-            }
-            Fault::StaleController {} => self.controller_goes_stale(),
-            Fault::StaleGateway {} => self.front.stale += 1,
-            Fault::Relist {} => {
-                let life = self.control.life;
-                self.after(
-                    std::time::Duration::ZERO,
-                    Event::List {
-                        reader: Reader::Controller,
-                        life,
-                    },
-                );
-            }
-            Fault::ControllerRestart {} => {
-                self.control.down += 1;
-                self.start_controller();
-            }
-            Fault::LostWrites { share } => {
-                self.lost_share = share;
-                self.control.hinder(self.now);
-            }
-            Fault::SlowNetwork { factor } => {
-                self.slow_network = factor;
-                self.control.hinder(self.now);
-            }
-            Fault::DeleteNode { node } => {
-                if let Some(found) = self.store.nodes.get(&(None, node)).cloned() {
-                    let now = self.clock();
-                    drop(self.store.delete::<FleetNode>(&Version::of(found.as_ref()), now));
-                }
-            }
-        }
-        let lasts = self.faults[index].lasts;
-        self.after(lasts, Event::FaultEnds { index });
+        self.active.push(index);
+        self.fault(&fault, true);
+        self.after(fault.lasts, Event::FaultEnds { index });
     }
 
     pub(super) fn fault_ends(&mut self, index: usize) {
         let fault = self.faults[index].clone();
         self.ledger
             .tell(self.now, || format!("fault ends: {:?}", fault.what));
+        self.active.retain(|one| *one != index);
+        self.fault(&fault, false);
+    }
+
+    /// Of the faults of one kind that are on, the strongest shows.
+    fn strongest(&self, like: &FaultSpec, otherwise: f64) -> f64 {
+        let active = self.active.iter().map(|index| &self.faults[*index]);
+        let alike = active.filter(|fault| fault.is_like(like));
+        alike.map(|fault| fault.strength()).fold(otherwise, f64::max)
+    }
+
+    /// A fault begins, or is over.
+    fn fault(&mut self, fault: &FaultSpec, begins: bool) {
         let node = fault
             .node()
             .and_then(|name| self.by_name.get(name).copied())
             .unwrap_or_default();
-        match fault.what {
+        match &fault.what {
             Fault::Crash { .. } => {
-                self.nodes[node].unpowered -= 1;
-                self.agent_begins(node);
+                count(&mut self.nodes[node].unpowered, begins);
+                if begins {
+                    let keys: Vec<_> = self.nodes[node].workers.keys().cloned().collect();
+                    for key in keys {
+                        self.worker_ends(node, &key, End::PowerLost);
+                    }
+                }
+                self.agent_ends_or_begins(node, begins);
             }
             Fault::AgentRestart { .. } => {
-                self.nodes[node].agent_down -= 1;
-                self.agent_begins(node);
+                count(&mut self.nodes[node].agent_down, begins);
+                self.agent_ends_or_begins(node, begins);
+            }
+            Fault::WorkerCrash { .. } => {
+                let first = self.nodes[node].workers.keys().next().cloned();
+                if let Some(key) = first.filter(|_| begins) {
+                    self.worker_ends(node, &key, End::Crashed);
+                }
             }
             Fault::Cut { .. } => {
-                self.nodes[node].cut -= 1;
+                count(&mut self.nodes[node].cut, begins);
                 self.connection_changed(node);
             }
             Fault::Isolate { .. } => {
-                self.nodes[node].isolated -= 1;
+                count(&mut self.nodes[node].isolated, begins);
                 self.connection_changed(node);
             }
-            Fault::SlowDisk { .. } => self.nodes[node].slow_disk = 1.0,
+            Fault::SlowDisk { .. } => self.nodes[node].slow_disk = self.strongest(fault, 1.0),
             Fault::Thermal { .. } => {
-                self.nodes[node].thermal = 1.0;
+                self.nodes[node].thermal = self.strongest(fault, 1.0);
                 self.wake_agent(node);
             }
             Fault::OnBattery { .. } => {
-                self.nodes[node].on_battery -= 1;
+                count(&mut self.nodes[node].on_battery, begins);
                 self.wake_agent(node);
             }
             Fault::MemoryTaken { .. } => {
-                self.nodes[node].memory_taken = 0.0;
+                self.nodes[node].memory_taken = self.strongest(fault, 0.0);
                 self.wake_agent(node);
             }
-            Fault::ClockSkew { .. } => self.nodes[node].clock_skew = 0,
+            Fault::ClockSkew { seconds, .. } => {
+                self.nodes[node].clock_skew = if begins { *seconds } else { 0 };
+                self.wake_agent(node);
+            }
+            Fault::StaleController {} if begins => self.controller_goes_stale(),
             Fault::StaleController {} => self.controller_hears_again(),
             Fault::StaleGateway {} => {
-                self.front.stale -= 1;
+                count(&mut self.front.stale, begins);
                 self.deliver_all(Reader::Gateway);
             }
+            Fault::Relist {} => {
+                if begins {
+                    let (reader, life) = (Reader::Controller, self.control.life);
+                    self.after(Duration::ZERO, Event::List { reader, life });
+                }
+            }
             Fault::ControllerRestart {} => {
-                self.control.down -= 1;
+                count(&mut self.control.down, begins);
                 self.start_controller();
             }
             Fault::LostWrites { .. } => {
-                self.lost_share = 0.0;
+                self.lost_share = self.strongest(fault, 0.0);
                 self.control.hinder(self.now);
             }
             Fault::SlowNetwork { .. } => {
-                self.slow_network = 1.0;
+                self.slow_network = self.strongest(fault, 1.0);
                 self.control.hinder(self.now);
             }
-            Fault::WorkerCrash { .. } | Fault::Relist {} | Fault::DeleteNode { .. } => {}
+            Fault::DeleteNode { node } => {
+                let found = self.store.nodes.get(&(None, node.clone())).cloned();
+                if let Some(found) = found.filter(|_| begins) {
+                    let now = self.clock();
+                    drop(self.store.delete::<FleetNode>(&Version::of(found.as_ref()), now));
+                }
+            }
         }
     }
 
-    /// Its process is gone; what it was doing is never answered.
-    fn agent_ends(&mut self, node: usize) {
-        self.nodes[node].life += 1;
-        self.connection_changed(node);
-    }
-
-    fn agent_begins(&mut self, node: usize) {
-        if self.nodes[node].agent_runs() {
+    /// Where its process ends, what it was doing is never answered.
+    fn agent_ends_or_begins(&mut self, node: usize, ends: bool) {
+        if ends {
+            self.nodes[node].life += 1;
+            self.connection_changed(node);
+        } else if self.nodes[node].agent_runs() {
             self.start_agent(node);
         }
     }

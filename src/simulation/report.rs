@@ -173,17 +173,7 @@ impl Run<'_> {
                 total: Bytes::gib(512),
                 free: Bytes::gib(256),
             }),
-            power: Power {
-                thermal_state: match state.thermal >= HOT {
-                    true => ThermalState::Serious,
-                    false => ThermalState::Nominal,
-                },
-                source: match state.on_battery > 0 {
-                    true => PowerSource::Battery,
-                    false => PowerSource::Ac,
-                },
-                low_power_mode: None,
-            },
+            power: power(state.thermal, state.on_battery > 0),
             presence: Presence::default(),
             stranded: None,
             quiet: false,
@@ -206,6 +196,21 @@ impl Run<'_> {
             of,
             status: Box::new(status),
         })]
+    }
+}
+
+/// What a Mac says of itself whose chip is so many times slower.
+pub(crate) fn power(thermal: f64, on_battery: bool) -> Power {
+    Power {
+        thermal_state: match thermal >= HOT {
+            true => ThermalState::Serious,
+            false => ThermalState::Nominal,
+        },
+        source: match on_battery {
+            true => PowerSource::Battery,
+            false => PowerSource::Ac,
+        },
+        low_power_mode: None,
     }
 }
 

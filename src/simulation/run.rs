@@ -94,6 +94,8 @@ pub(super) struct Run<'a> {
     pub(super) by_name: BTreeMap<String, usize>,
     pub(super) front: Front,
     pub(super) faults: Vec<FaultSpec>,
+    /// Those that are on, by their place in `faults`.
+    pub(super) active: Vec<usize>,
     pub(super) rules: Rules,
     pub(super) ledger: Ledger,
     pub(super) lost_share: f64,
@@ -147,7 +149,7 @@ impl<'a> Run<'a> {
         let machines = machines(scenario)?;
         let names: Vec<_> = machines.iter().map(|machine| machine.name.clone()).collect();
         let faults = options.faults.clone().unwrap_or_else(|| {
-            let mut faults = scenario.faults.clone();
+            let mut faults = scenario.planned_faults();
             let random = scenario.random_faults.as_ref();
             faults.extend(
                 random
@@ -175,6 +177,7 @@ impl<'a> Run<'a> {
             nodes: machines.into_iter().map(Node::new).collect(),
             front: Front::new(scenario, options.seed),
             faults,
+            active: Vec::new(),
             rules: Rules::default(),
             ledger: Ledger::new(scenario, options.journal),
             lost_share: 0.0,

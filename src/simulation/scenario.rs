@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::fault::{FaultSpec, RandomFaults};
+use super::fault::{Fault, FaultSpec, RandomFaults, ThermalTrace};
 use crate::api::v1alpha1::{MacSpec, ModelDeployment, Taint};
 use crate::api::{GROUP, VERSION};
 use crate::quantity;
@@ -58,6 +58,8 @@ pub(crate) struct Scenario {
     pub(crate) changes: Vec<ChangeAt>,
     #[serde(default)]
     pub(crate) faults: Vec<FaultSpec>,
+    #[serde(default)]
+    pub(crate) thermal_traces: Vec<ThermalTrace>,
     #[serde(default)]
     pub(crate) random_faults: Option<RandomFaults>,
     #[serde(default)]
@@ -286,8 +288,57 @@ impl Scenario {
             if let Some(node) = fault.node() {
                 self.node(node, &format!("faults[{index}].node"))?;
             }
+            let (name, most) =
+                match matches!(fault.what, Fault::MemoryTaken { .. } | Fault::LostWrites { .. }) {
+                    true => ("share", 1.0),
+                    false => ("factor", 1000.0),
+                };
+            if !(0.0..=most).contains(&fault.strength()) {
+                let message = format!("must be from 0 to {most}");
+                return Err(ScenarioError::new(format!("faults[{index}].{name}"), message));
+            }
+        }
+        for (index, trace) in self.thermal_traces.iter().enumerate() {
+            let field = |name: &str| format!("thermalTraces[{index}].{name}");
+            self.node(&trace.node, &field("node"))?;
+            if trace.every.is_zero() {
+                return Err(ScenarioError::new(
+                    field("every"),
+                    "must be more than 0, such as 10m",
+                ));
+            }
+            if trace
+                .factors
+                .iter()
+                .any(|factor| !(1.0..=1000.0).contains(factor))
+            {
+                let message = "must be from 1, a cool chip, to 1000 times slower";
+                return Err(ScenarioError::new(field("factors"), message));
+            }
         }
         Ok(())
+    }
+
+    /// Whether all that is to go wrong can be done to simulated machines beside a real control plane.
+    pub(crate) fn check_playable(&self) -> Result<(), ScenarioError> {
+        let modelled = self.faults.iter().enumerate();
+        let mut modelled = modelled.filter_map(|(index, fault)| Some((index, fault.what.only_modelled()?)));
+        if let Some((index, name)) = modelled.next() {
+            let field = format!("faults[{index}].{name}");
+            let message = "cannot be done to a real control plane; leave it out, or use `rooflet simulate`";
+            return Err(ScenarioError::new(field, message));
+        }
+        if self.random_faults.is_some() {
+            let message = "are for `rooflet simulate`; leave them out, or write down faults";
+            return Err(ScenarioError::new("randomFaults", message));
+        }
+        Ok(())
+    }
+
+    /// The faults that are written down, those of thermal traces among them.
+    pub(crate) fn planned_faults(&self) -> Vec<FaultSpec> {
+        let traced = self.thermal_traces.iter().flat_map(ThermalTrace::faults);
+        self.faults.iter().cloned().chain(traced).collect()
     }
 
     fn deployment(&self, name: &str, field: &str) -> Result<&Deployment, ScenarioError> {
