@@ -1,4 +1,7 @@
-//! `cargo xtask chaos`: processes killed at random moments, over many seeds.
+//! `cargo xtask chaos`: processes killed at random moments, over many seeds; or everything that can happen to a fleet,
+//! for some minutes, while answers are streamed.
+
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -7,7 +10,7 @@ use crate::{
     setup,
 };
 
-const USAGE: &str = "`chaos` takes --seeds N and --from SEED";
+const USAGE: &str = "`chaos` takes --minutes N, or --seeds N and --from SEED";
 
 /// Which seeds are tried.
 #[derive(Debug, PartialEq)]
@@ -17,12 +20,23 @@ struct Seeds {
 }
 
 pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
+    if let ["--minutes", minutes] = args {
+        let count: f64 = minutes
+            .parse()
+            .with_context(|| format!("{USAGE}; `{minutes}` is no number"))?;
+        setup::run()?;
+        return console::run(test("chaos::under_load").env("ROOFLET_CHAOS_MINUTES", count.to_string()));
+    }
     let seeds = Seeds::parse(args)?;
     setup::run()?;
     let range = format!("{}..{}", seeds.from, seeds.from + seeds.count);
+    console::run(test("chaos::everything_heals").env("ROOFLET_CHAOS_SEEDS", range))
+}
+
+fn test(name: &str) -> Command {
     let mut test = console::cargo();
-    test.args(["test", "--test", "e2e", "--", "chaos::", "--nocapture"]);
-    console::run(test.env("ROOFLET_CHAOS_SEEDS", range))
+    test.args(["test", "--test", "e2e", "--", name, "--nocapture"]);
+    test
 }
 
 impl Seeds {

@@ -10,6 +10,7 @@ mod faults;
 mod fit_roofline;
 mod generate;
 mod setup;
+mod simulate;
 mod soak;
 mod test;
 mod up;
@@ -29,8 +30,10 @@ usage: cargo xtask VERB
   test [--only NAME]... every check, or those named
   chaos [--seeds N] [--from SEED]
                         the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
-  faults [--seeds N] [--from SEED] [--release]
+  chaos --minutes N     kill, pause, cut off, fill the disk, change and drain for N minutes while answers are streamed
+  faults [--seeds N] [--from SEED]
                         a simulated fleet in which things go wrong, with N seeds (200) from SEED (1) on
+  simulate ARG...       `rooflet simulate ARG...`, optimised
   soak [--requests N]   the e2e test that sends one worker mixed, broken and abandoned requests, N (10,000) of them
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
@@ -58,6 +61,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
+        ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},
