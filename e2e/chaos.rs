@@ -9,6 +9,10 @@
 )]
 #![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
 
+mod load;
+mod stage;
+mod under_load;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -11,13 +11,15 @@ mod http;
 mod kubectl;
 mod netns;
 mod process;
+mod relay;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::{Answer, Http};
 pub(crate) use kubectl::Kubectl;
 pub(crate) use netns::Netns;
-pub(crate) use process::{Process, descendants, kill_9, processes_with};
+pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};
+pub(crate) use relay::{Link, Relay};
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

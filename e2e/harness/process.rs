@@ -134,6 +134,15 @@ fn signal(pid: u32, name: &str) {
     );
 }
 
+/// Stops a process as a machine that falls asleep does, until [`resume`].
+pub(crate) fn pause(pid: u32) {
+    signal(pid, "STOP");
+}
+
+pub(crate) fn resume(pid: u32) {
+    signal(pid, "CONT");
+}
+
 /// Ends a process as a crash would.
 pub(crate) fn kill_9(pid: u32) {
     signal(pid, "KILL");

@@ -1,0 +1,278 @@
+//! A control plane, a gateway and three nodes, each a process that can be ended, paused and cut off, with cables between
+//! them that can be pulled.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use crate::harness::{
+    Kubectl, Link, Process, Relay, Scratch, eventually, free_port, kill_9, processes_with, repository,
+};
+
+pub(super) const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// A store on a disk of so many MiB can be filled in a moment.
+const DISK_MIB: u32 = 64;
+
+const DEPLOYMENT: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  replicas: 3
+  model: {source: 'local://guide'}
+  serving: {contextTokens: 512, maxConcurrency: 4}
+  strategy: {rollingUpdate: {maxUnavailable: 1, maxSurge: 1}}
+  # One copy per node, on a machine that may be short of memory.
+  placement:
+    strategy: Spread
+    tolerations: [{key: rooflet.dev/memory-pressure, operator: Exists}]
+";
+
+/// One node: an agent and its cables.
+pub(super) struct Node {
+    pub(super) agent: Process,
+    args: Vec<String>,
+    log: PathBuf,
+    state: PathBuf,
+    /// From the agent to the API server.
+    pub(super) up: Relay,
+    /// From the gateway to the agent, where the machine has a second loopback address.
+    pub(super) down: Option<Relay>,
+}
+
+/// See the module.
+pub(super) struct Stage {
+    pub(super) server: Process,
+    server_args: Vec<String>,
+    pub(super) gateway: Process,
+    gateway_args: Vec<String>,
+    pub(super) gateway_url: String,
+    pub(super) nodes: BTreeMap<&'static str, Node>,
+    pub(super) kubectl: Kubectl,
+    /// Where the store's disk is, if it could be mounted.
+    pub(super) disk: Option<Disk>,
+    /// Dropped last: the processes write into it.
+    pub(super) scratch: Scratch,
+}
+
+impl Stage {
+    /// Starts everything; `None` where kubectl is not installed.
+    pub(super) fn start(runtime: &Handle) -> Option<Self> {
+        let scratch = Scratch::new();
+        let kubeconfig = scratch.join("kubeconfig");
+        let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
+        let data = scratch.join("data");
+        std::fs::create_dir_all(&data).expect("writable");
+        let disk = Disk::mount(&data);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let server_args = vec![
+            "server".to_owned(),
+            "--roles=apiserver,controller".to_owned(),
+            format!("--data-dir={}", data.display()),
+            format!("--listen={address}"),
+            format!("--kubeconfig-out={}", kubeconfig.display()),
+        ];
+        let server = Process::start_pausable(&server_args, &scratch.join("server.log"));
+        eventually("the kubeconfig", || match kubeconfig.exists() {
+            true => Ok(()),
+            false => Err(server.log()),
+        });
+        let gateway_address = format!("127.0.0.1:{}", free_port());
+        let gateway_args = vec![
+            "server".to_owned(),
+            "--roles=gateway".to_owned(),
+            format!("--data-dir={}", scratch.join("gateway").display()),
+            format!("--gateway-listen={gateway_address}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        let gateway = Process::start_pausable(&gateway_args, &scratch.join("gateway.log"));
+        let nodes = NODES.map(|name| (name, Node::start(name, runtime, &scratch, &kubeconfig, address)));
+        let stage = Self {
+            server,
+            server_args,
+            gateway,
+            gateway_args,
+            gateway_url: format!("http://{gateway_address}"),
+            nodes: nodes.into(),
+            kubectl,
+            disk,
+            scratch,
+        };
+        for name in NODES {
+            eventually("a node", || stage.kubectl.json(&format!("mac {name}")));
+        }
+        stage.kubectl.apply(DEPLOYMENT).ok();
+        eventually("three replicas", || stage.is_whole());
+        Some(stage)
+    }
+
+    /// All is as it was asked for: three replicas that serve, three workers, nothing else.
+    pub(super) fn is_whole(&self) -> Result<(), String> {
+        let found = self.kubectl.json("mdep guide")?;
+        let (meta, status) = (&found["metadata"], &found["status"]);
+        let seen = status["observedGeneration"] == meta["generation"];
+        let counts = ["replicas", "readyReplicas", "updatedReplicas"].map(|name| status[name].as_u64());
+        let workers = NODES.map(|node| self.workers(node).len());
+        if seen && counts == [Some(3); 3] && workers.iter().sum::<usize>() == 3 {
+            Ok(())
+        } else {
+            let replicas = self.kubectl.run("get mrep -o wide --request-timeout=5s").stdout;
+            Err(format!(
+                "replicas, ready, updated {counts:?}, seen {seen}, workers {workers:?}\n{replicas}"
+            ))
+        }
+    }
+
+    /// The node of every replica, as `NAMESPACE/NAME`.
+    pub(super) fn homes(&self) -> BTreeMap<String, String> {
+        let listed = self.kubectl.json("mrep").unwrap_or_default()["items"].clone();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        listed
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|replica| {
+                let meta = &replica["metadata"];
+                let name = format!("{}/{}", text(&meta["namespace"]), text(&meta["name"]));
+                (name, text(&replica["spec"]["nodeName"]))
+            })
+            .collect()
+    }
+
+    /// Pids of the workers of a node.
+    pub(super) fn workers(&self, node: &str) -> Vec<u32> {
+        let directory = self.scratch.join(node).display().to_string();
+        processes_with(&[&directory, " worker "])
+    }
+
+    /// The server ends as in a crash, and its supervisor starts it again.
+    pub(super) fn crash_server(&mut self) {
+        kill_9(self.server.pid());
+        self.server.wait();
+        self.server = Process::start_pausable(&self.server_args, &self.scratch.join("server.log"));
+    }
+
+    pub(super) fn crash_gateway(&mut self) {
+        kill_9(self.gateway.pid());
+        self.gateway.wait();
+        self.gateway = Process::start_pausable(&self.gateway_args, &self.scratch.join("gateway.log"));
+    }
+
+    pub(super) fn crash_agent(&mut self, node: &str) {
+        let node = self.nodes.get_mut(node).expect("one of ours");
+        kill_9(node.agent.pid());
+        node.agent.wait();
+        node.agent = Process::start_pausable(&node.args, &node.log);
+    }
+
+    /// Ends what is left, in order: agents take their workers along. Panics if anything stays behind.
+    pub(super) fn end(mut self) {
+        self.kubectl.run("delete mdep guide --timeout=120s").ok();
+        for node in self.nodes.values_mut() {
+            assert!(node.agent.terminate().success(), "{}", node.agent.log());
+            assert!(node.state.exists(), "its directory stays");
+        }
+        assert!(self.gateway.terminate().success(), "{}", self.gateway.log());
+        assert!(self.server.terminate().success(), "{}", self.server.log());
+        let directory = self.scratch.path().display().to_string();
+        assert_eq!(
+            processes_with(&[&directory]),
+            [0u32; 0],
+            "no process is left behind"
+        );
+    }
+}
+
+impl Node {
+    fn start(
+        name: &'static str,
+        runtime: &Handle,
+        scratch: &Scratch,
+        kubeconfig: &Path,
+        server: SocketAddr,
+    ) -> Self {
+        let cable = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let up = Relay::start(runtime, cable, server).expect("a free port");
+        let text = std::fs::read_to_string(kubeconfig).expect("readable");
+        assert!(text.contains(&server.to_string()), "{text}");
+        let own = scratch.write(
+            &format!("{name}.kubeconfig"),
+            &text.replace(&server.to_string(), &cable.to_string()),
+        );
+        let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        // The agent is reached at the same port of another address; all of 127/8 is this machine, on Linux.
+        let other = SocketAddr::from(([127, 0, 0, 2], listen.port()));
+        let down = Relay::start(runtime, other, listen).ok();
+        let state = scratch.join(name);
+        let mut args = vec![
+            "agent".to_owned(),
+            format!("--kubeconfig={}", own.display()),
+            format!("--node-name={name}"),
+            format!("--state-dir={}", state.display()),
+            format!("--model-dir={}", repository("examples/models").display()),
+            format!("--listen={listen}"),
+            "--no-probe".to_owned(),
+        ];
+        if down.is_some() {
+            args.push(format!("--advertise-address={}", other.ip()));
+        }
+        let log = scratch.join(&format!("{name}.log"));
+        Self {
+            agent: Process::start_pausable(&args, &log),
+            args,
+            log,
+            state,
+            up,
+            down,
+        }
+    }
+
+    pub(super) fn set(&self, link: Link) {
+        self.up.set(link);
+        if let Some(down) = &self.down {
+            down.set(link);
+        }
+    }
+}
+
+/// A small disk of its own, which only root can have.
+pub(super) struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path) -> Option<Self> {
+        let size = format!("size={DISK_MIB}m");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "rooflet-chaos"])
+            .arg(at)
+            .output();
+        mounted
+            .is_ok_and(|output| output.status.success())
+            .then(|| Self(at.to_owned()))
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    /// Nothing more fits on it.
+    pub(super) fn fill(&self) {
+        use std::io::Write as _;
+        let mut file = std::fs::File::create(self.filler()).expect("the disk takes a name");
+        let block = vec![0; 64 << 10];
+        while file.write_all(&block).is_ok() {}
+    }
+
+    pub(super) fn empty(&self) {
+        std::fs::remove_file(self.filler()).expect("it was filled");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("--lazy").arg(&self.0).output());
+    }
+}
