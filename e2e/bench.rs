@@ -27,6 +27,8 @@ mod placement;
 mod plan;
 #[path = "bench/prefix.rs"]
 mod prefix;
+#[path = "bench/recovery.rs"]
+mod recovery;
 #[path = "bench/resident.rs"]
 mod resident;
 #[path = "bench/rival.rs"]
@@ -53,6 +55,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("plan", plan::run),
     ("placement", placement::run),
     ("masks", masks::run),
+    ("recovery", recovery::run),
     ("prefix", prefix::run),
     ("rival", rival::run),
 ];
