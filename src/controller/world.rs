@@ -109,6 +109,12 @@ impl World {
         Ok(created)
     }
 
+    /// Whether the node is there, asked of the server itself: a cache may not have heard of one that came back.
+    pub(super) async fn has_node(&self, name: &str) -> Result<bool, ApiError> {
+        let nodes = Api::<FleetNode>::all(self.client.clone());
+        Ok(nodes.get_metadata_opt(name).await?.is_some())
+    }
+
     /// Merges `patch` into the object. To be refused when the object has changed, it must carry the resourceVersion.
     pub(super) async fn patch<K>(
         &self,

@@ -1,7 +1,7 @@
 //! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
 //! comes in as a value; `W` is how one that waits is told of its turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::affinity::PrefixMemory;
@@ -165,13 +165,12 @@ impl<W> State<W> {
 
     /// What is known of the fleet has changed. Returns those that wait for what will not come.
     pub(super) fn update(&mut self, table: &RoutingTable, now: Instant) -> Vec<W> {
-        let known = |id: &u64| {
-            table
-                .all()
-                .any(|model| model.replicas.iter().any(|replica| replica.id == *id))
-        };
+        let known: BTreeSet<u64> = table
+            .all()
+            .flat_map(|model| model.replicas.iter().map(|replica| replica.id))
+            .collect();
         self.replicas
-            .retain(|id, state| !state.flights.is_empty() || known(id));
+            .retain(|id, state| !state.flights.is_empty() || known.contains(id));
         for model in table.all() {
             let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
             let ready = model.replicas.iter().map(|replica| replica.id);

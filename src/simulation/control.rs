@@ -358,6 +358,7 @@ impl Run<'_> {
         let now = self.clock();
         let store = &mut self.store;
         let exact = !self.planted.has(Bug::StatusUnguarded);
+        let asks = !self.planted.has(Bug::MissingAtOnce) && !self.planted.has(Bug::SilentNodeReleased);
         let answer = match write {
             Write::Register(node) => done(store.create(node.as_ref().clone(), now)),
             Write::LetGo { of } => done(store.update::<ModelReplica>(of, true, let_go)),
@@ -400,6 +401,8 @@ impl Run<'_> {
                     found.status = Some(status.as_ref().clone());
                 })),
                 Intent::ReleaseReplica { of } => match store.get::<ModelReplica>(of) {
+                    // The server is asked for the node just before; nothing is done when it is there again.
+                    Some(found) if asks && store.has_node_of(&found) => Answer::Refused(Refusal::Conflict),
                     None => Answer::Refused(Refusal::NotFound),
                     Some(found) if found.metadata.deletion_timestamp.is_some() => {
                         done(store.update::<ModelReplica>(of, true, let_go))

@@ -64,6 +64,8 @@ pub(super) struct Node {
     pub(super) unreachable_since: Option<Duration>,
     /// It became reachable again at this time.
     pub(super) reachable_again: Option<Duration>,
+    /// Its object had a taint or was to be drained until this time.
+    pub(super) untainted: Option<Duration>,
 }
 
 impl Node {
@@ -93,6 +95,7 @@ impl Node {
             renewed_last: None,
             unreachable_since: None,
             reachable_again: None,
+            untainted: None,
         }
     }
 

@@ -14,9 +14,9 @@ pub(super) enum Bug {
     StatusUnguarded,
     /// What the server answered to own writes is not kept over the watch's copy.
     OwnWritesForgotten,
-    /// Finalizers of silent nodes are removed, not only those of deleted ones.
+    /// Finalizers of silent nodes are removed, not only those of deleted ones, and nobody asks whether a node is there.
     SilentNodeReleased,
-    /// A FleetNode that a watch has not shown yet counts as deleted.
+    /// A FleetNode that a watch has not shown yet counts as deleted, and nobody asks the server for it.
     MissingAtOnce,
     /// Silence is the age of the Lease by its sender's clock.
     SilenceBySendersClock,

@@ -18,7 +18,7 @@ use crate::agent::replica::ReplicaKey;
 use crate::agent::sync::plan::StopCause;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{DEPLOYMENT_LABEL, REPLICA_FINALIZER, TEMPLATE_HASH_LABEL};
-use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelReplica, ReplicaPhase};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelDeploymentSpec, ModelReplica, ReplicaPhase};
 use crate::controller::intent::{Deletion, Intent, Snapshot};
 use crate::controller::{FollowedFleet, deployment_intents};
 use crate::roofline::admission::{Ask, Objectives, Supply, Verdict};
@@ -114,8 +114,17 @@ impl Run<'_> {
                     self.break_rule("a revision is made once", message);
                 }
             }
-            (Object::Node(node), Some(Object::Node(before))) if is_silent(node) && !is_silent(before) => {
-                self.check_silence(&node.name_any());
+            (Object::Node(node), Some(Object::Node(before))) => {
+                if is_silent(node) && !is_silent(before) {
+                    self.check_silence(&node.name_any());
+                }
+                if let Some(index) = self
+                    .by_name
+                    .get(&node.name_any())
+                    .filter(|_| gives_reason(before))
+                {
+                    self.nodes[*index].untainted = Some(self.now);
+                }
             }
             (Object::Node(_) | Object::Deployment(_), _) => {}
         }
@@ -428,9 +437,14 @@ impl Run<'_> {
         let silent_for = state
             .unreachable_since
             .map(|since| self.now.saturating_sub(since));
-        let tainted = self.store.nodes.get(&(None, node.clone())).is_some_and(|node| {
-            node.spec.drain || !node.spec.taints.is_empty() || taints_of_conditions(node).next().is_some()
-        }) || state.on_battery > 0;
+        let object = self.store.nodes.get(&(None, node.clone()));
+        let tainted = object.is_some_and(|node| gives_reason(node)) || state.on_battery > 0;
+        // What was decided on is as old as the messages there and back.
+        let told = 3 * self.scenario.network.longest.mul_f64(self.slow_network);
+        let tainted = tainted
+            || state
+                .untainted
+                .is_some_and(|at| self.now.saturating_sub(at) <= told);
         let recently = state
             .reachable_again
             .is_some_and(|at| self.now.saturating_sub(at) < SURELY_NOT_GIVEN_UP);
@@ -558,6 +572,11 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// Its replicas may have to leave.
+fn gives_reason(node: &FleetNode) -> bool {
+    node.spec.drain || !node.spec.taints.is_empty() || taints_of_conditions(node).next().is_some()
 }
 
 /// Those that are wanted, and the surge of a rolling update.

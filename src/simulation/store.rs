@@ -157,6 +157,12 @@ impl Store {
         (found.meta().uid.as_deref() == Some(of.uid.as_str())).then(|| found.clone())
     }
 
+    /// Whether the node is there that the replica is bound to.
+    pub(super) fn has_node_of(&self, replica: &ModelReplica) -> bool {
+        let node = replica.spec.node_name.clone();
+        node.is_some_and(|node| self.nodes.contains_key(&(None, node)))
+    }
+
     fn next_revision(&mut self) -> String {
         self.revision += 1;
         self.writes += 1;

@@ -184,3 +184,42 @@ fn what_is_wrong_with_a_scenario_is_named() {
         assert!(said.contains(expect), "{to}: {said}");
     }
 }
+
+/// Seeds and faults of runs that broke a rule once.
+mod found_once {
+    use super::*;
+
+    fn holds(seed: u64, faults: &str) {
+        let scenario = Scenario::parse(FAULTS).unwrap();
+        let options = RunOptions {
+            faults: Some(crate::yaml::from_str(faults).unwrap()),
+            ..RunOptions::new(seed, Policy::default())
+        };
+        assert_eq!(simulate(&scenario, &options).unwrap().violation, None);
+    }
+
+    /// The release of a deleted node's replica was on its way while the node's agent registered again.
+    #[test]
+    fn a_node_that_comes_back_keeps_its_replicas() {
+        let faults = "
+- {at: 13.376s, for: 1m8.784s, agentRestart: {node: mini-4}}
+- {at: 22.312s, for: 38.830s, relist: {}}
+- {at: 25.412s, for: 1m36.025s, isolate: {node: mini-2}}
+- {at: 1m6.919s, for: 1m54.549s, lostWrites: {share: 0.2}}
+- {at: 5m56.703s, for: 41.459s, slowNetwork: {factor: 300}}
+- {at: 6m5.538s, for: 37.307s, isolate: {node: mini-2}}
+- {at: 6m10.066s, for: 2.857s, deleteNode: {node: mini-3}}
+";
+        holds(5083, faults);
+    }
+
+    /// The taint was gone when the eviction for it arrived. The rule was at fault.
+    #[test]
+    fn an_eviction_may_arrive_after_its_reason() {
+        let faults = "
+- {at: 6m13.866s, for: 1m41.449s, slowNetwork: {factor: 272.5}}
+- {at: 6m44.146s, for: 8.792s, onBattery: {node: mini-3}}
+";
+        holds(173, faults);
+    }
+}

@@ -79,14 +79,24 @@ impl<K: Stored> Copy<K> {
         if self.written.is_empty() {
             return self.watched.values().cloned().collect();
         }
-        let mut all = self.watched.clone();
-        for (key, _, object) in self.written.values() {
-            match object {
-                Some(object) => drop(all.insert(key.clone(), object.clone())),
-                None => drop(all.remove(key)),
+        let own: BTreeMap<_, _> = self
+            .written
+            .values()
+            .map(|(key, _, object)| (key, object))
+            .collect();
+        let mut own = own.into_iter().peekable();
+        let mut all = Vec::with_capacity(self.watched.len() + own.len());
+        for (key, watched) in &self.watched {
+            while let Some((_, written)) = own.next_if(|(before, _)| *before < key) {
+                all.extend(written.clone());
+            }
+            match own.next_if(|(same, _)| *same == key) {
+                Some((_, written)) => all.extend(written.clone()),
+                None => all.push(watched.clone()),
             }
         }
-        all.into_values().collect()
+        all.extend(own.filter_map(|(_, written)| written.clone()));
+        all
     }
 }
 

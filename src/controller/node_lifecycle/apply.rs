@@ -129,6 +129,12 @@ impl NodeLifecycle {
                     .publish(replica, EventType::Warning, "Evicted", message);
             }
             Step::Release { replica, message } => {
+                // An agent that lives registers its node again, and its worker still runs.
+                if let Some(node) = &replica.spec.node_name
+                    && world.has_node(node).await?
+                {
+                    return Ok(());
+                }
                 if replica.metadata.deletion_timestamp.is_none() {
                     world.delete(&world.replicas, replica).await?;
                 }
