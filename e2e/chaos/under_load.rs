@@ -406,6 +406,7 @@ impl Story {
             .ok();
         let is_stored = |name: &&String| stored.split_whitespace().any(|known| known == name.as_str());
         let lost: Vec<_> = self.written.iter().filter(|name| !is_stored(name)).collect();
+        assert!(!self.written.is_empty(), "no write was acknowledged");
         assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
         let failed: Vec<_> = self.tallies.values().flat_map(|tally| &tally.failed).collect();
         assert!(failed.is_empty(), "{} requests failed: {failed:#?}", failed.len());
@@ -423,7 +424,7 @@ fn can_be_unplugged(stage: &Stage, node: &str) -> Option<()> {
 /// Writes an object, and remembers it if that was acknowledged.
 fn write(stage: &Stage, written: &mut Vec<String>) {
     let name = format!("written-{}", written.len());
-    let yaml = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{x: y}}\n");
+    let yaml = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{x: text}}\n");
     let args = ["apply", "--validate=false", "--request-timeout=5s", "-f", "-"];
     if stage.kubectl.run_with(&args, &yaml).success {
         written.push(name);

@@ -61,6 +61,11 @@ impl Control {
         }
     }
 
+    /// When the node lifecycle decided on what it writes now.
+    pub(super) fn node_lifecycle_decided(&self) -> Duration {
+        self.node_lifecycle.decided
+    }
+
     /// It heard nothing for a while, not long ago.
     pub(super) fn was_deaf(&self, now: Duration) -> bool {
         self.stale > 0 || self.deaf.is_some_and(|at| now.saturating_sub(at) < AFTERMATH)

@@ -188,7 +188,9 @@ impl Run<'_> {
         let now = self.now;
         let of = Version::of(object.as_ref());
         let state = &mut self.nodes[node];
-        state.renews_since.get_or_insert(now);
+        if state.is_connected() {
+            state.renews_since.get_or_insert(now);
+        }
         if previous == status {
             return Vec::new();
         }

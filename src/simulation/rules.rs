@@ -439,12 +439,10 @@ impl Run<'_> {
             .map(|since| self.now.saturating_sub(since));
         let object = self.store.nodes.get(&(None, node.clone()));
         let tainted = object.is_some_and(|node| gives_reason(node)) || state.on_battery > 0;
-        // What was decided on is as old as the messages there and back.
-        let told = 3 * self.scenario.network.longest.mul_f64(self.slow_network);
-        let tainted = tainted
-            || state
-                .untainted
-                .is_some_and(|at| self.now.saturating_sub(at) <= told);
+        // It was decided on what was known then, which was as old as a message may be.
+        let message = self.scenario.network.longest.mul_f64(self.slow_network);
+        let known = self.control.node_lifecycle_decided().saturating_sub(message);
+        let tainted = tainted || state.untainted.is_some_and(|at| at >= known);
         let recently = state
             .reachable_again
             .is_some_and(|at| self.now.saturating_sub(at) < SURELY_NOT_GIVEN_UP);

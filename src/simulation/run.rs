@@ -63,6 +63,8 @@ pub(super) struct Writer {
     /// What it decides by has changed since the pass began.
     pub(super) dirty: bool,
     pub(super) failed: bool,
+    /// When its writes were decided on.
+    pub(super) decided: Duration,
     failures: u32,
     /// When the next pass is due.
     pub(super) wakes: Option<Duration>,
@@ -407,8 +409,9 @@ impl<'a> Run<'a> {
 
     /// Begins to do what a pass has decided.
     pub(super) fn start_writing(&mut self, actor: Actor, writes: impl IntoIterator<Item = Write>) {
-        let life = self.life(actor);
+        let (life, now) = (self.life(actor), self.now);
         let writer = self.writer(actor);
+        writer.decided = now;
         writer.queue.extend(writes);
         writer.busy = true;
         self.send(actor, life);

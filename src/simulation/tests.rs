@@ -222,4 +222,15 @@ mod found_once {
 ";
         holds(173, faults);
     }
+
+    /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
+    #[test]
+    fn who_is_cut_off_renews_nothing() {
+        let faults = "
+- {at: 6m27.515s, for: 51.310s, thermal: {node: mini-3, factor: 2.8}}
+- {at: 6m45.821s, for: 1m27.906s, isolate: {node: mini-3}}
+- {at: 7m31.657s, for: 1m33.453s, isolate: {node: mini-3}}
+";
+        holds(480, faults);
+    }
 }
