@@ -135,8 +135,10 @@ fn print(args: &Args, outcomes: &[Outcome]) -> Result<(), Failure> {
         outcomes => serde_json::to_value(outcomes)?,
     };
     let holds = status(outcomes) == ExitStatus::Success;
-    Ok(args.output.print(&value, || match args.seeds.is_some() && holds {
-        true => Ok(compare::text(outcomes)),
-        false => table::text(outcomes),
-    })?)
+    Ok(args
+        .output
+        .print(&value, || match args.seeds.is_some() && holds {
+            true => Ok(compare::text(outcomes)),
+            false => table::text(outcomes),
+        })?)
 }
