@@ -121,3 +121,87 @@ fn a_node_is_drained_and_no_request_fails() {
         lines(&unknown.stderr)
     );
 }
+
+const LONE: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  replicas: 1
+  model: {source: local://guide}
+  serving: {contextTokens: 1024, maxConcurrency: 2}
+  strategy: {rollingUpdate: {maxSurge: 1}}
+";
+
+/// When a condition of the deployment last became what it is, which is true. It stays so as long as it stays true.
+fn true_since(cluster: &Cluster, kind: &str) -> Result<String, String> {
+    let found = cluster.kubectl.json("mdep guide")?;
+    let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
+    conditions
+        .filter(|condition| condition["type"] == kind && condition["status"] == "True")
+        .find_map(|condition| Some(condition["lastTransitionTime"].as_str()?.to_owned()))
+        .ok_or_else(|| found["status"].to_string())
+}
+
+#[test]
+fn the_only_replica_is_replaced_before_it_leaves() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    let _agents = ["node-1", "node-2"].map(|node| cluster.agent(node, &[]));
+    for node in ["node-1", "node-2"] {
+        eventually("a node", || kubectl.json(&format!("mac {node}")));
+        kubectl
+            .run(&format!("wait --for=condition=Ready mac/{node} --timeout=120s"))
+            .ok();
+    }
+    kubectl.apply(LONE).ok();
+    kubectl
+        .run("wait --for=condition=Ready mdep/guide --timeout=180s")
+        .ok();
+    let home = match on(&cluster, "node-1") {
+        Ok((1, 1)) => ("node-1", "node-2"),
+        _ => ("node-2", "node-1"),
+    };
+    let (from, to) = home;
+    assert_eq!(on(&cluster, from), Ok((1, 1)));
+    let since = ["Available", "Ready"].map(|kind| true_since(&cluster, kind).expect("true"));
+
+    let stop = AtomicBool::new(false);
+    let gateway = cluster.gateway.another();
+    let (answered, drained) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut answered = 0;
+            let body = serde_json::json!({
+                "model": "guide",
+                "messages": [{ "role": "user", "content": "What is rooflet?" }],
+                "stream": true,
+                "temperature": 0,
+                "max_tokens": 48,
+            });
+            while !stop.load(Ordering::Relaxed) {
+                let answer = gateway.post("/v1/chat/completions", &body).expect("an answer");
+                assert_eq!(answer.status, 200, "{}", answer.text);
+                let end = answer.events().last().cloned();
+                assert_eq!(end.as_deref(), Some("[DONE]"), "{}", answer.text);
+                answered += 1;
+            }
+            answered
+        });
+        let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
+        stop.store(true, Ordering::Relaxed);
+        (load.join().expect("every stream came to its end"), drained)
+    });
+    assert!(answered > 0);
+    assert!(drained.status.success(), "{}", lines(&drained.stderr));
+    assert_eq!(on(&cluster, from), Ok((0, 0)));
+    assert_eq!(on(&cluster, to), Ok((1, 1)));
+    assert_eq!(
+        ["Available", "Ready"].map(|kind| true_since(&cluster, kind).expect("true")),
+        since,
+        "there was always one that answers"
+    );
+    let events = kubectl.run("get events").ok();
+    assert!(events.contains("ReplacementRequested"), "{events}");
+}

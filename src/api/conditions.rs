@@ -51,8 +51,12 @@ pub(crate) mod condition_type {
     pub(crate) const WIRED_MEMORY_LEAKED: &str = "WiredMemoryLeaked";
     /// Only a restart helps the machine.
     pub(crate) const REBOOT_REQUIRED: &str = "RebootRequired";
+    /// The replica is to leave its node, and its replacement comes first.
+    pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
     /// No replica is left on a node that is being drained.
     pub(crate) const DRAINED: &str = "Drained";
+    /// The agent's version and the control plane's are further apart than is tried.
+    pub(crate) const VERSION_SKEW: &str = "VersionSkew";
     /// The node's bandwidth figure is measured and not too old.
     pub(crate) const PROBE_FRESH: &str = "ProbeFresh";
     /// The machines of a CapacityPlan carry its demand.
@@ -64,6 +68,9 @@ pub(crate) const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 
 /// Reason of [`condition_type::ADMITTED`], and of an event: it runs, and its node cannot hold what is promised any more.
 pub(crate) const OVERCOMMITTED: &str = "Overcommitted";
+
+/// Reason of a replica's [`condition_type::ADMITTED`]: it was stopped because the machine's owner needs its memory.
+pub(crate) const NODE_MEMORY_PRESSURE: &str = "NodeMemoryPressure";
 
 /// Reason of a replica's [`condition_type::READY`]: its worker runs and did not answer as it has to.
 pub(crate) const GOLDEN_PROMPT_FAILED: &str = "GoldenPromptFailed";

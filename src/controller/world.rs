@@ -1,7 +1,9 @@
 //! What the controllers know: local copies of every kind they decide by, and how they write.
 
+use std::time::Duration;
+
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{DeleteParams, ObjectMeta, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PatchParams, PostParams, Preconditions};
 use kube::core::object::HasStatus;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -17,6 +19,9 @@ use crate::client::{
 };
 use crate::clock::Clock;
 use crate::task::Tasks;
+
+/// How long a list may take that somebody waits for.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shared by all reconcilers. Clones are the same.
 #[derive(Clone)]
@@ -77,6 +82,16 @@ impl World {
         self.replicas.synced().await;
         self.claims.synced().await;
         self.plans.synced().await;
+    }
+
+    /// The Leases as the server has them, whatever the watch shows.
+    pub(super) async fn leases_now(&self) -> Result<Vec<Lease>, ApiError> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
+        let params = ListParams::default();
+        let listed = tokio::time::timeout(LIST_TIMEOUT, api.list(&params))
+            .await
+            .map_err(|_| ApiError::Unreachable(format!("no answer within {} s", LIST_TIMEOUT.as_secs())))?;
+        Ok(listed?.items)
     }
 
     /// Refuses to write for a leader that may no longer be one.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use super::machine::Fit;
 use super::node::{Load, NodeState};
 use super::request::ReplicaRequest;
-use crate::api::v1alpha1::{AntiAffinity, Taint, TaintEffect, Toleration, TolerationOperator};
+use super::taints::toleration_of;
+use crate::api::v1alpha1::{AntiAffinity, Taint, TaintEffect, Toleration};
 use crate::roofline::admission::Refusal;
 use crate::roofline::memory::{RUNTIME_OVERHEAD, Reservation};
 use crate::units::Bytes;
@@ -267,23 +268,9 @@ pub(super) fn filter(
     }
 }
 
-/// Whether `taint` is one of those that do not matter.
-pub(crate) fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
-    tolerations.iter().any(|toleration| {
-        let key = toleration.key.as_deref().unwrap_or_default();
-        let same_effect = toleration.effect.is_none_or(|effect| effect == taint.effect);
-        let same_key = key.is_empty() || key == taint.key;
-        same_effect
-            && same_key
-            && match toleration.operator {
-                TolerationOperator::Exists => true,
-                TolerationOperator::Equal => {
-                    !key.is_empty()
-                        && toleration.value.as_deref().unwrap_or_default()
-                            == taint.value.as_deref().unwrap_or_default()
-                }
-            }
-    })
+/// Whether `taint` is one of those that do not matter. A place is good for as long as it is tolerated.
+fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
+    toleration_of(taint, tolerations).is_some()
 }
 
 /// How many taints would rather not have the replica.

@@ -29,10 +29,9 @@ mod topology;
 mod unschedulable;
 
 pub(crate) use bind::{Decision, bind_all, decide_all};
-pub(crate) use filter::tolerated;
 pub(crate) use fleet::Fleet;
 pub(crate) use preempt::{Preemption, is_waited_for};
 pub(crate) use rebalance::{Move, rebalance};
 pub(crate) use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
 pub(crate) use rival::Rival;
-pub(crate) use taints::of_conditions as taints_of_conditions;
+pub(crate) use taints::{Stay, of as taints_of, of_conditions as taints_of_conditions, stay};

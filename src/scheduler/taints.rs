@@ -3,10 +3,12 @@
 //! Those of conditions are never written into the object: they come and go with the conditions, tell nobody's manifests
 //! that something was changed, and are tolerated like any other.
 
+use std::time::Duration;
+
 use kube::Resource;
 
 use crate::api::conditions::{condition_type, is_true};
-use crate::api::v1alpha1::{FleetNode, Taint, TaintEffect};
+use crate::api::v1alpha1::{FleetNode, Taint, TaintEffect, Toleration, TolerationOperator};
 
 /// Conditions that act as taints, the taint's key and its effect.
 const OF_CONDITIONS: [(&str, &str, TaintEffect); 8] = [
@@ -52,8 +54,7 @@ const OF_CONDITIONS: [(&str, &str, TaintEffect); 8] = [
     ),
 ];
 
-/// The taints that follow from the node's conditions. Their NoExecute moves replicas where there is room, within their
-/// deployments' bounds; a person's does so at once.
+/// The taints that follow from the node's conditions.
 pub(crate) fn of_conditions(node: &FleetNode) -> impl Iterator<Item = Taint> {
     let conditions = node.status.as_ref().map_or(&[][..], |status| &status.conditions);
     OF_CONDITIONS
@@ -66,8 +67,8 @@ pub(crate) fn of_conditions(node: &FleetNode) -> impl Iterator<Item = Taint> {
         })
 }
 
-/// All of a node's taints.
-pub(super) fn of(node: &FleetNode) -> Vec<Taint> {
+/// All of a node's taints, those that a person gave it first.
+pub(crate) fn of(node: &FleetNode) -> Vec<Taint> {
     node.spec
         .taints
         .iter()
@@ -79,4 +80,41 @@ pub(super) fn of(node: &FleetNode) -> Vec<Taint> {
 /// Whether new replicas are kept away whatever they tolerate.
 pub(super) fn is_cordoned(node: &FleetNode) -> bool {
     node.spec.unschedulable || node.spec.drain || node.meta().deletion_timestamp.is_some()
+}
+
+/// The toleration that lets `taint` be; the first one counts, as in Kubernetes.
+pub(super) fn toleration_of<'a>(taint: &Taint, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
+    tolerations.iter().find(|toleration| {
+        let key = toleration.key.as_deref().unwrap_or_default();
+        let same_effect = toleration.effect.is_none_or(|effect| effect == taint.effect);
+        let same_key = key.is_empty() || key == taint.key;
+        same_effect
+            && same_key
+            && match toleration.operator {
+                TolerationOperator::Exists => true,
+                TolerationOperator::Equal => {
+                    !key.is_empty()
+                        && toleration.value.as_deref().unwrap_or_default()
+                            == taint.value.as_deref().unwrap_or_default()
+                }
+            }
+    })
+}
+
+/// For how long a replica may stay on a node after a taint has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// Nothing tolerates it.
+    Untolerated,
+    For(Duration),
+    Forever,
+}
+
+/// What a replica with these tolerations makes of a taint of effect NoExecute.
+pub(crate) fn stay(taint: &Taint, tolerations: &[Toleration]) -> Stay {
+    match toleration_of(taint, tolerations).map(|toleration| toleration.toleration_seconds) {
+        None => Stay::Untolerated,
+        Some(None) => Stay::Forever,
+        Some(Some(seconds)) => Stay::For(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
+    }
 }

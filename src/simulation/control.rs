@@ -268,12 +268,13 @@ impl Run<'_> {
 
     fn node_life(&mut self, snapshot: &Snapshot) -> Intents {
         let instant = self.origin + self.now;
+        let heard_at = self.control.stale_since.unwrap_or(self.now);
         let leases: BTreeMap<String, Timestamp> = snapshot
             .nodes
             .iter()
             .filter_map(|node| {
                 let name = node.name_any();
-                let renewed = self.renewed(&name)?;
+                let renewed = self.renewed(&name, heard_at)?;
                 Some((lease_name(&name), renewed))
             })
             .collect();
@@ -287,23 +288,29 @@ impl Run<'_> {
                 ..Lease::default()
             })
         };
-        let nodes = snapshot.nodes.iter().map(AsRef::as_ref);
-        let mut silence = self.control.heartbeats.silence(nodes, lease, instant);
-        let mut missing = self
-            .control
-            .heartbeats
-            .missing(snapshot.replicas.iter().map(AsRef::as_ref), instant);
+        let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
+        let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
+        let mut heard = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
+        // As the controller's shell does: the server itself is asked before a node is taken for silent.
+        for name in heard.doubtful(&nodes) {
+            let renewed = self.renewed(&name, self.now).map(MicroTime);
+            let silence = self.control.heartbeats.confirm(&name, renewed, instant);
+            heard.silence.insert(name, silence);
+        }
         if self.planted.has(Bug::SilenceBySendersClock) {
             let now = self.clock();
-            for (node, silence) in &mut silence {
+            for (node, silence) in &mut heard.silence {
                 let renewed = leases.get(&lease_name(node));
                 *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, *renewed));
             }
         }
         if self.planted.has(Bug::MissingAtOnce) {
-            missing.values_mut().for_each(|missing| *missing = Duration::MAX);
+            heard
+                .missing
+                .values_mut()
+                .for_each(|missing| *missing = Duration::MAX);
         }
-        let mut intents = node_intents(snapshot, silence, missing, self.clock());
+        let mut intents = node_intents(snapshot, heard, self.clock());
         if self.planted.has(Bug::SilentStaysReady) {
             intents
                 .writes
@@ -346,11 +353,10 @@ impl Run<'_> {
         intents
     }
 
-    /// When the node's Lease was renewed last, by the clock of its agent and as far as the controller has heard.
-    fn renewed(&self, name: &str) -> Option<Timestamp> {
-        let heard = self.control.stale_since.unwrap_or(self.now);
+    /// When the node's Lease was renewed last, by the clock of its agent and as of `at`.
+    fn renewed(&self, name: &str, at: Duration) -> Option<Timestamp> {
         let node = &self.nodes[*self.by_name.get(name)?];
-        let renewed = node.renewed(heard)?;
+        let renewed = node.renewed(at)?;
         Some(node.shown(self.scenario.start + renewed))
     }
 

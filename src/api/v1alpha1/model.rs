@@ -253,8 +253,9 @@ pub(crate) enum AntiAffinity {
 }
 
 /// A taint that does not matter to this model; Kubernetes' own rules.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')").message("effect must be 'NoExecute' when tolerationSeconds is set").field_path(".effect"))]
 pub(crate) struct Toleration {
     /// The taint's key. Empty with operator Exists: every taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -270,6 +271,10 @@ pub(crate) struct Toleration {
     /// The taint's effect. Absent: every effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) effect: Option<TaintEffect>,
+    /// How long a replica stays on a node after the taint has come, for effect NoExecute. Absent: for good; 0 or less:
+    /// not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) toleration_seconds: Option<i64>,
 }
 
 /// How a toleration compares.

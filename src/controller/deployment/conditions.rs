@@ -52,6 +52,8 @@ pub(super) struct View<'a> {
     pub(super) updated: &'a [&'a ModelReplica],
     /// Replicas that stay and are not.
     pub(super) old: &'a [&'a ModelReplica],
+    /// Replicas that are there beyond the wanted number until their replacements have come.
+    pub(super) leaving: usize,
     /// Replicas of `current` that are created now.
     pub(super) created: usize,
     /// Replicas of the revision before that are created now.
@@ -92,13 +94,15 @@ impl View<'_> {
     }
 
     pub(super) fn rollout_is_complete(&self) -> bool {
+        let wanted = self.bounds().wanted;
         let ready = self.updated.iter().filter(|replica| is_ready(replica)).count();
         self.is_current_wanted
             && !self.is_canary
-            && self.created + self.created_stable == 0
             && self.old.is_empty()
-            && self.updated.len() == self.bounds().wanted
-            && ready >= self.bounds().wanted
+            // A replacement that comes before its replica goes is no rollout.
+            && self.created + self.created_stable <= self.leaving
+            && (wanted..=wanted + self.leaving).contains(&self.total())
+            && ready >= wanted
     }
 
     /// What keeps replicas from answering, the worst first.

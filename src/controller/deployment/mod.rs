@@ -24,5 +24,7 @@ mod throughput;
 pub(crate) use admission::is_template_of;
 pub(super) use apply::DeploymentReconciler;
 pub(crate) use intents::intents as deployment_intents;
-pub(super) use replica::{NODE_NOT_READY, refused_recently};
+pub(super) use replica::{
+    NODE_NOT_READY, is_leaving, is_unplaceable, leaving_since, refusal, refused_recently,
+};
 pub(super) use rollout::Bounds;

@@ -15,7 +15,7 @@ use super::counts::counts;
 use super::course::{Hold, Situation, Standing};
 use super::events::events;
 use super::figures::figures;
-use super::replica::{REFUSAL_STANDS, is_ending, is_of, is_ready, refusal, refused_recently};
+use super::replica::{REFUSAL_STANDS, is_ending, is_leaving, is_of, is_ready, refusal, refused_recently};
 use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
 use super::throughput::{Floor, Throughput, rounded};
 use crate::api::conditions::{condition_type, whole_seconds};
@@ -135,14 +135,16 @@ impl<'a> DeploymentPlan<'a> {
             .iter()
             .filter(|replica| is_ending(replica) && !is_updated(replica))
             .count();
+        let remaining = without_leaving(&active, Bounds::of(&deployment.spec).surge());
         let course = Course {
             has_target: current.is_some(),
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
             extent: standing.extent,
             floor,
             idleness: standing.idleness,
+            leaving: active.len() - remaining.len(),
         };
-        let scaling = scale(&deployment.spec, course, &is_updated, &active, ending_old);
+        let scaling = scale(&deployment.spec, course, &is_updated, &remaining, ending_old);
         let mut delete = scaling.delete;
         let created = scaling.create + scaling.create_stable;
         delete.extend(
@@ -201,6 +203,7 @@ impl<'a> DeploymentPlan<'a> {
             aborted: standing.status.aborted.as_ref(),
             updated: &updated,
             old: &old,
+            leaving: course.leaving,
             created: scaling.create,
             created_stable: scaling.create_stable,
             refused: &refused,
@@ -551,6 +554,21 @@ impl<'a> Current<'a> {
         };
         replica
     }
+}
+
+/// Without those that leave their nodes after their replacements have come, as many as a surge has room for. They are
+/// nobody's to count on, and the node lifecycle deletes them.
+fn without_leaving<'a>(active: &[&'a ModelReplica], surge: usize) -> Vec<&'a ModelReplica> {
+    let mut room = surge;
+    active
+        .iter()
+        .copied()
+        .filter(|replica| {
+            let is_left_out = room > 0 && is_leaving(replica);
+            room -= usize::from(is_left_out);
+            !is_left_out
+        })
+        .collect()
 }
 
 fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use crate::api::conditions::{GOLDEN_PROMPT_FAILED, condition_type, is_true};
+use crate::api::conditions::{GOLDEN_PROMPT_FAILED, NODE_MEMORY_PRESSURE, condition_type, is_true};
 use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::{ModelReplica, ReplicaPhase};
 use crate::clock::since;
@@ -14,7 +14,8 @@ use crate::clock::since;
 /// A node that refused a replica is asked again after this time.
 pub(super) const REFUSAL_STANDS: Duration = Duration::from_secs(60);
 /// Reasons of [`crate::roofline::admission::Refusal`]: another node, or the same one later, may say yes.
-const ADMISSION_REFUSALS: [&str; 6] = [
+const ADMISSION_REFUSALS: [&str; 7] = [
+    NODE_MEMORY_PRESSURE,
     "ExceedsNodeMemory",
     "InsufficientMemory",
     "MemoryInUse",
@@ -46,8 +47,20 @@ pub(super) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
     replica.labels().get(REVISION_LABEL).map(String::as_str) == Some(revision)
 }
 
+/// Since when it is to leave its node after its replacement has come; the node lifecycle says so.
+pub(in crate::controller) fn leaving_since(replica: &ModelReplica) -> Option<Timestamp> {
+    condition(replica, condition_type::DISRUPTION_TARGET)
+        .filter(|leaving| leaving.status == "True")
+        .map(|leaving| leaving.last_transition_time.0)
+}
+
+/// It is to leave its node after its replacement has come.
+pub(in crate::controller) fn is_leaving(replica: &ModelReplica) -> bool {
+    leaving_since(replica).is_some()
+}
+
 /// The scheduler has looked and found no node for it.
-pub(super) fn is_unplaceable(replica: &ModelReplica) -> bool {
+pub(in crate::controller) fn is_unplaceable(replica: &ModelReplica) -> bool {
     replica.spec.node_name.is_none()
         && condition(replica, condition_type::SCHEDULED).is_some_and(|scheduled| scheduled.status == "False")
 }

@@ -50,9 +50,9 @@ pub(super) struct AtFloor {
 /// What `spec.strategy` and `spec.replicas` come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::controller) struct Bounds {
-    pub(super) wanted: usize,
+    pub(in crate::controller) wanted: usize,
     pub(in crate::controller) min_available: usize,
-    pub(super) max_total: usize,
+    pub(in crate::controller) max_total: usize,
 }
 
 impl Bounds {
@@ -79,6 +79,11 @@ impl Bounds {
                 }
             }
         }
+    }
+
+    /// How many replicas may be there beyond the wanted number.
+    pub(super) fn surge(self) -> usize {
+        self.max_total.saturating_sub(self.wanted)
     }
 
     /// How many of the new revision carry `weight` percent: at least one, and one of the stable revision beside them.
@@ -113,6 +118,8 @@ pub(super) struct Course<'a> {
     pub(super) stable: Option<&'a str>,
     pub(super) extent: Extent,
     pub(super) floor: Floor,
+    /// Replicas that are there beside these, until their replacements have come.
+    pub(super) leaving: usize,
     /// What is ready goes only when it is idle.
     pub(super) idleness: Option<Idleness>,
 }
@@ -136,7 +143,8 @@ pub(super) fn scale<'a>(
     active: &[&'a ModelReplica],
     ending_old: usize,
 ) -> Scaling<'a> {
-    let bounds = Bounds::of(spec);
+    let mut bounds = Bounds::of(spec);
+    bounds.max_total = bounds.max_total.saturating_sub(course.leaving).max(bounds.wanted);
     let (new, old): (Vec<_>, Vec<_>) = active.iter().copied().partition(|replica| is_new(replica));
     let mut scaling = match (course.has_target, course.extent) {
         // There is nothing to roll out to, so what runs stays.

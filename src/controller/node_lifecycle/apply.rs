@@ -1,77 +1,17 @@
 //! Watches the Leases and carries plans out.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 
+use super::heard::{Heard, Heartbeats, renewed};
 use super::plan::{NodePlan, Observed, Step};
-use crate::api::meta::{REPLICA_FINALIZER, lease_name};
-use crate::api::v1alpha1::{FleetNode, ModelReplica};
+use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, lease_name};
+use crate::api::v1alpha1::ModelReplica;
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::World;
-
-/// When each node was last heard of, by our own clock: the clocks of two machines never agree.
-#[derive(Debug, Default)]
-pub(crate) struct Heartbeats {
-    seen: HashMap<String, (Option<MicroTime>, Instant)>,
-    missing: HashMap<String, Instant>,
-}
-
-impl Heartbeats {
-    /// For how long each node has been silent. A node seen for the first time counts as heard of.
-    pub(crate) fn silence<'a>(
-        &mut self,
-        nodes: impl IntoIterator<Item = &'a FleetNode>,
-        lease: impl Fn(&str) -> Option<Lease>,
-        now: Instant,
-    ) -> BTreeMap<String, Duration> {
-        let mut seen = HashMap::new();
-        let silence = nodes
-            .into_iter()
-            .map(|node| {
-                let name = node.name_any();
-                let renewed = lease(&lease_name(&name))
-                    .and_then(|lease| lease.spec)
-                    .and_then(|spec| spec.renew_time);
-                let since = match self.seen.remove(&name) {
-                    Some((known, since)) if known == renewed => since,
-                    Some(_) | None => now,
-                };
-                seen.insert(name.clone(), (renewed, since));
-                (name, now - since)
-            })
-            .collect();
-        self.seen = seen;
-        silence
-    }
-
-    /// For how long the nodes of bound replicas have not been there.
-    pub(crate) fn missing<'a>(
-        &mut self,
-        replicas: impl IntoIterator<Item = &'a ModelReplica>,
-        now: Instant,
-    ) -> BTreeMap<String, Duration> {
-        let mut missing = HashMap::new();
-        for node in replicas
-            .into_iter()
-            .filter_map(|replica| replica.spec.node_name.as_ref())
-        {
-            if !self.seen.contains_key(node) {
-                let since = self.missing.get(node).copied().unwrap_or(now);
-                missing.insert(node.clone(), since);
-            }
-        }
-        self.missing = missing;
-        self.missing
-            .iter()
-            .map(|(node, since)| (node.clone(), now - *since))
-            .collect()
-    }
-}
 
 /// See the module.
 pub(in crate::controller) struct NodeLifecycle {
@@ -121,6 +61,33 @@ impl NodeLifecycle {
                         .publish(node, EventType::Normal, "Drained", "no replica is left");
                 }
             }
+            Step::NodeSkewed {
+                node,
+                status,
+                message,
+            } => {
+                if world.node_status(node, &status).await?
+                    && let Some(message) = message
+                {
+                    world
+                        .recorder
+                        .publish(node, EventType::Warning, "VersionSkew", message);
+                }
+            }
+            Step::ReplicaLeaving {
+                replica,
+                status,
+                cause,
+            } => {
+                if world.status(&world.replicas, replica, &status).await?
+                    && let Some(cause) = cause
+                {
+                    let message = format!("{cause}: its replacement comes first");
+                    world
+                        .recorder
+                        .publish(replica, EventType::Normal, "ReplacementRequested", message);
+                }
+            }
             Step::Evict { replica, message } => {
                 world.delete(&world.replicas, replica).await?;
                 let message = format!("Evicted: {message}");
@@ -146,6 +113,34 @@ impl NodeLifecycle {
             }
         }
         Ok(())
+    }
+
+    /// Asks the server itself before nodes are taken for silent: a watch may have stalled.
+    async fn confirm(&mut self, heard: &mut Heard, doubtful: Vec<String>) -> Result<(), ApiError> {
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        let listed = self.world.leases_now().await;
+        let now = self.world.clock.instant();
+        let mut leases: HashMap<String, _> = match &listed {
+            Ok(leases) => leases
+                .iter()
+                .map(|lease| (lease.name_any(), renewed(lease)))
+                .collect(),
+            Err(_) => HashMap::new(),
+        };
+        for node in doubtful {
+            let silence = match &listed {
+                Ok(_) => {
+                    let renewed = leases.remove(&lease_name(&node)).flatten();
+                    self.heartbeats.confirm(&node, renewed, now)
+                }
+                // It may well have been heard of; nobody can tell.
+                Err(_) => Duration::ZERO,
+            };
+            heard.silence.insert(node, silence);
+        }
+        listed.map(drop)
     }
 
     /// Takes our finalizer off the newest version of the replica.
@@ -186,20 +181,21 @@ impl Reconciler for NodeLifecycle {
         let deployments = self.world.deployments.list();
         let nodes: Vec<_> = nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
-        let (leases, instant) = (&self.world.leases, self.world.clock.instant());
+        let leases = &self.world.leases;
         let lease = |name: &str| {
-            leases
-                .get(Some(crate::api::meta::LEASE_NAMESPACE), name)
-                .map(|lease| lease.as_ref().clone())
+            let lease = leases.get(Some(LEASE_NAMESPACE), name)?;
+            Some(lease.as_ref().clone())
         };
-        let silence = self.heartbeats.silence(nodes.iter().copied(), lease, instant);
-        let missing = self.heartbeats.missing(replicas.iter().copied(), instant);
+        let instant = self.world.clock.instant();
+        let mut heard = self.heartbeats.observe(&nodes, &replicas, lease, instant);
+        let doubtful = heard.doubtful(&nodes);
+        pass.note(self.confirm(&mut heard, doubtful).await);
         let plan = NodePlan::new(&Observed {
             nodes,
             replicas,
             deployments: deployments.iter().map(AsRef::as_ref).collect(),
-            silence,
-            missing,
+            heard,
+            version: env!("CARGO_PKG_VERSION"),
             now: self.world.clock.now(),
         });
         pass.look_again(plan.look_again_after);

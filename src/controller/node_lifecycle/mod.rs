@@ -2,11 +2,14 @@
 
 mod apply;
 mod budgets;
+mod eviction;
+mod heard;
 mod intents;
 mod plan;
+mod skew;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use apply::Heartbeats;
 pub(super) use apply::NodeLifecycle;
+pub(crate) use heard::Heartbeats;
 pub(crate) use intents::intents as node_intents;

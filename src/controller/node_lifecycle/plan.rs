@@ -5,8 +5,7 @@
 //! its place, and even then it keeps its memory on the old node until the agent confirms that it has stopped, or the
 //! FleetNode is deleted.
 //!
-//! A node that is drained, or whose conditions say that it should not serve, is left gently: where another node has
-//! room, and no faster than the deployments can spare their replicas.
+//! [`eviction`](super::eviction) decides who leaves, and what has to happen before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,22 +13,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::budgets::Budgets;
+use super::eviction::{Eviction, Evictions};
+use super::heard::Heard;
+use super::skew::{Skew, skew};
 use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
-use crate::api::v1alpha1::{
-    FleetNode, FleetNodeStatus, ModelDeployment, ModelReplica, ModelReplicaStatus, Taint, TaintEffect,
-};
+use crate::api::v1alpha1::{FleetNode, FleetNodeStatus, ModelDeployment, ModelReplica, ModelReplicaStatus};
 use crate::clock::since;
-use crate::controller::deployment::NODE_NOT_READY;
-use crate::scheduler::{Fleet, ReplicaKey, ReplicaRequest, bind_all, taints_of_conditions, tolerated};
+use crate::controller::deployment::{NODE_NOT_READY, is_leaving};
+use crate::scheduler::ReplicaKey;
 
 /// A Lease that is older says that the agent is gone. Agents renew every 10 s.
 pub(super) const LEASE_EXPIRES: Duration = Duration::from_secs(40);
-/// A node that is not ready may come back within this time before its replicas are replaced.
-pub(super) const EVICT_AFTER: Duration = Duration::from_secs(30);
 /// A FleetNode that is missing may be registered again within this time.
 pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
+/// So many silent nodes, and such a share of all in percent, are a disruption: Kubernetes' figures.
+const DISRUPTION_NODES: usize = 3;
+const DISRUPTION_PERCENT: usize = 55;
 /// Reason of the condition Ready of a node that is silent.
 pub(super) const NODE_SILENT: &str = "NodeStatusUnknown";
 
@@ -38,10 +38,9 @@ pub(super) struct Observed<'a> {
     pub(super) nodes: Vec<&'a FleetNode>,
     pub(super) replicas: Vec<&'a ModelReplica>,
     pub(super) deployments: Vec<&'a ModelDeployment>,
-    /// For how long nothing was heard of each node.
-    pub(super) silence: BTreeMap<String, Duration>,
-    /// For how long a node that replicas are bound to has not been there.
-    pub(super) missing: BTreeMap<String, Duration>,
+    pub(super) heard: Heard,
+    /// Of this control plane.
+    pub(super) version: &'a str,
     pub(super) now: Timestamp,
 }
 
@@ -63,6 +62,20 @@ pub(super) enum Step<'a> {
         status: Box<FleetNodeStatus>,
         /// It has become so with this plan.
         drained: bool,
+    },
+    /// Its agent's version goes with ours no longer, or again.
+    NodeSkewed {
+        node: &'a FleetNode,
+        status: Box<FleetNodeStatus>,
+        /// What is wrong, if anything is.
+        message: Option<String>,
+    },
+    /// It has to leave its node and its replacement comes first, or it may stay after all.
+    ReplicaLeaving {
+        replica: &'a ModelReplica,
+        status: Box<ModelReplicaStatus>,
+        /// Why, if it leaves.
+        cause: Option<String>,
     },
     /// Delete it; its deployment makes another one.
     Evict {
@@ -89,7 +102,52 @@ impl<'a> NodePlan<'a> {
         plan.replicas_of_silent_nodes(observed);
         plan.evictions(observed);
         plan.releases(observed);
+        plan.version_skew(observed);
         plan
+    }
+
+    fn version_skew(&mut self, observed: &Observed<'a>) {
+        for node in &observed.nodes {
+            let Some(status) = &node.status else { continue };
+            let agent = &status.node_info.agent_version;
+            let skew = skew(agent, observed.version);
+            let is_told = is_true(&status.conditions, condition_type::VERSION_SKEW);
+            if skew.is_none() && !is_told {
+                continue;
+            }
+            let ours = observed.version;
+            let message = skew.map(|skew| {
+                let advice = match skew {
+                    Skew::Older => "upgrade the agent",
+                    Skew::Newer => "upgrade the control plane",
+                };
+                format!(
+                    "the agent is version {agent} and the control plane {ours}: more than one minor version between them is not tried, {advice}"
+                )
+            });
+            let reason = match skew {
+                Some(Skew::Older) => "AgentTooOld",
+                Some(Skew::Newer) => "AgentTooNew",
+                None => "VersionsMatch",
+            };
+            let mut status = status.clone();
+            let changed = set_condition(
+                &mut status.conditions,
+                condition_type::VERSION_SKEW,
+                skew.is_some().into(),
+                reason,
+                message.clone().unwrap_or_default(),
+                node.metadata.generation,
+                observed.now,
+            );
+            if changed {
+                self.steps.push(Step::NodeSkewed {
+                    node,
+                    status: Box::new(status),
+                    message,
+                });
+            }
+        }
     }
 
     fn look_again(&mut self, after: Duration) {
@@ -101,6 +159,7 @@ impl<'a> NodePlan<'a> {
     fn silent_nodes(&mut self, observed: &Observed<'a>) {
         for node in &observed.nodes {
             let silence = observed
+                .heard
                 .silence
                 .get(&node.name_any())
                 .copied()
@@ -138,7 +197,7 @@ impl<'a> NodePlan<'a> {
             let Some(node) = &replica.spec.node_name else {
                 continue;
             };
-            let silence = observed.silence.get(node).copied().unwrap_or_default();
+            let silence = observed.heard.silence.get(node).copied().unwrap_or_default();
             if silence < LEASE_EXPIRES {
                 continue;
             }
@@ -162,104 +221,81 @@ impl<'a> NodePlan<'a> {
     }
 
     fn evictions(&mut self, observed: &Observed<'a>) {
-        let mut fleet = Fleet::new(observed.nodes.iter().copied(), observed.replicas.iter().copied());
-        // Those that wait already come first.
-        let waiting: Vec<_> = observed
-            .replicas
+        let nodes: BTreeMap<_, _> = observed
+            .nodes
             .iter()
-            .filter(|replica| {
-                replica.spec.node_name.is_none() && replica.metadata.deletion_timestamp.is_none()
-            })
-            .map(|replica| ReplicaRequest::new(replica))
+            .filter_map(|node| Some((node.metadata.name.as_deref()?, *node)))
             .collect();
-        bind_all(&waiting, &mut fleet);
-        let mut budgets = Budgets::new(&observed.deployments, &observed.replicas);
-        let mut left: BTreeMap<String, Vec<Left>> = BTreeMap::new();
+        let mut evictions = Evictions::new(observed, is_disrupted(observed));
+        let mut left: BTreeMap<&str, Vec<Left>> = BTreeMap::new();
         for replica in &observed.replicas {
-            let node = observed
-                .nodes
-                .iter()
-                .find(|node| replica.spec.node_name.as_deref() == node.metadata.name.as_deref());
-            let Some(node) = node else {
+            let bound = replica.spec.node_name.as_deref();
+            let Some((name, node)) = bound.and_then(|name| nodes.get_key_value(name)) else {
                 continue;
             };
-            let stays = |why: String| Left {
-                replica: ReplicaKey::of(*replica).to_string(),
-                why,
+            let mut stays = |why: String| {
+                left.entry(name).or_default().push(Left {
+                    replica: ReplicaKey::of(*replica).to_string(),
+                    why,
+                });
             };
             if !is_replaceable(replica) {
                 if replica.metadata.deletion_timestamp.is_some() {
-                    let why = "its worker is stopping".to_owned();
-                    left.entry(node.name_any()).or_default().push(stays(why));
+                    stays("its worker is stopping".to_owned());
                 }
                 continue;
             }
-            match self.eviction(observed, node, replica, &mut fleet, &mut budgets) {
+            match evictions.of(node, replica) {
                 Eviction::Now(message) => {
-                    left.entry(node.name_any())
-                        .or_default()
-                        .push(stays("its worker is stopping".to_owned()));
+                    stays("its worker is stopping".to_owned());
                     self.steps.push(Step::Evict { replica, message });
                 }
-                Eviction::NotYet(why) => left.entry(node.name_any()).or_default().push(stays(why)),
-                Eviction::No => {}
+                Eviction::Replace { cause, why } => {
+                    stays(why);
+                    self.leaving(observed, replica, Some(cause));
+                }
+                Eviction::NotYet(why) => stays(why),
+                Eviction::No => self.leaving(observed, replica, None),
             }
         }
+        if let Some(after) = evictions.look_again_after {
+            self.look_again(after);
+        }
         for node in &observed.nodes {
-            self.drained(observed, node, left.remove(&node.name_any()).unwrap_or_default());
+            let left = node.metadata.name.as_deref().and_then(|name| left.remove(name));
+            self.drained(observed, node, left.unwrap_or_default());
         }
     }
 
-    /// Whether a replica that can be replaced has to leave its node.
-    fn eviction(
-        &mut self,
-        observed: &Observed<'a>,
-        node: &FleetNode,
-        replica: &'a ModelReplica,
-        fleet: &mut Fleet,
-        budgets: &mut Budgets,
-    ) -> Eviction {
-        let name = node.name_any();
-        let expels = |taint: &Taint| {
-            taint.effect == TaintEffect::NoExecute && !tolerated(taint, &replica.spec.placement.tolerations)
-        };
-        if let Some(taint) = node.spec.taints.iter().find(|taint| expels(taint)) {
-            return Eviction::Now(format!("{name} has the taint {}:NoExecute", taint.key));
+    /// Keeps the condition by which its deployment makes one more.
+    fn leaving(&mut self, observed: &Observed<'a>, replica: &'a ModelReplica, cause: Option<String>) {
+        if cause.is_none() && !is_leaving(replica) {
+            return;
         }
-        let cause = if node.spec.drain {
-            Some(format!("{name} is being drained"))
-        } else {
-            let taint = taints_of_conditions(node).find(expels);
-            taint.map(|taint| format!("{name} has the taint {}:NoExecute", taint.key))
+        let mut status = replica.status.clone().unwrap_or_default();
+        let (truth, reason, message) = match &cause {
+            Some(cause) => (
+                Truth::True,
+                "NodeLeft",
+                format!("{cause}; the replica goes when its replacement answers requests"),
+            ),
+            None => (Truth::False, "NodeServes", "it may stay after all".to_owned()),
         };
-        let silent_for = silent_for(node, observed.now);
-        match (cause, silent_for) {
-            (Some(cause), None) => {
-                if !budgets.allow(replica) {
-                    return Eviction::NotYet(
-                        "its deployment has no replica to spare, see spec.strategy.rollingUpdate.maxUnavailable"
-                            .to_owned(),
-                    );
-                }
-                match place_elsewhere(replica, fleet) {
-                    Ok(elsewhere) => {
-                        budgets.spend(replica);
-                        Eviction::Now(format!("{cause} and {elsewhere} has room for a replacement"))
-                    }
-                    Err(why) => Eviction::NotYet(format!("no other node takes it: {why}")),
-                }
-            }
-            (_, Some(silent_for)) if silent_for < EVICT_AFTER => {
-                self.look_again(EVICT_AFTER - silent_for);
-                Eviction::NotYet(format!("{name} does not report"))
-            }
-            (_, Some(_)) => match place_elsewhere(replica, fleet) {
-                Ok(elsewhere) => Eviction::Now(format!(
-                    "{name} does not report and {elsewhere} has room for a replacement"
-                )),
-                Err(why) => Eviction::NotYet(format!("no other node takes it: {why}")),
-            },
-            (None, None) => Eviction::No,
+        let changed = set_condition(
+            &mut status.conditions,
+            condition_type::DISRUPTION_TARGET,
+            truth,
+            reason,
+            message,
+            replica.metadata.generation,
+            observed.now,
+        );
+        if changed {
+            self.steps.push(Step::ReplicaLeaving {
+                replica,
+                status: Box::new(status),
+                cause,
+            });
         }
     }
 
@@ -312,7 +348,7 @@ impl<'a> NodePlan<'a> {
             else {
                 continue;
             };
-            let missing = observed.missing.get(node).copied().unwrap_or_default();
+            let missing = observed.heard.missing.get(node).copied().unwrap_or_default();
             if missing < MISSING_GRACE {
                 self.look_again(MISSING_GRACE - missing);
                 continue;
@@ -332,30 +368,11 @@ struct Left {
     why: String,
 }
 
-/// What is to become of a replica that can be replaced.
-enum Eviction {
-    /// It goes, for this reason.
-    Now(String),
-    /// It has to go, and this is in the way.
-    NotYet(String),
-    No,
-}
-
 fn replicas(count: usize) -> String {
     if count == 1 {
         "1 replica".to_owned()
     } else {
         format!("{count} replicas")
-    }
-}
-
-/// The node that would take another one like it; the place is kept in `fleet`.
-fn place_elsewhere(replica: &ModelReplica, fleet: &mut Fleet) -> Result<String, String> {
-    let decision = bind_all([&ReplicaRequest::new(replica)], fleet).pop();
-    match decision.map(|decision| decision.outcome) {
-        Some(Ok(placement)) => Ok(placement.node().to_owned()),
-        Some(Err(unschedulable)) => Err(unschedulable.to_string()),
-        None => Err("nothing was decided".to_owned()),
     }
 }
 
@@ -367,10 +384,26 @@ fn is_replaceable(replica: &ModelReplica) -> bool {
 }
 
 /// For how long the node has been known to be silent.
-fn silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
+pub(super) fn known_silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
     let conditions = &node.status.as_ref()?.conditions;
     let ready = conditions
         .iter()
         .find(|condition| condition.type_ == condition_type::READY)?;
     (ready.reason == NODE_SILENT).then(|| since(now, ready.last_transition_time.0))
+}
+
+/// Most of the nodes are silent.
+fn is_disrupted(observed: &Observed<'_>) -> bool {
+    let silence = observed.heard.silence.values();
+    let silent = silence.filter(|silence| **silence >= LEASE_EXPIRES).count();
+    silent >= DISRUPTION_NODES && silent * 100 >= observed.nodes.len() * DISRUPTION_PERCENT
+}
+
+/// Its silence is told already.
+pub(super) fn is_known_silent(node: &FleetNode) -> bool {
+    let conditions = node.status.as_ref().map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == condition_type::READY && condition.reason == NODE_SILENT)
 }

@@ -6,13 +6,15 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::ResourceExt;
 
-use super::apply::Heartbeats;
-use super::plan::{EVICT_AFTER, LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
+use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
+use super::heard::{Heard, Heartbeats};
+use super::plan::{LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::*;
 use crate::clock::{Clock, ManualClock};
 use crate::roofline::memory::ServedModel;
+use crate::scheduler::taints_of;
 use crate::units::Bytes;
 
 const NOW: i64 = 1_000_000;
@@ -21,7 +23,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// `a mem=8 silent=SECONDS taint drain battery`: silent nodes have been found so that long ago.
+/// `a mem=8 silent=SECONDS taint drain battery since=SECONDS version=V skewed`: silent nodes have been found so that long ago, and taints
+/// have been there so long.
 fn node(line: &str) -> FleetNode {
     let words: Vec<_> = line.split_whitespace().collect();
     let field = |key: &str| {
@@ -64,6 +67,19 @@ fn node(line: &str) -> FleetNode {
         None,
         at(since),
     );
+    status.node_info.agent_version = field("version").unwrap_or_default().to_owned();
+    if words.contains(&"skewed") {
+        let skew = condition_type::VERSION_SKEW;
+        set_condition(
+            &mut status.conditions,
+            skew,
+            Truth::True,
+            "AgentTooOld",
+            "",
+            None,
+            at(NOW),
+        );
+    }
     if words.contains(&"battery") {
         let on_battery = condition_type::ON_BATTERY;
         set_condition(
@@ -80,7 +96,8 @@ fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x on=a notready ending alone mirror tolerates held`
+/// `x on=a notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS] bound=SECONDS stuck`: leaving and bound
+/// since so long.
 fn replica(line: &str) -> ModelReplica {
     let words: Vec<_> = line.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
@@ -91,9 +108,18 @@ fn replica(line: &str) -> ModelReplica {
     }))
     .expect("valid");
     spec.node_name = on.map(str::to_owned);
-    if has("tolerates") {
+    let number = |key: &str| {
+        let value = words
+            .iter()
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))?;
+        Some(value.parse::<i64>().expect("a number"))
+    };
+    let tolerated_for = number("tolerates");
+    if has("tolerates") || tolerated_for.is_some() {
         spec.placement.tolerations.push(Toleration {
             operator: TolerationOperator::Exists,
+            effect: tolerated_for.map(|_| TaintEffect::NoExecute),
+            toleration_seconds: tolerated_for,
             ..Toleration::default()
         });
     }
@@ -114,6 +140,27 @@ fn replica(line: &str) -> ModelReplica {
         replica.metadata.finalizers = Some(vec![REPLICA_FINALIZER.to_owned()]);
     }
     let mut status = ModelReplicaStatus::default();
+    let mut set = |kind, truth, reason: &str, message: &str, since| {
+        let at = at(NOW - since);
+        set_condition(&mut status.conditions, kind, truth, reason, message, None, at);
+    };
+    if let Some(since) = number("bound") {
+        set(condition_type::SCHEDULED, Truth::True, "Scheduled", "", since);
+    }
+    if has("stuck") {
+        set(condition_type::SCHEDULED, Truth::False, "Unschedulable", "", 0);
+    }
+    if has("leaving") || number("leaving").is_some() {
+        let message = "a is being drained; the replica goes when its replacement answers requests";
+        let since = number("leaving").unwrap_or(0);
+        set(
+            condition_type::DISRUPTION_TARGET,
+            Truth::True,
+            "NodeLeft",
+            message,
+            since,
+        );
+    }
     let (truth, reason) = if has("notready") {
         (Truth::False, crate::controller::deployment::NODE_NOT_READY)
     } else {
@@ -123,15 +170,9 @@ fn replica(line: &str) -> ModelReplica {
         "the agent of {} does not report; the replica may still run there",
         on.unwrap_or_default()
     );
-    set_condition(
-        &mut status.conditions,
-        condition_type::READY,
-        truth,
-        reason,
-        message,
-        None,
-        at(NOW),
-    );
+    if on.is_some() {
+        set(condition_type::READY, truth, reason, &message, 0);
+    }
     replica.status = Some(status);
     replica
 }
@@ -143,9 +184,14 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 /// As many replicas wanted as there are, of which one may be missing.
 fn deployment(replicas: &[ModelReplica]) -> ModelDeployment {
     let of_it = |replica: &&ModelReplica| replica.labels().contains_key(DEPLOYMENT_LABEL);
+    deployment_of(replicas.iter().filter(of_it).count(), 1, 0)
+}
+
+fn deployment_of(replicas: usize, max_unavailable: i32, max_surge: i32) -> ModelDeployment {
     let spec = serde_json::from_value(serde_json::json!({
         "model": { "source": "local://guide" },
-        "replicas": replicas.iter().filter(of_it).count(),
+        "replicas": replicas,
+        "strategy": { "rollingUpdate": { "maxUnavailable": max_unavailable, "maxSurge": max_surge } },
     }));
     let mut deployment = ModelDeployment::new("guide", spec.expect("valid"));
     deployment.metadata.namespace = Some("default".to_owned());
@@ -153,41 +199,81 @@ fn deployment(replicas: &[ModelReplica]) -> ModelDeployment {
 }
 
 /// `silent` names the nodes whose Lease has expired, `missing` those that have not been there for long enough.
+#[track_caller]
 fn check(nodes: &str, replicas: &str, silent: &str, missing: &str, expect: &str) {
+    let made: Vec<_> = lines(replicas).map(replica).collect();
+    check_of(&deployment(&made), nodes, replicas, silent, missing, expect);
+}
+
+#[track_caller]
+fn check_of(
+    deployment: &ModelDeployment,
+    nodes: &str,
+    replicas: &str,
+    silent: &str,
+    missing: &str,
+    expect: &str,
+) {
+    let tainted = lines(nodes)
+        .filter_map(|line| {
+            let since = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix("since="))
+                .map_or(0, |since| since.parse().expect("a number"));
+            let node = node(line);
+            let taints: Vec<_> = taints_of(&node)
+                .into_iter()
+                .filter(|taint| taint.effect == TaintEffect::NoExecute)
+                .map(|taint| (taint, Duration::from_secs(since)))
+                .collect();
+            (!taints.is_empty()).then(|| (node.name_any(), taints))
+        })
+        .collect();
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
     let expired = |names: &str, after: Duration| {
         let names = names.split_whitespace();
         names.map(|name| (name.to_owned(), after)).collect()
     };
-    let deployment = deployment(&replicas);
     let plan = NodePlan::new(&Observed {
         nodes: nodes.iter().collect(),
         replicas: replicas.iter().collect(),
-        deployments: vec![&deployment],
-        silence: expired(silent, LEASE_EXPIRES),
-        missing: expired(missing, MISSING_GRACE),
+        deployments: vec![deployment],
+        heard: Heard {
+            silence: expired(silent, LEASE_EXPIRES),
+            missing: expired(missing, MISSING_GRACE),
+            tainted,
+        },
+        version: "0.3.0",
         now: at(NOW),
     });
-    let said: Vec<_> = plan
-        .steps
-        .iter()
-        .map(|step| match step {
-            Step::NodeSilent { node, .. } => format!("silent({})", node.name_any()),
-            Step::ReplicaNotReady { replica, .. } => format!("notready({})", replica.name_any()),
-            Step::NodeDrained { node, status, .. } => {
-                let condition = status
-                    .conditions
-                    .iter()
-                    .find(|one| one.type_ == condition_type::DRAINED);
-                let message = condition.map_or("", |condition| &condition.message);
-                format!("drained({}: {message})", node.name_any())
-            }
-            Step::Evict { replica, .. } => format!("evict({})", replica.name_any()),
-            Step::Release { replica, .. } => format!("release({})", replica.name_any()),
-        })
-        .collect();
+    let said: Vec<_> = plan.steps.iter().map(said).collect();
     assert_eq!(said.join(" "), expect);
+}
+
+fn said(step: &Step<'_>) -> String {
+    match step {
+        Step::NodeSilent { node, .. } => format!("silent({})", node.name_any()),
+        Step::ReplicaNotReady { replica, .. } => format!("notready({})", replica.name_any()),
+        Step::NodeSkewed { node, message, .. } => {
+            let advice = message.as_ref().and_then(|message| message.rsplit(", ").next());
+            format!("skewed({}: {})", node.name_any(), advice.unwrap_or("no longer"))
+        }
+        Step::ReplicaLeaving { replica, cause, .. } => match cause {
+            Some(cause) => format!("leaving({}: {cause})", replica.name_any()),
+            None => format!("stays({})", replica.name_any()),
+        },
+        Step::NodeDrained { node, status, .. } => {
+            let condition = status
+                .conditions
+                .iter()
+                .find(|one| one.type_ == condition_type::DRAINED);
+            let message = condition.map_or("", |condition| &condition.message);
+            format!("drained({}: {message})", node.name_any())
+        }
+        Step::Evict { replica, .. } => format!("evict({})", replica.name_any()),
+        Step::Release { replica, .. } => format!("release({})", replica.name_any()),
+    }
 }
 
 #[test]
@@ -308,8 +394,11 @@ fn it_looks_again_when_a_lease_may_have_expired() {
         nodes: nodes.iter().collect(),
         replicas: Vec::new(),
         deployments: Vec::new(),
-        silence: BTreeMap::from([("a".to_owned(), Duration::from_secs(30))]),
-        missing: BTreeMap::new(),
+        heard: Heard {
+            silence: BTreeMap::from([("a".to_owned(), Duration::from_secs(30))]),
+            ..Heard::default()
+        },
+        version: "0.3.0",
         now: at(NOW),
     });
     let wait = plan.look_again_after.expect("a lease may expire");
@@ -319,26 +408,32 @@ fn it_looks_again_when_a_lease_may_have_expired() {
     );
 }
 
+/// A Lease of node a that was renewed then, by somebody's clock.
+fn lease(renewed: i64) -> impl Fn(&str) -> Option<Lease> {
+    move |name: &str| {
+        assert_eq!(name, "fleetnode-a");
+        let spec = LeaseSpec {
+            renew_time: Some(MicroTime(at(renewed))),
+            ..LeaseSpec::default()
+        };
+        Some(Lease {
+            spec: Some(spec),
+            ..Lease::default()
+        })
+    }
+}
+
 #[test]
 fn silence_is_measured_by_our_own_clock() {
     let manual = ManualClock::new(at(NOW));
     let clock = Clock::Manual(manual.clone());
     let node = node("a");
-    let lease = |renewed: i64| {
-        move |name: &str| {
-            assert_eq!(name, "fleetnode-a");
-            let spec = LeaseSpec {
-                renew_time: Some(MicroTime(at(renewed))),
-                ..LeaseSpec::default()
-            };
-            Some(Lease {
-                spec: Some(spec),
-                ..Lease::default()
-            })
-        }
-    };
     let mut heartbeats = Heartbeats::default();
-    let mut silence = |renewed| heartbeats.silence([&node], lease(renewed), clock.instant())["a"];
+    let mut silence = |renewed| {
+        heartbeats
+            .observe(&[&node], &[], lease(renewed), clock.instant())
+            .silence["a"]
+    };
     // Its clock is an hour behind: that is no silence.
     assert_eq!(silence(NOW - 3600), Duration::ZERO);
     manual.advance(Duration::from_secs(30));
@@ -346,4 +441,247 @@ fn silence_is_measured_by_our_own_clock() {
     assert_eq!(silence(NOW - 3590), Duration::ZERO);
     manual.advance(Duration::from_secs(5));
     assert_eq!(silence(NOW - 3590), Duration::from_secs(5));
+    // Its clock was set back: that is a renewal, too.
+    assert_eq!(silence(NOW - 7200), Duration::ZERO);
+}
+
+/// What the watch shows stands still from second 0 on.
+#[test]
+fn a_watch_that_has_stalled_makes_no_node_silent() {
+    let manual = ManualClock::new(at(NOW));
+    let clock = Clock::Manual(manual.clone());
+    let node = node("a");
+    let mut heartbeats = Heartbeats::default();
+    let mut look = |asked: Option<i64>, watched: i64| {
+        let mut heard = heartbeats.observe(&[&node], &[], lease(watched), clock.instant());
+        let doubtful = heard.doubtful(&[&node]);
+        assert_eq!(doubtful.len(), usize::from(asked.is_some()), "{heard:?}");
+        for name in doubtful {
+            let renewed = asked.map(|renewed| MicroTime(at(renewed)));
+            let silence = heartbeats.confirm(&name, renewed, clock.instant());
+            heard.silence.insert(name, silence);
+        }
+        heard.silence["a"]
+    };
+    assert_eq!(look(None, 0), Duration::ZERO);
+    manual.advance(LEASE_EXPIRES);
+    assert_eq!(look(Some(40), 0), Duration::ZERO);
+    manual.advance(LEASE_EXPIRES);
+    assert_eq!(look(Some(80), 0), Duration::ZERO);
+    // Then its agent dies as well, which is found as soon as ever.
+    manual.advance(Duration::from_secs(39));
+    assert_eq!(look(None, 0), Duration::from_secs(39));
+    manual.advance(Duration::from_secs(1));
+    assert_eq!(look(Some(80), 0), LEASE_EXPIRES);
+    // The watch catches up with what is known.
+    assert_eq!(look(Some(80), 80), LEASE_EXPIRES);
+    assert_eq!(look(None, 90), Duration::ZERO);
+}
+
+#[test]
+fn taints_are_counted_from_when_they_are_seen() {
+    let manual = ManualClock::new(at(NOW));
+    let clock = Clock::Manual(manual.clone());
+    let mut heartbeats = Heartbeats::default();
+    let mut look = |line: &str| {
+        let node = node(line);
+        let heard = heartbeats.observe(&[&node], &[], |_| None, clock.instant());
+        let taints = heard.tainted.get("a").cloned().unwrap_or_default();
+        let told = taints
+            .iter()
+            .map(|(taint, lasting)| format!("{} {}", taint.key, lasting.as_secs()));
+        told.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(look("a"), "");
+    assert_eq!(look("a taint"), "lid 0");
+    manual.advance(Duration::from_secs(5));
+    assert_eq!(look("a taint battery"), "lid 5 rooflet.dev/on-battery 0");
+    manual.advance(Duration::from_secs(5));
+    assert_eq!(look("a battery"), "rooflet.dev/on-battery 5");
+    assert_eq!(look("a taint"), "lid 0");
+}
+
+#[test]
+fn a_toleration_for_a_time_keeps_a_replica_for_that_time() {
+    let tolerant = "x on=a tolerates=60";
+    check("a taint since=59; b", tolerant, "", "", "");
+    check("a taint since=60; b", tolerant, "", "", "evict(x)");
+    check("a taint; b", "x on=a tolerates=0", "", "", "evict(x)");
+    check("a battery since=59; b", tolerant, "", "", "");
+    check("a battery since=60; b", tolerant, "", "", "evict(x)");
+    // It came to the node after the taint had.
+    check("a taint since=900; b", "x on=a tolerates=60 bound=59", "", "", "");
+    check(
+        "a taint since=900; b",
+        "x on=a tolerates=60 bound=60",
+        "",
+        "",
+        "evict(x)",
+    );
+    // Silence is a taint, too.
+    check("a silent=299; b", "x on=a notready tolerates=300", "", "", "");
+    check(
+        "a silent=300; b",
+        "x on=a notready tolerates=300",
+        "",
+        "",
+        "evict(x)",
+    );
+    check("a silent=9999; b", "x on=a notready tolerates", "", "", "");
+}
+
+#[test]
+fn it_looks_again_when_a_toleration_ends() {
+    let node = node("a taint");
+    let replica = replica("x on=a tolerates=60");
+    let mut taints = taints_of(&node);
+    let taint = (taints.pop().expect("one"), Duration::from_secs(20));
+    let plan = NodePlan::new(&Observed {
+        nodes: vec![&node],
+        replicas: vec![&replica],
+        deployments: Vec::new(),
+        heard: Heard {
+            silence: BTreeMap::from([("a".to_owned(), Duration::ZERO)]),
+            tainted: BTreeMap::from([("a".to_owned(), vec![taint])]),
+            ..Heard::default()
+        },
+        version: "0.3.0",
+        now: at(NOW),
+    });
+    let wait = plan.look_again_after.expect("a toleration ends");
+    let expect = Duration::from_secs(40);
+    assert!(
+        wait >= expect.min(LEASE_EXPIRES) && wait < expect + Duration::from_secs(1),
+        "{wait:?}"
+    );
+}
+
+#[test]
+fn while_most_nodes_are_silent_their_replicas_are_replaced_later() {
+    let nodes = |silent: u64| {
+        let names = ["a", "b", "c"].map(|name| format!("{name} silent={silent};"));
+        names.concat() + "d; e"
+    };
+    let replica = "x on=a notready";
+    let late = EVICT_AFTER.as_secs();
+    // Three of five, and two of five.
+    let three = "silent(a) silent(b) silent(c)";
+    check(&nodes(late), replica, "a b c", "", three);
+    check(&nodes(late), replica, "a b", "", "silent(a) silent(b) evict(x)");
+    let later = EVICT_AFTER_DISRUPTION.as_secs();
+    check(&nodes(later - 1), replica, "a b c", "", three);
+    check(&nodes(later), replica, "a b c", "", &format!("{three} evict(x)"));
+}
+
+/// A deployment of one replica with room for one more.
+#[track_caller]
+fn check_surge(nodes: &str, replicas: &str, expect: &str) {
+    check_of(&deployment_of(1, 1, 1), nodes, replicas, "", "", expect);
+}
+
+#[test]
+fn where_a_surge_is_allowed_the_replacement_answers_before_a_replica_goes() {
+    check_surge(
+        "a drain; b",
+        "x on=a",
+        "leaving(x: a is being drained) drained(a: 1 replica left; default/x: its replacement comes first, and b has \
+         room for it)",
+    );
+    let waiting = "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)";
+    check_surge("a drain; b mem=2", "x on=a leaving; y on=b notready", waiting);
+    check_surge(
+        "a drain; b",
+        "x on=a leaving; y on=b",
+        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
+    );
+    // It need not wait for itself.
+    check_surge(
+        "a drain; b",
+        "x on=a notready",
+        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
+    );
+    // Quiet hours and the like are gentle, too; a person's taint is not.
+    check_surge(
+        "a battery; b",
+        "x on=a",
+        "leaving(x: a has the taint rooflet.dev/on-battery:NoExecute)",
+    );
+    check_surge("a taint; b", "x on=a", "evict(x)");
+    // Somebody has changed their mind.
+    check_surge("a; b", "x on=a leaving; y on=b", "stays(x)");
+}
+
+#[test]
+fn as_many_are_replaced_first_as_the_surge_allows() {
+    let three = deployment_of(3, 1, 1);
+    check_of(
+        &three,
+        "a drain; b; c",
+        "x on=a; y on=a; z on=c",
+        "",
+        "",
+        "leaving(x: a is being drained) drained(a: 2 replicas left; default/x: its replacement comes first, and b has \
+         room for it)",
+    );
+    let next = "x on=a leaving ending; y on=a; z on=c; w on=b";
+    check_of(
+        &three,
+        "a drain; b; c",
+        next,
+        "",
+        "",
+        "leaving(y: a is being drained) drained(a: 2 replicas left; default/x: its worker is stopping)",
+    );
+}
+
+#[test]
+fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
+    // The scheduler has found no node for both.
+    check_surge(
+        "a drain; b",
+        "x on=a leaving; y stuck",
+        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
+    );
+    check_surge(
+        "a drain; b mem=1",
+        "x on=a leaving; y stuck",
+        "drained(a: 1 replica left; default/x: no other node takes it: 0/2 nodes are available: 1 cordoned, 1 \
+         insufficient memory; b: needs 1.5 GiB (weights 1.0 GiB + KV cache 1.0 KiB for 1 streams of 16 tokens + \
+         activations 0 B + runtime 476.8 MiB), 1.0 GiB free)",
+    );
+    // The replacement does not become ready.
+    check_surge(
+        "a drain; b",
+        "x on=a leaving=599; y on=b notready",
+        "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)",
+    );
+    check_surge(
+        "a drain; b",
+        "x on=a leaving=600; y on=b notready",
+        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
+    );
+    // And nobody may be missing.
+    check_of(
+        &deployment_of(1, 0, 1),
+        "a drain; b",
+        "x on=a leaving=600; y on=b notready",
+        "",
+        "",
+        "drained(a: 1 replica left; default/x: its deployment has no replica to spare, see \
+         spec.strategy.rollingUpdate.maxUnavailable)",
+    );
+}
+
+#[test]
+fn an_agent_that_is_too_far_from_us_is_told() {
+    check("a version=0.3.1; b version=0.2.0; c", "", "", "", "");
+    check("a version=0.1.0", "", "", "", "skewed(a: upgrade the agent)");
+    check(
+        "a version=0.5.0",
+        "",
+        "",
+        "",
+        "skewed(a: upgrade the control plane)",
+    );
+    check("a version=0.3.0 skewed", "", "", "", "skewed(a: no longer)");
 }

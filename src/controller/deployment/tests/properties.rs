@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
+use crate::controller::deployment::replica::is_leaving;
 
 /// Something that happens between two passes.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ enum Happening {
     NoRoom(usize),
     /// A request comes, or none is left.
     Used(usize, bool),
+    /// Its node is drained, or no longer.
+    Leaves(usize, bool),
     Pass,
 }
 
@@ -39,6 +42,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Aborted),
         1 => (0usize..8).prop_map(Happening::NoRoom),
         2 => (0usize..8, any::<bool>()).prop_map(|(index, used)| Happening::Used(index, used)),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, leaves)| Happening::Leaves(index, leaves)),
         8 => Just(Happening::Pass),
     ]
 }
@@ -164,6 +168,12 @@ fn happen(scene: &mut Scene, happening: &Happening) {
             };
             if let Some(name) = name(scene, *index).filter(|name| !placed(name)) {
                 scene.no_room_for(&name);
+            }
+        }
+        Happening::Leaves(index, leaves) => {
+            if let Some(name) = name(scene, *index) {
+                let truth = Truth::from(*leaves);
+                scene.say(&name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
             }
         }
         Happening::Falters(index) => {
@@ -359,6 +369,10 @@ proptest! {
             scene.step();
             scene.finish();
             scene.run_all();
+            // The node lifecycle takes what leaves as soon as there is one more.
+            if scene.ready() > usize::try_from(scene.deployment.spec.replicas).expect("not negative") {
+                scene.replicas.retain(|replica| !is_leaving(replica));
+            }
         }
         prop_assert_eq!(scene.plan(|plan| describe(&plan)), "");
         let wanted = usize::try_from(scene.deployment.spec.replicas).expect("not negative");

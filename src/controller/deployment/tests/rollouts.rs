@@ -540,3 +540,41 @@ fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
         }
     }
 }
+
+#[test]
+fn what_leaves_its_node_is_replaced_within_the_surge() {
+    let surge = json!({ "rollingUpdate": { "maxSurge": 1 } });
+    let mut scene = Scene::new(json!({ "replicas": 2, "strategy": surge }));
+    scene.step();
+    scene.run_all();
+    scene.step();
+    let leaves = |scene: &mut Scene, name: &str, truth| {
+        scene.say(name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
+    };
+    leaves(&mut scene, "r1", Truth::True);
+    leaves(&mut scene, "r2", Truth::True);
+    // One more than wanted, and no more; it is no rollout.
+    assert_eq!(scene.step(), "+1");
+    let ready = "True AllReplicasReady: all 2 replicas answer requests";
+    scene.check_condition(condition_type::READY, ready);
+    assert_eq!(scene.step(), "");
+    scene.run_all();
+    assert_eq!(scene.step(), "");
+    scene.check_condition(condition_type::READY, ready);
+    // The node lifecycle takes the first.
+    scene.replica("r1").metadata.deletion_timestamp = Some(Time(at(scene.second)));
+    assert_eq!(scene.step(), "+1");
+    scene.run_all();
+    assert_eq!(scene.step(), "");
+    // The second may stay after all: then there is one too many.
+    leaves(&mut scene, "r2", Truth::False);
+    assert_eq!(scene.step(), "-r4(surplus)");
+    assert_eq!(scene.step(), "");
+
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.run_all();
+    scene.step();
+    leaves(&mut scene, "r1", Truth::True);
+    assert_eq!(scene.step(), "", "without a surge nothing comes first");
+}
