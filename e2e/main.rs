@@ -4,6 +4,7 @@
 
 mod admission;
 mod apiserver;
+mod away;
 mod bad_input;
 mod chaos;
 mod clients;
@@ -21,6 +22,7 @@ mod preemption;
 mod rollout;
 mod silence;
 mod simulate;
+mod skew;
 mod soak;
 mod story;
 mod unplanned;

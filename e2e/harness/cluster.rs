@@ -55,7 +55,17 @@ impl Cluster {
 
     /// Stops the server in order and starts it again on the same data and ports.
     pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.start_again();
+    }
+
+    /// Stops the server in order.
+    pub(crate) fn stop(&mut self) {
         assert!(self.server.terminate().success(), "{}", self.server.log());
+    }
+
+    /// Starts a server that was stopped again, on the same data and ports.
+    pub(crate) fn start_again(&mut self) {
         self.server = Process::start(&self.args, &self.scratch.join("server.log"));
         eventually("the server again", || {
             let found = self.kubectl.run("get --raw /readyz");

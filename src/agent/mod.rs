@@ -17,6 +17,7 @@ mod monitor;
 mod node;
 pub(crate) mod node_status;
 mod prefix_files;
+pub(crate) mod pressure;
 pub(crate) mod probe;
 mod quarantine;
 mod quiet_hours;
@@ -48,12 +49,14 @@ use self::manifests::{OpenManifestsError, Parser};
 use self::metrics::AgentMetrics;
 use self::models::{ComputeType, Models, ServableModel};
 use self::node::NodeReporter;
+use self::pressure::MemoryWatch;
 use self::probe::{ProbeState, Prober};
 pub(crate) use self::quiet_hours::QuietHours;
 use self::report::Reporter;
 use self::server::App;
 use self::state::{OpenStateError, StateDir};
 use self::sync::{Reports, Sources, SyncLoop};
+use self::wired::WiredWatch;
 use self::workers::{WorkerCommand, Workers};
 use crate::api::v1alpha1::{FleetNode, ModelReplica};
 use crate::artifact::ModelDirectory;
@@ -247,6 +250,7 @@ impl Agent {
         }
         serve(&tasks, listener, app);
 
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
         let sync = SyncLoop {
             node: config.node_name.clone(),
             host: host.clone(),
@@ -267,7 +271,8 @@ impl Agent {
                     ComputeType::of_device(device.as_deref()),
                 ),
             },
-            calibrator: Calibrator::new(state),
+            calibrator: Calibrator::new(state.clone()),
+            memory_watch,
             recorder: api.as_ref().map(|api| api.recorder.clone()),
             metrics,
             changes: changes.clone(),
@@ -287,6 +292,7 @@ impl Agent {
                 Ok(())
             })
         });
+        let boot_id = host.boot_id();
         let farewell = api.map(|api| {
             let node = NodeReporter {
                 client: api.client.clone(),
@@ -297,7 +303,7 @@ impl Agent {
                 state_path: config.state_dir.clone(),
                 endpoint: config.endpoint.clone(),
                 quiet_hours: config.quiet_hours.clone(),
-                wired: Arc::default(),
+                wired: WiredWatch::load(state, boot_id),
                 labels: config
                     .simulated
                     .as_ref()
@@ -355,13 +361,8 @@ impl Connection {
         let bound_here = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node_name));
         let this_node = watcher::Config::default().fields(&format!("metadata.name={}", config.node_name));
         Self {
-            replicas: watch_kind(
-                tasks,
-                Api::<ModelReplica>::all(client.clone()),
-                bound_here,
-                changes,
-            ),
-            nodes: watch_kind(tasks, Api::<FleetNode>::all(client.clone()), this_node, changes),
+            replicas: watch_kind(tasks, Api::all(client.clone()), bound_here, changes),
+            nodes: watch_kind(tasks, Api::all(client.clone()), this_node, changes),
             recorder: Recorder::spawn(
                 tasks,
                 client.clone(),

@@ -2,7 +2,7 @@
 //! labels of others belong to the user.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -19,7 +19,7 @@ use super::node_status::{NodeFacts, node_status};
 use super::probe::ProbeState;
 use super::quiet_hours::QuietHours;
 use super::sync::Reports;
-use super::wired::WiredMemory;
+use super::wired::WiredWatch;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{LEASE_NAMESPACE, lease_name};
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
@@ -51,7 +51,7 @@ pub(crate) struct NodeReporter {
     pub(crate) state_path: Utf8PathBuf,
     pub(crate) endpoint: String,
     pub(crate) quiet_hours: QuietHours,
-    pub(super) wired: Arc<Mutex<WiredMemory>>,
+    pub(super) wired: WiredWatch,
     /// Beside those that follow from the machine.
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) clock: Clock,
@@ -181,10 +181,8 @@ impl NodeReporter {
 
     /// Wired memory that did not come back.
     fn stranded(&self) -> Option<Bytes> {
-        let wired = self.host.wired()?;
         let idle = self.reports_rx.borrow().idle;
-        let mut memory = self.wired.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.observe(wired, idle, self.clock.instant())
+        self.wired.look(self.host.wired()?, idle, self.clock.instant())
     }
 
     fn tell(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
+use super::pressure::Pressure;
 use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
@@ -23,7 +24,7 @@ use crate::roofline::published;
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::EngineInfo;
 
-/// Less free memory or disk than this share of all is pressure, in percent.
+/// Less free disk than this share of all is pressure, in percent.
 const LOW_PERCENT: u64 = 5;
 
 /// Who touched the machine within this time is there.
@@ -165,20 +166,8 @@ pub(crate) fn node_status(
             "the agent reports and can serve".to_owned(),
         ),
     }
-    match is_low(facts.memory.available, total) {
-        true => set(
-            condition_type::MEMORY_PRESSURE,
-            Truth::True,
-            "MemoryLow",
-            format!("less than {LOW_PERCENT} % of the memory is free"),
-        ),
-        false => set(
-            condition_type::MEMORY_PRESSURE,
-            Truth::False,
-            "MemoryAvailable",
-            String::new(),
-        ),
-    }
+    let (truth, reason, message) = memory_pressure(reports.pressure);
+    set(condition_type::MEMORY_PRESSURE, truth, reason, message.to_owned());
     match facts.disk {
         None => set(
             condition_type::DISK_PRESSURE,
@@ -236,6 +225,27 @@ pub(crate) fn node_status(
     let (truth, reason, message) = probe_fresh(facts.probe, now);
     set(condition_type::PROBE_FRESH, truth, reason, message);
     next
+}
+
+fn memory_pressure(pressure: Pressure) -> (Truth, &'static str, &'static str) {
+    match pressure {
+        Pressure::None => (Truth::False, "MemoryAvailable", ""),
+        Pressure::Easing => (
+            Truth::True,
+            "MemoryRecovering",
+            "other programs needed the memory a short time ago",
+        ),
+        Pressure::Low => (
+            Truth::True,
+            "MemoryLow",
+            "other programs need the memory: replicas without objectives are stopped, by the lowest priority",
+        ),
+        Pressure::Critical => (
+            Truth::True,
+            "MemoryCritical",
+            "the memory runs out: replicas are stopped, those without objectives and of the lowest priority first",
+        ),
+    }
 }
 
 /// A condition that speaks against serving while it is true.
@@ -544,7 +554,10 @@ mod tests {
     fn pressure_and_trouble_are_told() {
         check(
             |facts| {
-                facts.memory.available = Bytes::mib(700);
+                facts.reports = Box::leak(Box::new(Reports {
+                    pressure: Pressure::Low,
+                    ..Reports::default()
+                }));
                 facts.disk = Some(Disk {
                     total: Bytes::gib(100),
                     free: Bytes::gib(4),

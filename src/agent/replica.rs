@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
+use super::state::Record;
 use crate::api::meta::MIRROR_ANNOTATION;
 use crate::api::v1alpha1::{
     GoldenPrompt, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
@@ -84,6 +85,15 @@ pub(crate) struct Terms {
     pub(crate) overridden: bool,
     /// What its next worker has to answer before it counts as ready.
     pub(crate) golden_prompts: Vec<GoldenPrompt>,
+    /// Who gives way when memory runs out: the lowest first.
+    pub(crate) priority: i32,
+}
+
+impl Terms {
+    /// Somebody counts on a speed.
+    pub(crate) fn is_promised(&self) -> bool {
+        !self.objectives.is_empty()
+    }
 }
 
 /// One replica that should run here.
@@ -99,6 +109,18 @@ pub(crate) struct DesiredReplica {
 }
 
 impl DesiredReplica {
+    /// What was wanted when the agent last knew.
+    pub(crate) fn remembered(record: &Record) -> Self {
+        Self {
+            uid: record.uid.clone(),
+            generation: record.generation,
+            origin: record.origin.clone(),
+            spec: record.spec.clone(),
+            terms: Terms::default(),
+            deleting: false,
+        }
+    }
+
     pub(crate) fn of(replica: &ModelReplica) -> Self {
         let spec = &replica.spec;
         Self {
@@ -116,6 +138,7 @@ impl DesiredReplica {
                 objectives: spec.objectives.clone(),
                 overridden: is_overridden(replica),
                 golden_prompts: spec.golden_prompts.clone(),
+                priority: spec.priority,
             },
             deleting: replica.metadata.deletion_timestamp.is_some(),
         }

@@ -70,6 +70,9 @@ pub(crate) struct Record {
     /// The worker ended by itself, so that its next start is a restart.
     #[serde(default)]
     pub(crate) ended_by_itself: bool,
+    /// It was stopped because the machine's owner needs its memory, and has not started again.
+    #[serde(default)]
+    pub(crate) gave_way: bool,
     /// In a row.
     #[serde(default)]
     pub(crate) failures: u32,
@@ -318,6 +321,7 @@ pub(super) mod tests {
             },
             restarts: 2,
             ended_by_itself: true,
+            gave_way: false,
             failures: 1,
             backoff_until: None,
             bad_model: None,

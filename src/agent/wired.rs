@@ -1,8 +1,14 @@
 //! Whether the machine's wired memory came back after the last worker was gone. A process that is killed while it holds a
 //! large model can leave its memory wired in the kernel, where only a restart of the machine frees it.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
+
+use super::state::StateDir;
+use crate::error::Chain;
 use crate::units::Bytes;
 
 /// The kernel frees what a process had wired within seconds.
@@ -10,6 +16,9 @@ const SETTLED_AFTER: Duration = Duration::from_secs(60);
 
 /// Other programs wire and free this much in a day.
 const ORDINARY: Bytes = Bytes::gib(2);
+
+/// In the state directory.
+const FILE: &str = "wired.json";
 
 /// Remembers what was wired before anything was served.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +30,38 @@ pub(super) struct WiredMemory {
     stranded: Option<Bytes>,
 }
 
+/// What outlives the agent: what was wired before any worker is not to be seen again until the machine starts anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Remembered {
+    /// Memory is wired afresh with every start of the machine.
+    boot_id: String,
+    baseline_bytes: u64,
+    served: bool,
+}
+
 impl WiredMemory {
+    /// Goes on from what an earlier life of the agent has seen, if the machine has been up since.
+    pub(super) fn resume(remembered: Option<Remembered>, boot_id: &str) -> Self {
+        match remembered {
+            Some(known) if known.boot_id == boot_id => Self {
+                baseline: Some(Bytes(known.baseline_bytes)),
+                served: known.served,
+                ..Self::default()
+            },
+            Some(_) | None => Self::default(),
+        }
+    }
+
+    /// For the agent's next life; `None` while nothing is known.
+    pub(super) fn remember(&self, boot_id: &str) -> Option<Remembered> {
+        Some(Remembered {
+            boot_id: boot_id.to_owned(),
+            baseline_bytes: self.baseline?.0,
+            served: self.served,
+        })
+    }
+
     /// `wired` is what is wired now; `idle` that no worker runs. Returns what has not come back.
     pub(super) fn observe(&mut self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
         if !idle {
@@ -42,6 +82,50 @@ impl WiredMemory {
         let excess = wired - baseline;
         self.stranded = (self.served && excess > ORDINARY).then_some(excess);
         self.stranded
+    }
+}
+
+/// The same, kept in the agent's state directory. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct WiredWatch {
+    state: Arc<StateDir>,
+    /// `None` where the machine does not tell one start from another.
+    boot_id: Option<String>,
+    memory: Arc<Mutex<WiredMemory>>,
+}
+
+impl WiredWatch {
+    /// Goes on from what is on disk.
+    pub(super) fn load(state: Arc<StateDir>, boot_id: Option<String>) -> Self {
+        let remembered = state.read(FILE).unwrap_or_else(|err| {
+            // It is learned anew.
+            warn!(error = %Chain(&err), "what memory was wired before cannot be read");
+            None
+        });
+        let memory = match &boot_id {
+            Some(boot_id) => WiredMemory::resume(remembered, boot_id),
+            None => WiredMemory::default(),
+        };
+        Self {
+            state,
+            boot_id,
+            memory: Arc::new(Mutex::new(memory)),
+        }
+    }
+
+    /// See [`WiredMemory::observe`].
+    pub(super) fn look(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let remember = |memory: &WiredMemory| memory.remember(self.boot_id.as_deref()?);
+        let before = remember(&memory);
+        let stranded = memory.observe(wired, idle, now);
+        let after = remember(&memory);
+        if let Some(after) = after.filter(|after| before.as_ref() != Some(after))
+            && let Err(err) = self.state.write(FILE, &after)
+        {
+            debug!(error = %Chain(&err), "what memory is wired cannot be written down");
+        }
+        stranded
     }
 }
 
@@ -74,6 +158,26 @@ mod tests {
             (180, "idle", 60, Some(35)),
             (240, "idle", 6, None),
         ]);
+    }
+
+    #[test]
+    fn a_leak_is_found_by_the_agents_next_life_and_not_after_a_restart_of_the_machine() {
+        let start = Clock::System.instant();
+        let mut first = WiredMemory::default();
+        first.observe(Bytes::gib(5), true, start);
+        first.observe(Bytes::gib(40), false, start);
+        let remembered = first.remember("boot-1").expect("a baseline");
+        let text = serde_json::to_string(&remembered).unwrap();
+        let look = |boot: &str| {
+            let known = serde_json::from_str(&text).unwrap();
+            let mut next = WiredMemory::resume(Some(known), boot);
+            // The worker ended while no agent was there.
+            next.observe(Bytes::gib(40), true, start);
+            next.observe(Bytes::gib(40), true, start + SETTLED_AFTER)
+        };
+        assert_eq!(look("boot-1"), Some(Bytes::gib(35)));
+        assert_eq!(look("boot-2"), None);
+        assert_eq!(WiredMemory::default().remember("boot-1"), None);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The workers of this node: started, watched, adopted after a restart of the agent, stopped. Carries plans out and
 //! tells what is there; decides nothing.
 
+mod record;
+mod slot;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -11,25 +14,24 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::backoff;
-use super::golden::Golden;
-use super::monitor::{self, Contact};
+pub(crate) use self::record::first_record;
+use self::slot::{Slot, Worker};
+use super::monitor;
 use super::prefix_files::{self, PrefixFiles};
 use super::replica::{DesiredReplica, ReplicaKey, ReplicaSpec, rfc3339};
-use super::state::{Record, ReplicaDir, StateDir, WorkerRecord};
-use super::sync::plan::{BadModel, Seen, Start, StopCause, WorkerState};
+use super::state::{Record, ReplicaDir, StateDir};
+use super::sync::plan::{Seen, Start, StopCause};
 use crate::api::v1alpha1::Termination;
 use crate::client::Changes;
-use crate::clock::{Clock, since};
-use crate::error::{Chain, ExitStatus};
+use crate::clock::Clock;
+use crate::error::Chain;
 use crate::host::Host;
-use crate::process::logs::{From, Log, MAX_LOG_BYTES};
-use crate::process::{Command, Exit, Process, find_by_argument, spawn};
+use crate::process::logs::{Log, MAX_LOG_BYTES};
+use crate::process::{Command, Process, find_by_argument, spawn};
 use crate::proxy::{Proxy, Upstream};
-use crate::roofline::memory::Held;
 use crate::task::Tasks;
 use crate::units::Bytes;
-use crate::wire::{TerminationMessage, WorkerPhase, WorkerStatus};
+use crate::wire::WorkerStatus;
 
 /// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
 pub(crate) const DRAIN_NOTICE: Duration = Duration::from_millis(500);
@@ -42,9 +44,6 @@ pub(crate) const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
 
 /// A process that survived SIGKILL (a driver may hold it) is tried again after this time.
 const STOP_RETRY: Duration = Duration::from_secs(30);
-
-/// What of a worker's log is repeated in its termination message, in bytes.
-const LAST_WORDS_BYTES: usize = 500;
 
 /// How the agent starts workers.
 #[derive(Debug, Clone)]
@@ -86,19 +85,6 @@ pub(crate) struct Progress {
     pub(crate) stopping: Option<StopCause>,
     /// Why its answer to a golden prompt would not do.
     pub(crate) golden_failure: Option<String>,
-}
-
-struct Slot {
-    record: Record,
-    dir: ReplicaDir,
-    worker: Option<Worker>,
-}
-
-struct Worker {
-    process: Process,
-    contact_rx: watch::Receiver<Contact>,
-    ready_since: Option<Timestamp>,
-    stopping: Option<StopCause>,
 }
 
 /// See the module.
@@ -373,25 +359,39 @@ impl Workers {
     }
 
     pub(crate) fn stop(&mut self, key: &ReplicaKey, cause: StopCause) {
-        let Some(Slot {
-            worker: Some(worker), ..
-        }) = self.slots.get_mut(key)
-        else {
+        let Some(slot) = self.slots.get_mut(key) else {
+            return;
+        };
+        if cause == StopCause::MemoryPressure {
+            slot.record.gave_way = true;
+            slot.save();
+        }
+        let Some(worker) = &mut slot.worker else {
             return;
         };
         worker.stopping = Some(cause);
         let was_ready = worker.ready_since.is_some();
         let notice = match cause {
-            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping if was_ready => DRAIN_NOTICE,
-            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::Unresponsive => {
-                Duration::ZERO
+            StopCause::Deleted
+            | StopCause::Replaced
+            | StopCause::AgentStopping
+            | StopCause::MemoryPressure
+                if was_ready =>
+            {
+                DRAIN_NOTICE
             }
+            StopCause::Deleted
+            | StopCause::Replaced
+            | StopCause::AgentStopping
+            | StopCause::MemoryPressure
+            | StopCause::Unresponsive => Duration::ZERO,
         };
         let grace = match cause {
             StopCause::Unresponsive => UNRESPONSIVE_GRACE,
-            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping => {
-                self.command.grace + GRACE_MARGIN
-            }
+            StopCause::Deleted
+            | StopCause::Replaced
+            | StopCause::AgentStopping
+            | StopCause::MemoryPressure => self.command.grace + GRACE_MARGIN,
         };
         info!(replica = %key, ?cause, "stopping a worker");
         let (process, key) = (worker.process.clone(), key.clone());
@@ -428,241 +428,5 @@ impl Workers {
             }
             changed
         });
-    }
-}
-
-pub(crate) fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
-    Record {
-        key: key.clone(),
-        uid: replica.uid.clone(),
-        generation: replica.generation,
-        origin: replica.origin.clone(),
-        spec: replica.spec.clone(),
-        restarts: 0,
-        ended_by_itself: false,
-        failures: 0,
-        backoff_until: None,
-        bad_model: None,
-        last_termination: None,
-        worker: None,
-    }
-}
-
-impl Record {
-    pub(crate) fn begin(
-        &mut self,
-        replica: &DesiredReplica,
-        start: &Start,
-        prefixes: Option<&PrefixFiles>,
-        now: Timestamp,
-    ) {
-        if self.spec != replica.spec {
-            // What went wrong with the old spec says nothing about the new one.
-            self.failures = 0;
-            self.ended_by_itself = false;
-        }
-        self.generation = replica.generation;
-        self.spec = replica.spec.clone();
-        self.origin = replica.origin.clone();
-        self.backoff_until = None;
-        self.bad_model = None;
-        if std::mem::take(&mut self.ended_by_itself) {
-            self.restarts = self.restarts.saturating_add(1);
-        }
-        self.worker = Some(WorkerRecord {
-            process: None,
-            started: now,
-            reserved_bytes: start.reservation.total().0,
-            reservation: match prefixes {
-                Some(files) => format!(
-                    "{}; up to {} of disk for prefixes",
-                    start.reservation, files.limit
-                ),
-                None => format!("{}; no disk for prefixes", start.reservation),
-            },
-            model_path: start.path.clone(),
-            fingerprint: start.fingerprint,
-            context_tokens: start.context_tokens,
-            prefix_dir: prefixes.map(|files| files.dir.clone()),
-            golden: (!replica.terms.golden_prompts.is_empty()).then(|| Golden {
-                model: replica.spec.serving_name.clone(),
-                prompts: replica.terms.golden_prompts.clone(),
-            }),
-        });
-    }
-
-    /// The worker ended without having been asked to, or could not even be started.
-    pub(crate) fn fail(&mut self, end: Termination, ready_for: Option<Duration>, now: Timestamp) {
-        self.failures = backoff::count_failure(self.failures, ready_for);
-        self.backoff_until = Some(now + backoff::wait_after(self.failures));
-        self.ended_by_itself = true;
-        self.last_termination = Some(end);
-    }
-}
-
-impl Slot {
-    fn save(&self) {
-        if let Err(err) = self.dir.save(&self.record) {
-            // A later start of the agent finds the worker by its command line and replaces it.
-            warn!(replica = %self.record.key, error = %Chain(&err), "the replica's record could not be written");
-        }
-    }
-
-    /// Looks whether the worker has become ready, or has ended.
-    fn take_note(&mut self, now: Timestamp) {
-        let Some(worker) = &mut self.worker else { return };
-        let is_ready = worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
-        if is_ready && worker.ready_since.is_none() {
-            worker.ready_since = Some(now);
-            // It has answered what it had to, and need not again when the agent comes back.
-            if let Some(record) = &mut self.record.worker
-                && record.golden.take().is_some()
-            {
-                self.save();
-            }
-        }
-        let Some(worker) = &mut self.worker else { return };
-        let Some(exit) = worker.process.exit() else { return };
-        let ready_for = worker.ready_since.map(|then| since(now, then));
-        let stopping = worker.stopping;
-        self.worker = None;
-        let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
-        if let Some(StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping) = stopping {
-            info!(replica = %self.record.key, "a worker has stopped as asked");
-            self.save();
-            return;
-        }
-        let mut end = self.termination(exit, now);
-        if stopping == Some(StopCause::Unresponsive) {
-            end.reason = "Unresponsive".to_owned();
-            end.message = "it had stopped answering".to_owned();
-        }
-        warn!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
-        if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
-            self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
-                fingerprint,
-                at: now,
-                reason: end.reason.clone(),
-                message: end.message.clone(),
-            });
-            self.record.ended_by_itself = true;
-            self.record.last_termination = Some(end);
-        } else {
-            self.record.fail(end, ready_for, now);
-        }
-        self.save();
-    }
-
-    fn termination(&self, exit: Exit, now: Timestamp) -> Termination {
-        let said = super::state::read_json::<TerminationMessage>(&self.dir.termination_message())
-            .ok()
-            .flatten();
-        let (exit_code, signal) = match exit {
-            Exit::Code(code) => (Some(code), None),
-            Exit::Signal(signal) => (None, Some(signal)),
-            Exit::Unknown => (None, None),
-        };
-        let (reason, message) = match said {
-            Some(said) => (said.reason, said.message),
-            None => {
-                let reason = match exit {
-                    Exit::Code(0) => "Completed",
-                    Exit::Code(_) | Exit::Unknown => "Error",
-                    Exit::Signal(9) => "Killed",
-                    Exit::Signal(_) => "Crashed",
-                };
-                let last_words = last_words(&self.dir.log());
-                let said = if last_words.is_empty() {
-                    String::new()
-                } else {
-                    format!("; its log ends with: {last_words}")
-                };
-                (reason.to_owned(), format!("the worker ended with {exit}{said}"))
-            }
-        };
-        Termination {
-            exit_code,
-            signal,
-            reason,
-            message,
-            finished_at: rfc3339(now),
-        }
-    }
-
-    fn state(&self) -> WorkerState {
-        match &self.worker {
-            None => WorkerState::None,
-            Some(worker) if worker.stopping.is_some() => WorkerState::Stopping,
-            Some(worker) if worker.contact_rx.borrow().unresponsive => WorkerState::Unresponsive,
-            Some(_) => WorkerState::Running,
-        }
-    }
-
-    fn seen(&self) -> Seen {
-        let record = &self.record;
-        let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
-        let resident = self
-            .worker
-            .as_ref()
-            .map_or(Bytes::ZERO, |worker| worker.contact_rx.borrow().resident());
-        Seen {
-            uid: record.uid.clone(),
-            generation: record.generation,
-            spec: record.spec.clone(),
-            worker: self.state(),
-            held: Held {
-                reserved,
-                resident: resident.min(reserved),
-            },
-            backoff_until: record.backoff_until,
-            bad_model: record.bad_model.clone(),
-        }
-    }
-
-    fn progress(&self) -> Progress {
-        let record = self.record.worker.as_ref();
-        Progress {
-            restarts: self.record.restarts,
-            failures: self.record.failures,
-            last_termination: self.record.last_termination.clone(),
-            reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
-            model_path: record.map(|worker| worker.model_path.clone()),
-            status: self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.contact_rx.borrow().status.clone()),
-            stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
-            golden_failure: self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.contact_rx.borrow().golden.failure()),
-        }
-    }
-
-    fn endpoint(&self) -> Endpoint {
-        let worker = self.worker.as_ref();
-        let is_ready = |worker: &Worker| worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
-        Endpoint {
-            serving_name: self.record.spec.serving_name.clone(),
-            log: self.dir.log(),
-            upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
-            ready: worker.is_some_and(|worker| worker.stopping.is_none() && is_ready(worker)),
-            context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
-            started: self.record.worker.as_ref().map(|worker| worker.started),
-        }
-    }
-}
-
-/// The last line of a log.
-fn last_words(log: &Log) -> String {
-    let chunk = log
-        .read(From::LastLines(1))
-        .and_then(|mut reader| reader.next_chunk())
-        .unwrap_or_default();
-    let text = String::from_utf8_lossy(&chunk);
-    let line = text.trim();
-    match line.char_indices().find(|(at, _)| *at >= LAST_WORDS_BYTES) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line.to_owned(),
     }
 }

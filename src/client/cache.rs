@@ -2,12 +2,17 @@
 //!
 //! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a replica twice. So what
 //! the server answered to our writes lies over the copy until the watch has passed it.
+//!
+//! An object that this version cannot read, because a newer one wrote it, takes no other along: what was known of it
+//! stays, and whoever must not take it for deleted can ask.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -140,15 +145,98 @@ impl<K: CachedKind> Cache<K> {
         }
     }
 
+    /// Objects that are there and that this version cannot read: namespace, name and uid.
+    pub(crate) fn unreadable(&self) -> Vec<Unreadable> {
+        self.lock().unreadable.values().cloned().collect()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Written<K>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn observe(&self, writer: &mut Writer<K>, event: &watcher::Event<K>) {
+    fn observe(&self, writer: &mut Writer<K>, event: watcher::Event<DeserializeGuard<K>>) {
         // Under the lock, so that no reader sees the copy without what lies over it.
         let mut written = self.lock();
-        writer.apply_watcher_event(event);
-        written.observe(event);
+        if let Some(event) = self.readable(&mut written, event) {
+            writer.apply_watcher_event(&event);
+            written.observe(&event);
+        }
+    }
+
+    /// What the event says in terms of what is known: an object that cannot be read is what it was.
+    fn readable(
+        &self,
+        written: &mut Written<K>,
+        event: watcher::Event<DeserializeGuard<K>>,
+    ) -> Option<watcher::Event<K>> {
+        use watcher::Event;
+        match event {
+            Event::Init => {
+                written.listed_unreadable.clear();
+                Some(Event::Init)
+            }
+            Event::InitApply(DeserializeGuard(Ok(object))) => Some(Event::InitApply(object)),
+            Event::InitApply(DeserializeGuard(Err(invalid))) => {
+                let unreadable = written.note(&invalid.metadata, &invalid.error);
+                let known = self.known(&unreadable);
+                written.listed_unreadable.insert(unreadable.key(), unreadable);
+                known.map(Event::InitApply)
+            }
+            Event::InitDone => {
+                written.unreadable = std::mem::take(&mut written.listed_unreadable);
+                Some(Event::InitDone)
+            }
+            Event::Apply(DeserializeGuard(Ok(object))) => {
+                written.unreadable.remove(&Unreadable::of(object.meta()).key());
+                Some(Event::Apply(object))
+            }
+            Event::Apply(DeserializeGuard(Err(invalid))) => {
+                let unreadable = written.note(&invalid.metadata, &invalid.error);
+                written.unreadable.insert(unreadable.key(), unreadable);
+                None
+            }
+            Event::Delete(DeserializeGuard(Ok(object))) => {
+                written.unreadable.remove(&Unreadable::of(object.meta()).key());
+                Some(Event::Delete(object))
+            }
+            Event::Delete(DeserializeGuard(Err(invalid))) => {
+                let gone = Unreadable::of(&invalid.metadata);
+                written.unreadable.remove(&gone.key());
+                self.known(&gone).map(Event::Delete)
+            }
+        }
+    }
+
+    /// The last version of the very object that could be read.
+    fn known(&self, object: &Unreadable) -> Option<K> {
+        let mut key = ObjectRef::new(&object.name);
+        if let Some(namespace) = &object.namespace {
+            key = key.within(namespace);
+        }
+        let known = self.store.get(&key)?;
+        (known.uid().as_deref() == Some(&object.uid)).then(|| known.as_ref().clone())
+    }
+}
+
+/// An object that is there and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+impl Unreadable {
+    fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+        }
+    }
+
+    fn key(&self) -> (Option<String>, String) {
+        (self.namespace.clone(), self.name.clone())
     }
 }
 
@@ -160,6 +248,10 @@ struct Written<K> {
     /// Counts lists, so that a fresh list clears what was written before it began.
     epoch: u64,
     synced: bool,
+    /// By namespace and name.
+    unreadable: BTreeMap<(Option<String>, String), Unreadable>,
+    /// The same of a list that is under way.
+    listed_unreadable: BTreeMap<(Option<String>, String), Unreadable>,
 }
 
 struct Write<K> {
@@ -175,6 +267,8 @@ impl<K> Default for Written<K> {
             seen: 0,
             epoch: 0,
             synced: false,
+            unreadable: BTreeMap::new(),
+            listed_unreadable: BTreeMap::new(),
         }
     }
 }
@@ -190,6 +284,22 @@ fn version<K: Resource>(object: &K) -> u64 {
 }
 
 impl<K: CachedKind> Written<K> {
+    /// Tells once of an object that cannot be read.
+    fn note(&self, meta: &ObjectMeta, error: &str) -> Unreadable {
+        let unreadable = Unreadable::of(meta);
+        if self.unreadable.get(&unreadable.key()) != Some(&unreadable) {
+            let Unreadable { namespace, name, .. } = &unreadable;
+            warn!(
+                kind = %K::kind(&()),
+                namespace,
+                name,
+                error,
+                "an object cannot be read, perhaps because a newer version wrote it; keeping what is known of it"
+            );
+        }
+        unreadable
+    }
+
     fn put(&mut self, object: K) {
         let Some(uid) = object.uid() else { return };
         // The watch may have been faster than the answer.
@@ -259,7 +369,7 @@ impl<K: CachedKind> Written<K> {
 /// Starts a watch that keeps a [`Cache`] and marks `changes` on every change.
 pub(crate) fn watch<K: CachedKind>(
     tasks: &Tasks,
-    api: Api<K>,
+    api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     changes: &Changes,
 ) -> Cache<K> {
@@ -283,8 +393,9 @@ pub(crate) fn watch<K: CachedKind>(
                         failing = false;
                         info!(kind, "watching again");
                     }
-                    kept.observe(&mut writer, &event);
-                    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+                    let matters = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+                    kept.observe(&mut writer, event);
+                    if matters {
                         changes.mark();
                     }
                 }
@@ -332,7 +443,19 @@ mod tests {
         }
 
         fn see(&mut self, event: Event<ConfigMap>) {
-            self.cache.observe(&mut self.writer, &event);
+            let fine = |object| DeserializeGuard(Ok(object));
+            let event = match event {
+                Event::Init => Event::Init,
+                Event::InitDone => Event::InitDone,
+                Event::InitApply(object) => Event::InitApply(fine(object)),
+                Event::Apply(object) => Event::Apply(fine(object)),
+                Event::Delete(object) => Event::Delete(fine(object)),
+            };
+            self.cache.observe(&mut self.writer, event);
+        }
+
+        fn see_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
+            self.cache.observe(&mut self.writer, event);
         }
 
         fn relist(&mut self, listed: &[(&str, u64)]) {
@@ -405,5 +528,39 @@ mod tests {
         scene.cache.wrote(object("b", 7));
         scene.see(Event::InitDone);
         scene.check("b@7");
+    }
+
+    /// As the server tells it, with `data` that this version does not know the type of.
+    fn newer(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
+        let mut value = serde_json::to_value(object(name, version)).expect("serialises");
+        value["data"] = serde_json::json!(["no map any more"]);
+        let guarded: DeserializeGuard<ConfigMap> = serde_json::from_value(value).expect("it has metadata");
+        assert!(guarded.0.is_err());
+        guarded
+    }
+
+    #[test]
+    fn an_object_of_a_newer_version_is_what_it_was_and_harms_no_other() {
+        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
+        scene.see_guarded(Event::Apply(newer("a", 3)));
+        scene.see(Event::Apply(object("b", 4)));
+        scene.check("a@1 b@4");
+        let unreadable = |scene: &Scene| {
+            let names = scene.cache.unreadable().into_iter().map(|one| one.name);
+            names.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(unreadable(&scene), "a");
+        // A fresh list tells the same, and one that nobody knew is known to be there.
+        scene.see_guarded(Event::Init);
+        scene.see_guarded(Event::InitApply(newer("a", 3)));
+        scene.see_guarded(Event::InitApply(newer("c", 5)));
+        scene.see_guarded(Event::InitApply(DeserializeGuard(Ok(object("b", 4)))));
+        scene.see_guarded(Event::InitDone);
+        scene.check("a@1 b@4");
+        assert_eq!(unreadable(&scene), "a c");
+        scene.see(Event::Apply(object("c", 6)));
+        scene.see_guarded(Event::Delete(newer("a", 7)));
+        scene.check("b@4 c@6");
+        assert_eq!(unreadable(&scene), "");
     }
 }

@@ -30,6 +30,7 @@ impl FakeHost {
                 total,
                 available: total,
                 working_set: None,
+                level: None,
             },
             disk: Disk {
                 total: Bytes::gib(512),

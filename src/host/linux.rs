@@ -5,7 +5,7 @@ use std::process::Command;
 
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
-use super::{Power, Presence};
+use super::{MemoryLevel, Power, Presence};
 use crate::api::v1alpha1::Chip;
 use crate::units::Bytes;
 
@@ -62,6 +62,47 @@ pub(super) fn os_build() -> String {
     System::kernel_version().unwrap_or_default()
 }
 
+pub(super) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+/// The memory limit of this process's control group and what is left of it: what caches hold of files is given back
+/// when somebody needs it.
+pub(super) fn group_memory() -> Option<(Bytes, Bytes)> {
+    let read = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok();
+    let second = || {
+        let stat = read("memory.stat")?;
+        let cached = ["inactive_file", "active_file", "slab_reclaimable"];
+        left_of(&read("memory.max")?, &read("memory.current")?, &stat, &cached)
+    };
+    let first = || {
+        let stat = read("memory/memory.stat")?;
+        let cached = ["total_inactive_file", "total_active_file"];
+        let limit = read("memory/memory.limit_in_bytes")?;
+        left_of(&limit, &read("memory/memory.usage_in_bytes")?, &stat, &cached)
+    };
+    second().or_else(first)
+}
+
+/// Files of a control group: its limit (`max`: none), what is charged to it, and of that what caches hold.
+fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Bytes, Bytes)> {
+    let number = |text: &str| text.trim().parse::<u64>().ok().map(Bytes);
+    let cached: Bytes = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| cached.contains(name))
+        .filter_map(|(_, value)| number(value))
+        .sum();
+    let limit = number(limit)?;
+    Some((limit, limit - (number(used)? - cached)))
+}
+
+/// The kernel has figures of stalls, and no word of its own.
+pub(super) fn memory_level() -> Option<MemoryLevel> {
+    None
+}
+
 /// There are none of these.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
@@ -93,6 +134,20 @@ pub(super) fn working_set() -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_caches_hold_is_left() {
+        // The forms of Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+        let stat = "anon 600\nfile 350\nslab_reclaimable 50\ninactive_file 200\nactive_file 100\n";
+        let cached = ["inactive_file", "active_file", "slab_reclaimable"];
+        let left = left_of("1000\n", "950\n", stat, &cached);
+        assert_eq!(left, Some((Bytes(1000), Bytes(400))));
+        assert_eq!(left_of("max\n", "950\n", stat, &cached), None);
+        let old = "cache 350\ninactive_file 7\ntotal_inactive_file 200\ntotal_active_file 100\n";
+        let left = left_of("1000", "950", old, &["total_inactive_file", "total_active_file"]);
+        assert_eq!(left, Some((Bytes(1000), Bytes(350))));
+        assert_eq!(left_of("1000", "", old, &[]), None);
+    }
 
     #[test]
     fn the_pretty_name_is_read_with_and_without_quotes() {

@@ -18,7 +18,7 @@ use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
 use sysctl::{Ctl, Sysctl};
 
-use super::{Power, Presence};
+use super::{MemoryLevel, Power, Presence};
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::roofline::chip::Nature;
 use crate::units::Bytes;
@@ -57,6 +57,10 @@ pub(super) fn os_build() -> String {
     text("kern.osversion").unwrap_or_default()
 }
 
+pub(super) fn boot_id() -> Option<String> {
+    text("kern.bootsessionuuid")
+}
+
 /// Where the system reports that it went down.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
@@ -64,6 +68,22 @@ pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 pub(super) fn wired() -> Option<Bytes> {
     let output = Command::new("/usr/bin/vm_stat").output().ok()?;
     super::vm_stat::wired(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Processes of macOS are in no such group.
+pub(super) fn group_memory() -> Option<(Bytes, Bytes)> {
+    None
+}
+
+/// What the kernel tells programs to free memory by (`<dispatch/source.h>`): it goes by what can be compressed and
+/// swapped, which no count of free pages shows.
+pub(super) fn memory_level() -> Option<MemoryLevel> {
+    match number("kern.memorystatus_vm_pressure_level")? {
+        1 => Some(MemoryLevel::Normal),
+        2 => Some(MemoryLevel::Low),
+        4 => Some(MemoryLevel::Critical),
+        _ => None,
+    }
 }
 
 /// `NSProcessInfo` and the power sources of IOKit.

@@ -69,6 +69,20 @@ pub(crate) struct Memory {
     pub(crate) available: Bytes,
     /// The most the GPU should hold at a time, where it says so.
     pub(crate) working_set: Option<Bytes>,
+    /// How the system itself judges it, where it does.
+    pub(crate) level: Option<MemoryLevel>,
+}
+
+/// How short memory is, in the system's own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "macos"),
+    allow(dead_code, reason = "only macOS has a word for it")
+)]
+pub(crate) enum MemoryLevel {
+    Normal,
+    Low,
+    Critical,
 }
 
 /// A file system at one moment.
@@ -112,6 +126,14 @@ impl Host {
                 architecture: kubernetes_architecture(std::env::consts::ARCH),
             },
             Self::Fake(fake) => fake.identity(),
+        }
+    }
+
+    /// Another one with every start of the machine; `None` where the system does not tell.
+    pub(crate) fn boot_id(&self) -> Option<String> {
+        match self {
+            Self::Native => native::boot_id(),
+            Self::Fake(_) => None,
         }
     }
 
@@ -183,16 +205,17 @@ pub(crate) fn keep_awake() -> Option<Command> {
 fn native_memory() -> Memory {
     let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(kind);
-    let (mut total, mut available) = (system.total_memory(), system.available_memory());
+    let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
     // In a container the limit is not the machine's memory but the group's.
-    if let Some(limits) = system.cgroup_limits().filter(|limits| limits.total_memory > 0) {
-        total = total.min(limits.total_memory);
-        available = available.min(limits.free_memory);
-    }
+    let (total, available) = match native::group_memory() {
+        Some((limit, left)) if limit < total => (limit, available.min(left)),
+        Some(_) | None => (total, available),
+    };
     Memory {
-        total: Bytes(total),
-        available: Bytes(available),
+        total,
+        available,
         working_set: native::working_set(),
+        level: native::memory_level(),
     }
 }
 

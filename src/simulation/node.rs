@@ -14,10 +14,13 @@ use super::view::View;
 use super::worker::Worker;
 use crate::agent::LEASE_PERIOD;
 use crate::agent::models::ModelProblem;
-use crate::agent::replica::{DesiredReplica, Origin, ReplicaKey, Terms};
+use crate::agent::pressure::{self, MemoryWatch, Pressure};
+use crate::agent::replica::{DesiredReplica, ReplicaKey};
 use crate::agent::state::Record;
 use crate::agent::sync::Reports;
-use crate::agent::sync::plan::{Desired, Observed, Seen, Start, Step, SyncPlan, Wanted, WorkerState};
+use crate::agent::sync::plan::{
+    Desired, Observed, Seen, Start, Step, StopCause, SyncPlan, Wanted, WorkerState,
+};
 use crate::agent::workers::{Progress, first_record};
 use crate::api::v1alpha1::{ModelReplicaStatus, ModelSource};
 use crate::clock::since;
@@ -56,6 +59,7 @@ pub(super) struct Node {
     pub(super) reports: Reports,
     pub(super) replica_writer: Writer,
     pub(super) node_writer: Writer,
+    memory_watch: MemoryWatch,
     sync_due: Option<Duration>,
     /// Since when the Lease is renewed, or is not renewed any more.
     pub(super) renews_since: Option<Duration>,
@@ -90,6 +94,7 @@ impl Node {
             reports: Reports::default(),
             replica_writer: Writer::default(),
             node_writer: Writer::default(),
+            memory_watch: MemoryWatch::default(),
             sync_due: None,
             renews_since: None,
             renewed_last: None,
@@ -137,6 +142,7 @@ impl Node {
             total,
             available: total - taken - resident,
             working_set: None,
+            level: None,
         }
     }
 
@@ -169,6 +175,7 @@ impl Run<'_> {
         state.synced = false;
         state.said.clear();
         state.reports = Reports::default();
+        state.memory_watch = MemoryWatch::resume(state.records.values().any(|record| record.gave_way));
         state.replica_writer = Writer::default();
         state.node_writer = Writer::default();
         state.sync_due = None;
@@ -259,7 +266,14 @@ impl Run<'_> {
         }
         state.sync_due = None;
         let now = self.nodes[node].shown(self.clock());
-        let observed = self.observe(node);
+        let instant = self.origin + self.now;
+        let state = &mut self.nodes[node];
+        let memory = state.memory();
+        let pressure = state.memory_watch.observe(&memory, instant);
+        if let Some(wait) = state.memory_watch.look_again_after(instant) {
+            self.wake_agent_after(node, wait.max(Duration::from_millis(1)));
+        }
+        let observed = self.observe(node, pressure);
         let desired = self.desired(node);
         let plan = SyncPlan::new(&desired, &observed, now);
         for (key, step) in &plan.steps {
@@ -271,6 +285,11 @@ impl Run<'_> {
                 }
                 Step::Stop(cause) => {
                     self.check_stop(node, key, *cause);
+                    if *cause == StopCause::MemoryPressure
+                        && let Some(record) = self.nodes[node].records.get_mut(key)
+                    {
+                        record.gave_way = true;
+                    }
                     self.stop_worker(node, key, *cause);
                 }
                 Step::Release => {
@@ -292,7 +311,7 @@ impl Run<'_> {
         }
     }
 
-    fn observe(&self, node: usize) -> Observed {
+    fn observe(&self, node: usize, pressure: Pressure) -> Observed {
         let state = &self.nodes[node];
         let memory = state.memory();
         let seen = |(key, record): (&ReplicaKey, &Record)| {
@@ -317,6 +336,11 @@ impl Run<'_> {
                     reserved,
                     resident: worker.map_or(Bytes::ZERO, |worker| worker.resident).min(reserved),
                 },
+                requests: worker.map_or(0, |worker| {
+                    let requests = worker.status().requests;
+                    requests.running + requests.queued
+                }),
+                gave_way: record.gave_way,
                 backoff_until: record.backoff_until.filter(|_| !self.planted.has(Bug::NoBackoff)),
                 bad_model: record.bad_model.clone(),
             };
@@ -326,12 +350,15 @@ impl Run<'_> {
             replicas: state.records.iter().map(seen).collect(),
             memory: NodeMemory {
                 allocatable: state.machine.class.allocatable,
-                available: memory.available,
+                available: memory.available - pressure::margin(memory.total),
             },
             hardware: Some(state.machine.class.hardware),
             calibrations: Vec::new(),
             quarantined: BTreeMap::new(),
             probing: false,
+            pressure,
+            shortfall: pressure::shortfall(&memory),
+            relapse: pressure::relapse(memory.total),
         }
     }
 
@@ -364,17 +391,7 @@ impl Run<'_> {
             state
                 .records
                 .values()
-                .map(|record| {
-                    let replica = DesiredReplica {
-                        uid: record.uid.clone(),
-                        generation: record.generation,
-                        origin: Origin::Api,
-                        spec: record.spec.clone(),
-                        terms: Terms::default(),
-                        deleting: false,
-                    };
-                    (record.key.clone(), wanted(replica))
-                })
+                .map(|record| (record.key.clone(), wanted(DesiredReplica::remembered(record))))
                 .collect()
         };
         Desired {

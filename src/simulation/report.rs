@@ -91,6 +91,7 @@ impl Run<'_> {
             reserved,
             promised_share: plan.promised_share,
             idle: state.workers.is_empty(),
+            pressure: observed.pressure,
             ..Reports::default()
         };
     }

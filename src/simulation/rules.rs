@@ -392,7 +392,9 @@ impl Run<'_> {
                 && object.metadata.deletion_timestamp.is_none()
                 && object.spec.node_name.as_deref() == Some(&state.machine.name)
         });
-        if wanted && cause != StopCause::Unresponsive {
+        // Its own memory is no reason for pressure: something else takes it.
+        let gives_way = cause == StopCause::MemoryPressure && state.memory_taken > 0.0;
+        if wanted && cause != StopCause::Unresponsive && !gives_way {
             let message = format!(
                 "{key} is stopped on {} ({cause:?}), and nothing asks for that",
                 state.machine.name

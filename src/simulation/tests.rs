@@ -62,6 +62,65 @@ fn planned_changes_fail_no_request() {
     }
 }
 
+/// Two Macs and one replica, which is on either.
+const LONE: &str = r#"
+duration: 21m
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
+models:
+  - {name: small, model: tinyllama-1.1b, quantization: mlx4, maxContextTokens: 2048}
+deployments:
+  - name: small
+    spec:
+      replicas: 1
+      model: {source: "local://small"}
+      serving: {maxConcurrency: 2}
+      strategy: {rollingUpdate: {maxSurge: 1}}
+demand:
+  - {deployment: small, from: 1m, requestsPerSecond: 0.5, promptTokens: 300, answerTokens: 100}
+"#;
+
+#[test]
+fn a_lone_replica_leaves_a_drained_node_without_a_gap_where_one_more_is_allowed() {
+    let drains = "changes:
+  - {at: 5m, drain: {node: mini-1, drain: true}}
+  - {at: 10m, drain: {node: mini-1, drain: false}}
+  - {at: 11m, drain: {node: mini-2, drain: true}}
+";
+    for (surge, has_gap) in [("maxSurge: 1", false), ("maxSurge: 0", true)] {
+        let text = LONE.replace("maxSurge: 1", surge) + drains;
+        let outcome = run(&Scenario::parse(&text).unwrap(), 1);
+        assert_eq!(outcome.violation, None, "{surge}");
+        let small = &outcome.deployments[0];
+        assert_eq!(small.available_percent < 100.0, has_gap, "{surge}: {small:?}");
+        assert!(
+            outcome.demand[0].dropped.is_empty(),
+            "{surge}: {:?}",
+            outcome.demand
+        );
+        // Where it was, and at least one node later.
+        assert!(outcome.control.placements >= 2, "{surge}: {:?}", outcome.control);
+    }
+}
+
+#[test]
+fn a_replica_gives_its_memory_to_the_machines_owner_and_is_placed_elsewhere() {
+    let faults = "faults:
+  - {at: 5m, for: 4m, memoryTaken: {node: mini-1, share: 0.97}}
+  - {at: 15m, for: 2m, memoryTaken: {node: mini-2, share: 0.97}}
+";
+    let outcome = run(&Scenario::parse(&(LONE.to_owned() + faults)).unwrap(), 1);
+    assert_eq!(outcome.violation, None);
+    let small = &outcome.deployments[0];
+    assert!(
+        small.available_percent > 95.0 && small.ready_at_end == 1,
+        "{small:?}"
+    );
+    assert!(outcome.demand[0].dropped.is_empty(), "{:?}", outcome.demand);
+    assert!(outcome.control.placements >= 2, "{:?}", outcome.control);
+}
+
 #[test]
 fn guarantees_hold_whatever_goes_wrong() {
     let scenario = Scenario::parse(FAULTS).unwrap();

@@ -211,6 +211,7 @@ impl Parser {
             overridden: is_overridden(&deployment),
             objectives: deployment.spec.objectives,
             golden_prompts: deployment.spec.strategy.golden_prompts,
+            priority: deployment.spec.priority,
         };
         let serving = deployment.spec.serving;
         Ok(Manifest {

@@ -3,6 +3,7 @@
 //! Inputs: the replicas bound to this node, the manifest directory, the machine, the workers. Outputs: processes,
 //! [`Reports`] for whoever tells the API server, events. One pass after every change, and one every ten seconds.
 
+mod give_way;
 pub(crate) mod plan;
 pub(crate) mod status;
 
@@ -23,8 +24,9 @@ use super::manifests::ManifestSet;
 use super::metrics::AgentMetrics;
 use super::models::{ComputeType, ModelProblem, Models};
 use super::node_status::node_hardware;
+use super::pressure::{self, MemoryWatch, Pressure};
 use super::probe::ProbeState;
-use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, Terms, is_mirror};
+use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
 use super::workers::Workers;
 use crate::api::conditions::condition_type;
 use crate::api::v1alpha1::{Calibration, Chip, ModelReplica, ModelReplicaStatus, NodeModel};
@@ -64,6 +66,8 @@ pub(crate) struct Reports {
     pub(crate) promised_share: f64,
     /// No worker runs.
     pub(crate) idle: bool,
+    /// Whether the machine's owner needs its memory back.
+    pub(crate) pressure: Pressure,
     /// The pass knew that the probe wants the machine, and started nothing.
     pub(crate) probing: bool,
 }
@@ -109,6 +113,7 @@ pub(crate) struct SyncLoop {
     pub(crate) workers: Workers,
     pub(crate) models: Models,
     pub(crate) calibrator: Calibrator,
+    pub(crate) memory_watch: MemoryWatch,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) metrics: AgentMetrics,
     pub(crate) changes: Changes,
@@ -167,6 +172,8 @@ impl SyncLoop {
                 .set_compute(ComputeType::of_device(Some(&engine.device)));
         }
         let memory = self.host.memory();
+        let instant = self.clock.instant();
+        let pressure = self.memory_watch.observe(&memory, instant);
         let hardware = node_hardware(&self.chip, memory.total, &self.sources.probe.borrow());
         let probed = self
             .sources
@@ -183,12 +190,15 @@ impl SyncLoop {
             replicas: self.workers.observe(),
             memory: NodeMemory {
                 allocatable: allocatable(memory.total, memory.working_set),
-                available: memory.available,
+                available: memory.available - pressure::margin(memory.total),
             },
             hardware,
             calibrations,
             quarantined: self.quarantined.clone(),
             probing: *self.sources.probing.borrow(),
+            pressure,
+            shortfall: pressure::shortfall(&memory),
+            relapse: pressure::relapse(memory.total),
         }
     }
 
@@ -203,23 +213,26 @@ impl SyncLoop {
                         wishes.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
                     }
                 }
+                // It is there, and a newer version has written what this one cannot read: what it last wanted stands.
+                for unreadable in cache.unreadable() {
+                    let key = ReplicaKey::new(unreadable.namespace.unwrap_or_default(), unreadable.name);
+                    let known = self
+                        .workers
+                        .records()
+                        .find(|record| record.key == key && record.uid == unreadable.uid);
+                    if let Some(record) = known {
+                        wishes
+                            .entry(key)
+                            .or_insert_with(|| DesiredReplica::remembered(record));
+                    }
+                }
             }
             // The server has not been heard yet: what it last wanted stands.
             Some(_) => wishes.extend(
                 self.workers
                     .records()
                     .filter(|record| record.origin == Origin::Api)
-                    .map(|record| {
-                        let replica = DesiredReplica {
-                            uid: record.uid.clone(),
-                            generation: record.generation,
-                            origin: Origin::Api,
-                            spec: record.spec.clone(),
-                            terms: Terms::default(),
-                            deleting: false,
-                        };
-                        (record.key.clone(), replica)
-                    }),
+                    .map(|record| (record.key.clone(), DesiredReplica::remembered(record))),
             ),
             None => {}
         }
@@ -412,6 +425,7 @@ impl SyncLoop {
                 .sum(),
             engine: self.workers.engine(),
             idle: self.workers.is_idle(),
+            pressure: observed.pressure,
             probing: observed.probing,
         };
         self.metrics.observe(&next);

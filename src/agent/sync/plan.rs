@@ -6,8 +6,11 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 
+use super::give_way;
 use crate::agent::models::{ModelProblem, ServableModel};
+use crate::agent::pressure::Pressure;
 use crate::agent::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
+use crate::api::conditions::NODE_MEMORY_PRESSURE;
 use crate::api::v1alpha1::AdmissionStatus;
 use crate::clock::since;
 use crate::roofline::admission::{self, Ask, Commitment, Objectives, Supply, Verdict, suggestions};
@@ -49,6 +52,12 @@ pub(crate) struct Observed {
     pub(crate) quarantined: BTreeMap<u64, String>,
     /// The bandwidth probe is running and wants the machine for itself.
     pub(crate) probing: bool,
+    /// Whether the machine's owner needs its memory back.
+    pub(crate) pressure: Pressure,
+    /// How much would have to be given back.
+    pub(crate) shortfall: Bytes,
+    /// What is to stay free beside one that has given way and comes back.
+    pub(crate) relapse: Bytes,
 }
 
 /// One replica as the agent last acted on it.
@@ -59,6 +68,10 @@ pub(crate) struct Seen {
     pub(crate) spec: ReplicaSpec,
     pub(crate) worker: WorkerState,
     pub(crate) held: Held,
+    /// Requests under way or waiting, as its worker last said.
+    pub(crate) requests: u64,
+    /// It was stopped for the machine's owner.
+    pub(crate) gave_way: bool,
     /// No start before this.
     pub(crate) backoff_until: Option<Timestamp>,
     pub(crate) bad_model: Option<BadModel>,
@@ -121,6 +134,8 @@ pub(crate) enum StopCause {
     Unresponsive,
     /// The agent is stopping.
     AgentStopping,
+    /// The machine's owner needs its memory.
+    MemoryPressure,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +202,14 @@ impl SyncPlan {
             if !steps.contains_key(key) {
                 steps.insert(key.clone(), pass.decide(key));
             }
+        }
+        // How much one gives back is seen before another one is asked.
+        let is_going = |step: &Step| matches!(step, Step::Stop(_) | Step::AwaitStop);
+        if !steps.values().any(is_going)
+            && let Some(victim) = give_way::victim(desired, observed)
+            && let Some(step @ Step::Keep) = steps.get_mut(&victim)
+        {
+            *step = Step::Stop(StopCause::MemoryPressure);
         }
         Self {
             steps,
@@ -288,6 +311,14 @@ impl Pass<'_> {
         {
             return refuse(Ground::Never, "Quarantined", message.clone());
         }
+        let gave_way = seen.is_some_and(|seen| seen.gave_way);
+        if gave_way && self.observed.pressure != Pressure::None {
+            return refuse(
+                Ground::NotNow,
+                NODE_MEMORY_PRESSURE,
+                "it was stopped because other programs on the machine need its memory; it starts again when that has been over for a while".to_owned(),
+            );
+        }
         let demand = demand(replica, facts);
         if demand.context_tokens > facts.max_context_tokens {
             let message = format!(
@@ -310,8 +341,13 @@ impl Pass<'_> {
             return Step::Wait(Wait::Probing);
         }
         let ask = ask(replica, facts, demand);
+        let mut memory = self.observed.memory;
+        if gave_way {
+            // It comes back where there is more than enough, or it would leave again soon.
+            memory.available = memory.available - self.observed.relapse;
+        }
         let supply = Supply {
-            memory: self.observed.memory,
+            memory,
             held: &self.held,
             hardware: self.observed.hardware,
             calibrations: &self.observed.calibrations,
@@ -444,4 +480,4 @@ fn refuse(ground: Ground, reason: &str, message: String) -> Step {
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]
-mod tests;
+pub(super) mod tests;

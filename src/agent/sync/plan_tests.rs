@@ -1,9 +1,11 @@
 //! Cases as text: `check(wanted, seen, expect)`.
 //!
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
-//! `model` (ok or a reason), `sinks` (of attention), `kv` (bits), `deleting`, `decode` (tokens/s promised), `overridden`. A seen one: `worker` (none, running,
-//! hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from now), `bad` (fingerprint, age in seconds).
-//! `@probing`, `@stopping`, `@m4pro` (default: a chip nobody knows), `@free=GIB` and `@allocatable=GIB` (default 10) set
+//! `model` (ok or a reason), `sinks` (of attention), `kv` (bits), `deleting`, `decode` (tokens/s promised), `overridden`,
+//! `priority`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
+//! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`,
+//! `@m4pro` (default: a chip nobody knows), `@free=GIB` and `@allocatable=GIB` (default 10), `@easing`, `@low`, `@critical`
+//! (memory of which 100 MiB are missing) set
 //! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
 
 use std::sync::Arc;
@@ -84,6 +86,7 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
             },
             overridden: fields.contains_key("overridden"),
             golden_prompts: Vec::new(),
+            priority: number(&fields, "priority", 0),
         },
         deleting: fields.contains_key("deleting"),
     };
@@ -130,8 +133,10 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
         worker,
         held: Held {
             reserved: Bytes::gib(number(&fields, "gib", 1)),
-            resident: Bytes::ZERO,
+            resident: Bytes::mib(number(&fields, "mib", 0)),
         },
+        requests: number(&fields, "busy", 0),
+        gave_way: fields.contains_key("gaveway"),
         backoff_until: fields
             .get("backoff")
             .map(|text| now() + jiff::SignedDuration::from_secs(text.parse().unwrap())),
@@ -140,7 +145,7 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
     (ReplicaKey::new("default", name), state)
 }
 
-fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
+pub(in crate::agent::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
     let mut desired = Desired::default();
     let mut observed = Observed {
         hardware: None,
@@ -152,6 +157,9 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
         },
         quarantined: BTreeMap::new(),
         probing: false,
+        pressure: Pressure::None,
+        shortfall: Bytes::mib(100),
+        relapse: Bytes::mib(300),
     };
     for word in wanted_text.split_whitespace() {
         match word.split_once('=').unwrap_or((word, "")) {
@@ -163,6 +171,9 @@ fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
                     .insert(fingerprint, "it took the machine down".to_owned());
             }
             ("@probing", _) => observed.probing = true,
+            ("@easing", _) => observed.pressure = Pressure::Easing,
+            ("@low", _) => observed.pressure = Pressure::Low,
+            ("@critical", _) => observed.pressure = Pressure::Critical,
             ("@m4pro", _) => {
                 let chip = chip::find("M4 Pro", Some(20), None).expect("in the catalogue");
                 observed.hardware = Some(Hardware::Chip(chip));
@@ -193,7 +204,7 @@ fn show(step: &Step) -> String {
 }
 
 #[track_caller]
-fn check(wanted: &str, seen: &str, expect: &str) {
+pub(in crate::agent::sync) fn check(wanted: &str, seen: &str, expect: &str) {
     let (desired, observed) = scene(wanted, seen);
     let plan = SyncPlan::new(&desired, &observed, now());
     let got: Vec<_> = plan
@@ -415,12 +426,19 @@ fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
                         reserved: start.reservation.total(),
                         resident: Bytes::ZERO,
                     },
+                    requests: 0,
+                    gave_way: false,
                     backoff_until: None,
                     bad_model: None,
                 };
                 observed.replicas.insert(key.clone(), seen);
             }
-            Step::Stop(_) | Step::AwaitStop => {
+            Step::Stop(cause) => {
+                let seen = observed.replicas.get_mut(key).unwrap();
+                seen.worker = WorkerState::None;
+                seen.gave_way = *cause == StopCause::MemoryPressure;
+            }
+            Step::AwaitStop => {
                 observed.replicas.get_mut(key).unwrap().worker = WorkerState::None;
             }
             Step::Release => drop(observed.replicas.remove(key)),

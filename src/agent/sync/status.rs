@@ -229,6 +229,9 @@ fn draining(cause: StopCause) -> &'static str {
             "its specification has changed: running requests finish, then the worker is replaced"
         }
         StopCause::Unresponsive => "the worker has stopped answering and is replaced",
+        StopCause::MemoryPressure => {
+            "other programs on the machine need its memory: running requests finish, then the worker stops"
+        }
         StopCause::AgentStopping => {
             "the node's agent is stopping: running requests finish, then the worker stops"
         }

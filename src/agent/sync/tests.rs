@@ -76,6 +76,7 @@ impl Scene {
             Proxy::new(),
             Host::Fake(host.clone()),
         );
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
         let (manifests_tx, manifests_rx) = watch::channel(Arc::default());
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
         let (_, probing) = watch::channel(false);
@@ -96,6 +97,7 @@ impl Scene {
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
             calibrator: Calibrator::new(state),
+            memory_watch,
             recorder: None,
             metrics: AgentMetrics::register(&Registry::new()).unwrap(),
             changes,
@@ -122,7 +124,12 @@ impl Scene {
     }
 
     fn want(&self, names: &[&str]) {
-        let replicas = names.iter().map(|name| {
+        let all: Vec<_> = names.iter().map(|name| (*name, Terms::default())).collect();
+        self.want_on(&all);
+    }
+
+    fn want_on(&self, all: &[(&str, Terms)]) {
+        let replicas = all.iter().map(|(name, terms)| {
             let spec = ReplicaSpec {
                 source: "local://guide".to_owned(),
                 serving_name: (*name).to_owned(),
@@ -133,7 +140,7 @@ impl Scene {
             let manifest = Manifest {
                 key: key(name),
                 spec,
-                terms: Terms::default(),
+                terms: terms.clone(),
             };
             (key(name), ("a.yaml".to_owned(), manifest))
         });
@@ -286,11 +293,47 @@ async fn a_bad_model_is_not_started_again_and_again() {
 #[tokio::test]
 async fn a_full_node_refuses_and_starts_when_there_is_room() {
     let mut scene = Scene::new(SLEEPS);
-    scene.host.set_available(Bytes::mib(700));
+    // What admission leaves free, and room for one.
+    scene
+        .host
+        .set_available(pressure::margin(Bytes::gib(16)) + Bytes::mib(700));
     scene.want(&["a", "b"]);
     scene.until("a=Loading/Starting/0 b=Pending/MemoryInUse/0").await;
     assert!(scene.reports_rx.borrow().reserved > Bytes::mib(400));
     scene.host.set_available(Bytes::gib(8));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    for name in ["a", "b"] {
+        scene.process(name).unwrap().kill_group().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_machines_owner_gets_the_memory_back() {
+    let mut scene = Scene::new(SLEEPS);
+    let prior = Terms {
+        priority: 1,
+        ..Terms::default()
+    };
+    let all = [("a", prior), ("b", Terms::default())];
+    scene.want_on(&all);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    scene.host.set_available(Bytes::mib(500));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    scene.time.advance(Duration::from_secs(20));
+    scene.sync.pass(false);
+    assert_eq!(scene.reports_rx.borrow().pressure, Pressure::Low);
+    // Its end gives back enough: the other one stays.
+    scene.host.set_available(Bytes::gib(8));
+    let gone = "a=Loading/Starting/0 b=Pending/NodeMemoryPressure/0";
+    scene.until(gone).await;
+    // Not even another life of the agent forgets it.
+    let mut scene = scene.restart(SLEEPS);
+    scene.host.set_available(Bytes::gib(8));
+    scene.want_on(&all);
+    scene.until(gone).await;
+    scene.time.advance(pressure::CALM_FOR - Duration::from_secs(1));
+    scene.until(gone).await;
+    scene.time.advance(Duration::from_secs(1));
     scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
     for name in ["a", "b"] {
         scene.process(name).unwrap().kill_group().unwrap();

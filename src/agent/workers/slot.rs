@@ -1,0 +1,210 @@
+//! One replica's process and what is remembered of it.
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{Endpoint, Progress};
+use crate::agent::monitor::Contact;
+use crate::agent::replica::rfc3339;
+use crate::agent::state::{Record, ReplicaDir, read_json};
+use crate::agent::sync::plan::{BadModel, Seen, StopCause, WorkerState};
+use crate::api::v1alpha1::Termination;
+use crate::clock::since;
+use crate::error::{Chain, ExitStatus};
+use crate::process::logs::{From, Log};
+use crate::process::{Exit, Process};
+use crate::proxy::Upstream;
+use crate::roofline::memory::Held;
+use crate::units::Bytes;
+use crate::wire::{TerminationMessage, WorkerPhase};
+
+/// What of a worker's log is repeated in its termination message, in bytes.
+const LAST_WORDS_BYTES: usize = 500;
+
+pub(super) struct Slot {
+    pub(super) record: Record,
+    pub(super) dir: ReplicaDir,
+    pub(super) worker: Option<Worker>,
+}
+
+pub(super) struct Worker {
+    pub(super) process: Process,
+    pub(super) contact_rx: watch::Receiver<Contact>,
+    pub(super) ready_since: Option<Timestamp>,
+    pub(super) stopping: Option<StopCause>,
+}
+
+impl Slot {
+    pub(super) fn save(&self) {
+        if let Err(err) = self.dir.save(&self.record) {
+            // A later start of the agent finds the worker by its command line and replaces it.
+            warn!(replica = %self.record.key, error = %Chain(&err), "the replica's record could not be written");
+        }
+    }
+
+    /// Looks whether the worker has become ready, or has ended.
+    pub(super) fn take_note(&mut self, now: Timestamp) {
+        let Some(worker) = &mut self.worker else { return };
+        let is_ready = worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        if is_ready && worker.ready_since.is_none() {
+            worker.ready_since = Some(now);
+            // It has answered what it had to, and need not again when the agent comes back.
+            if let Some(record) = &mut self.record.worker
+                && record.golden.take().is_some()
+            {
+                self.save();
+            }
+        }
+        let Some(worker) = &mut self.worker else { return };
+        let Some(exit) = worker.process.exit() else { return };
+        let ready_for = worker.ready_since.map(|then| since(now, then));
+        let stopping = worker.stopping;
+        self.worker = None;
+        let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
+        if let Some(
+            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,
+        ) = stopping
+        {
+            info!(replica = %self.record.key, "a worker has stopped as asked");
+            self.save();
+            return;
+        }
+        let mut end = self.termination(exit, now);
+        if stopping == Some(StopCause::Unresponsive) {
+            end.reason = "Unresponsive".to_owned();
+            end.message = "it had stopped answering".to_owned();
+        }
+        warn!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
+        if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
+            self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
+                fingerprint,
+                at: now,
+                reason: end.reason.clone(),
+                message: end.message.clone(),
+            });
+            self.record.ended_by_itself = true;
+            self.record.last_termination = Some(end);
+        } else {
+            self.record.fail(end, ready_for, now);
+        }
+        self.save();
+    }
+
+    fn termination(&self, exit: Exit, now: Timestamp) -> Termination {
+        let said = read_json::<TerminationMessage>(&self.dir.termination_message())
+            .ok()
+            .flatten();
+        let (exit_code, signal) = match exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+            Exit::Unknown => (None, None),
+        };
+        let (reason, message) = match said {
+            Some(said) => (said.reason, said.message),
+            None => {
+                let reason = match exit {
+                    Exit::Code(0) => "Completed",
+                    Exit::Code(_) | Exit::Unknown => "Error",
+                    Exit::Signal(9) => "Killed",
+                    Exit::Signal(_) => "Crashed",
+                };
+                let last_words = last_words(&self.dir.log());
+                let said = if last_words.is_empty() {
+                    String::new()
+                } else {
+                    format!("; its log ends with: {last_words}")
+                };
+                (reason.to_owned(), format!("the worker ended with {exit}{said}"))
+            }
+        };
+        Termination {
+            exit_code,
+            signal,
+            reason,
+            message,
+            finished_at: rfc3339(now),
+        }
+    }
+
+    fn state(&self) -> WorkerState {
+        match &self.worker {
+            None => WorkerState::None,
+            Some(worker) if worker.stopping.is_some() => WorkerState::Stopping,
+            Some(worker) if worker.contact_rx.borrow().unresponsive => WorkerState::Unresponsive,
+            Some(_) => WorkerState::Running,
+        }
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        let record = &self.record;
+        let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
+        let contact = self.worker.as_ref().map(|worker| worker.contact_rx.borrow());
+        let resident = contact.as_ref().map_or(Bytes::ZERO, |contact| contact.resident());
+        let requests = contact
+            .as_ref()
+            .and_then(|contact| contact.status.as_ref())
+            .map_or(0, |status| status.requests.running + status.requests.queued);
+        Seen {
+            uid: record.uid.clone(),
+            generation: record.generation,
+            spec: record.spec.clone(),
+            worker: self.state(),
+            held: Held {
+                reserved,
+                resident: resident.min(reserved),
+            },
+            requests,
+            gave_way: record.gave_way,
+            backoff_until: record.backoff_until,
+            bad_model: record.bad_model.clone(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let record = self.record.worker.as_ref();
+        Progress {
+            restarts: self.record.restarts,
+            failures: self.record.failures,
+            last_termination: self.record.last_termination.clone(),
+            reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
+            model_path: record.map(|worker| worker.model_path.clone()),
+            status: self
+                .worker
+                .as_ref()
+                .and_then(|worker| worker.contact_rx.borrow().status.clone()),
+            stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
+            golden_failure: self
+                .worker
+                .as_ref()
+                .and_then(|worker| worker.contact_rx.borrow().golden.failure()),
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        let worker = self.worker.as_ref();
+        let is_ready = |worker: &Worker| worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        Endpoint {
+            serving_name: self.record.spec.serving_name.clone(),
+            log: self.dir.log(),
+            upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
+            ready: worker.is_some_and(|worker| worker.stopping.is_none() && is_ready(worker)),
+            context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
+            started: self.record.worker.as_ref().map(|worker| worker.started),
+        }
+    }
+}
+
+/// The last line of a log.
+fn last_words(log: &Log) -> String {
+    let chunk = log
+        .read(From::LastLines(1))
+        .and_then(|mut reader| reader.next_chunk())
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(&chunk);
+    let line = text.trim();
+    match line.char_indices().find(|(at, _)| *at >= LAST_WORDS_BYTES) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
