@@ -27,6 +27,7 @@ impl ModelCost {
                 every_step: resident - idle - experts,
                 experts,
                 idle,
+                ..Weights::default()
             },
         }
     }

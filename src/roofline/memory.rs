@@ -91,8 +91,7 @@ impl ServedModel {
                 },
                 weights: super::weights::Weights {
                     every_step: weights,
-                    experts: Bytes::ZERO,
-                    idle: Bytes::ZERO,
+                    ..super::weights::Weights::default()
                 },
             },
             kv_bits: KvBits::HALF,
@@ -296,8 +295,8 @@ mod tests {
         let dimensions = ShapeFile::parse(shapes).unwrap().dimensions("qwen3-8b").unwrap();
         let weights = Weights {
             every_step: Bytes(4_260_000_000),
-            experts: Bytes::ZERO,
             idle: Bytes(350_000_000),
+            ..Weights::default()
         };
         ServedModel {
             cost: ModelCost { dimensions, weights },

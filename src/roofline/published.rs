@@ -82,6 +82,7 @@ impl ServedModel {
                     every_step: Bytes(cost.every_step_bytes),
                     experts: Bytes(cost.expert_bytes),
                     idle: Bytes(cost.idle_bytes),
+                    ..Weights::default()
                 },
             },
             kv_bits: KvBits::new(cost.kv_element_bits),

@@ -4,13 +4,17 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
 
-/// Shapes by model name.
+/// No model has more layers; a file that says so has its fields mixed up.
+const MOST_LAYERS: u32 = 4096;
+
+/// Shapes by model name. Each is read when it is asked for, so that a bad one costs the others nothing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct ShapeFile(BTreeMap<String, Shape>);
+pub(crate) struct ShapeFile(BTreeMap<String, Value>);
 
 /// One model. Field names are the table's.
 #[derive(Debug, Clone, Deserialize)]
@@ -88,6 +92,15 @@ pub(crate) enum ShapeError {
     },
     #[error("there is no shape `{name}`; there are: {known}")]
     Unknown { name: String, known: String },
+    #[error("shape `{name}`: {err}")]
+    Malformed { name: String, err: serde_json::Error },
+    #[error("shape `{name}`: `{field}` is {value}, expected {expected}")]
+    OutOfRange {
+        name: String,
+        field: &'static str,
+        value: u32,
+        expected: &'static str,
+    },
 }
 
 impl ShapeFile {
@@ -100,17 +113,55 @@ impl ShapeFile {
     }
 
     pub(crate) fn dimensions(&self, name: &str) -> Result<ModelDimensions, ShapeError> {
-        self.0
-            .get(name)
-            .map(Shape::dimensions)
-            .ok_or_else(|| ShapeError::Unknown {
-                name: name.to_owned(),
-                known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),
-            })
+        let shape = self.0.get(name).ok_or_else(|| ShapeError::Unknown {
+            name: name.to_owned(),
+            known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),
+        })?;
+        let shape = Shape::deserialize(shape).map_err(|err| ShapeError::Malformed {
+            name: name.to_owned(),
+            err,
+        })?;
+        shape.check(name)?;
+        Ok(shape.dimensions())
     }
 }
 
 impl Shape {
+    fn check(&self, name: &str) -> Result<(), ShapeError> {
+        let refuse = |field: &'static str, value: u32, expected: &'static str| {
+            Err(ShapeError::OutOfRange {
+                name: name.to_owned(),
+                field,
+                value,
+                expected,
+            })
+        };
+        if !(1..=MOST_LAYERS).contains(&self.layers) {
+            return refuse("L", self.layers, "1 to 4096 layers");
+        }
+        let needed = [
+            ("d", self.d),
+            ("V", self.vocabulary),
+            ("nh", self.nh),
+            ("nkv", self.nkv),
+            ("hd", self.hd),
+            ("mats", self.mats),
+        ];
+        if let Some((field, value)) = needed.into_iter().find(|(_, value)| *value == 0) {
+            return refuse(field, value, "a number above 0");
+        }
+        if self.experts > 0 && !(1..=self.experts).contains(&self.k) {
+            return refuse("k", self.k, "at least 1 and no more than there are experts (`E`)");
+        }
+        if self.experts > 0 && self.eff == 0 {
+            return refuse("eff", self.eff, "the width of an expert");
+        }
+        if self.experts == 0 && self.ff == 0 {
+            return refuse("ff", self.ff, "the width of the dense block");
+        }
+        Ok(())
+    }
+
     fn dimensions(&self) -> ModelDimensions {
         ModelDimensions {
             hidden: self.d,
@@ -174,6 +225,40 @@ impl Shape {
             intermediate: self.eff,
             shared_intermediate: self.sff,
             matrices: self.mats,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_shape_names_its_field_and_costs_the_others_nothing() {
+        let file = ShapeFile::parse(
+            r#"{"good": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
+                "no width": {"L": 2, "V": 100, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
+                "typo": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "windw": 5},
+                "text": {"L": "two", "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
+                "tower": {"L": 4000000000, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
+                "flat": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 0},
+                "greedy": {"L": 2, "V": 100, "d": 64, "E": 8, "k": 9, "eff": 32, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
+                "list": []}"#,
+        )
+        .unwrap();
+        assert_eq!(file.dimensions("good").unwrap().layers.len(), 2);
+        for (name, said) in [
+            ("no width", "missing field `d`"),
+            ("typo", "unknown field `windw`"),
+            ("text", "invalid type: string \"two\""),
+            ("tower", "`L` is 4000000000, expected 1 to 4096 layers"),
+            ("flat", "`nkv` is 0, expected a number above 0"),
+            ("greedy", "`k` is 9, expected at least 1"),
+            ("list", "invalid"),
+            ("none", "there is no shape `none`; there are: flat, good"),
+        ] {
+            let err = file.dimensions(name).unwrap_err().to_string();
+            assert!(err.contains(said) && err.contains(name), "{err}");
         }
     }
 }

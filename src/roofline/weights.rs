@@ -1,11 +1,14 @@
 //! What a model's weights weigh, by what a decode step reads of them. Exact where the tensors are known, computed from
 //! the dimensions and a named format where they are not.
 
+mod gguf;
+
 use std::fmt;
 use std::str::FromStr;
 
 use super::dimensions::ModelDimensions;
 use crate::units::Bytes;
+use gguf::HEAD_BITS;
 
 /// Weights in memory, by when they are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,13 +19,15 @@ pub(crate) struct Weights {
     pub(crate) experts: Bytes,
     /// Never by a decode step: an untied embedding table (one row is), towers for images and sound.
     pub(crate) idle: Bytes,
+    /// Packed in super-blocks, scales of scales: GGUF's K formats, which take more arithmetic to unpack.
+    pub(crate) super_blocks: bool,
 }
 
 impl Weights {
     /// In the format `format`, from dimensions alone.
     pub(crate) fn estimate(dimensions: &ModelDimensions, format: WeightFormat) -> Self {
         let head = dimensions.head_parameters();
-        let bits = format.bits();
+        let bits = gguf::bits(dimensions, format);
         let every_step = (dimensions.core_parameters() - head) as f64 * bits.body + head as f64 * bits.head;
         let experts = dimensions.expert_parameters() as f64 * bits.experts;
         let idle = dimensions.table_parameters() as f64 * bits.body;
@@ -31,6 +36,7 @@ impl Weights {
             every_step: bytes(every_step),
             experts: bytes(experts),
             idle: bytes(idle),
+            super_blocks: gguf::packs_super_blocks(dimensions, format),
         }
     }
 
@@ -41,6 +47,7 @@ impl Weights {
             every_step: scaled(self.every_step),
             experts: scaled(self.experts),
             idle: scaled(self.idle),
+            super_blocks: self.super_blocks,
         }
     }
 
@@ -161,17 +168,17 @@ impl WeightFormat {
         }
     }
 
-    /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts
-    /// of the format's specification; K-mixes are averages over published files, with the head as Q6_K. `XL` mixes
-    /// differ from file to file.
+    /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts of the format's
+    /// specification; K-mixes are averages over published files, and the head is Q6_K (see `gguf`, also for what a model's
+    /// dimensions change). `XL` mixes differ from file to file.
     pub(crate) fn bits(self) -> FormatBits {
         let same = |bits: f64| FormatBits {
             body: bits,
             experts: bits,
             head: bits,
         };
-        let k_mix = |bits: f64| FormatBits {
-            head: 6.5625,
+        let with_head = |bits: f64| FormatBits {
+            head: HEAD_BITS,
             ..same(bits)
         };
         match self {
@@ -185,27 +192,29 @@ impl WeightFormat {
                 head: 8.5,
             },
             Self::Mxfp8 => same(8.25),
-            Self::Nvfp4 | Self::Q4_0 => same(4.5),
-            Self::Q4_1 => same(5.0),
-            Self::Q5_0 => same(5.5),
-            Self::Q5_1 => same(6.0),
-            Self::Iq4Xs => k_mix(4.25),
-            Self::Iq4Nl => k_mix(4.5),
-            Self::Q2K => k_mix(3.30),
-            Self::Q3KS => k_mix(3.44),
-            Self::Q3KL => k_mix(4.23),
+            Self::Nvfp4 => same(4.5),
+            Self::Q4_0 => with_head(4.5),
+            Self::Q4_1 => with_head(5.0),
+            Self::Q5_0 => with_head(5.5),
+            Self::Q5_1 => with_head(6.0),
+            Self::Iq4Xs => with_head(4.25),
+            Self::Iq4Nl => with_head(4.5),
+            Self::Q2K => with_head(3.30),
+            Self::Q3KS => with_head(3.44),
+            Self::Q3KL => with_head(4.23),
             Self::Q8_0 => same(8.5),
             Self::Q6K => same(6.5625),
-            Self::Q3KM => k_mix(3.86),
-            Self::Q4KS => k_mix(4.54),
-            Self::Q5KS => k_mix(5.50),
-            Self::Q4KM => k_mix(4.85),
+            Self::Q3KM => with_head(3.86),
+            Self::Q4KS => with_head(4.54),
+            Self::Q5KS => with_head(5.50),
+            Self::Q4KM => with_head(4.85),
+            // Of a model with experts, all else is in 8 bits: see `gguf`.
             Self::Q4KXl => FormatBits {
                 body: 5.2,
                 experts: 4.85,
-                head: 6.5625,
+                head: HEAD_BITS,
             },
-            Self::Q5KM => k_mix(5.69),
+            Self::Q5KM => with_head(5.69),
         }
     }
 }

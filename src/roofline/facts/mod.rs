@@ -177,6 +177,7 @@ impl ModelFacts {
                 every_step: self.weights.every_step + self.halves.every_step,
                 experts: self.weights.experts + self.halves.experts,
                 idle: self.weights.idle + self.halves.idle,
+                ..self.weights
             },
             halves: Weights::default(),
             ..self.clone()
@@ -229,6 +230,7 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, Facts
             every_step: wide.every_step - weights.every_step,
             experts: wide.experts - weights.experts,
             idle: wide.idle - weights.idle,
+            ..weights
         },
         parameters: dimensions.parameters(),
     })
@@ -247,6 +249,7 @@ fn by_reading(tied: bool, sum: impl Fn(&dyn Fn(Part) -> bool) -> Bytes) -> Weigh
         every_step: sum(&|part| is_held(part, tied) && !is_idle(part) && !is_expert(part)),
         experts: sum(&is_expert),
         idle: sum(&|part| is_held(part, tied) && is_idle(part)),
+        ..Weights::default()
     }
 }
 

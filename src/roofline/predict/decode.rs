@@ -13,7 +13,7 @@
 //! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
-use super::parameters::{DecodeParameters, EngineDecode, Packing};
+use super::parameters::{DecodeParameters, EngineDecode, Packing, release_factor};
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::{ChipTier, ChipVariant};
 use crate::roofline::dimensions::Attention;
@@ -88,6 +88,7 @@ pub(crate) struct StepWork {
     /// Weights that one token multiplies with, in 10⁹.
     pub(crate) active_billions: f64,
     pub(crate) bits_per_weight: f64,
+    pub(crate) super_blocks: bool,
     pub(crate) hidden: f64,
     /// Query heads that share a key head, on average.
     pub(crate) queries_per_key: f64,
@@ -115,6 +116,7 @@ impl StepWork {
             active_billions: dimensions.active_parameters() as f64 / 1e9,
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
+            super_blocks: model.weights.super_blocks,
             hidden: f64::from(dimensions.hidden),
             queries_per_key: 0.0,
             layers: dimensions.layers.len() as f64,
@@ -172,7 +174,7 @@ impl DecodeParameters {
         };
         let bytes = work.dense + work.experts / p.expert_efficiency + cache + work.states * p.state_traffic;
         let memory = bytes / self.bandwidth(chip);
-        let per_billion = match Packing::of(build.engine, work.bits_per_weight) {
+        let per_billion = match Packing::of(work.bits_per_weight, work.super_blocks) {
             Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Block => p.block_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Mixed => self.mixed_arithmetic_ms.of(chip.generation),
@@ -182,8 +184,7 @@ impl DecodeParameters {
             * self.generation_arithmetic.of(chip.generation);
         let program = build.program.as_ref().and_then(|name| self.program_ms.get(name));
         let overhead = self.launch_seconds(work, chip, build, p) + program.copied().unwrap_or(0.0) / 1e3;
-        let release = build.release.as_ref().and_then(|name| self.releases.get(name));
-        let release = release.copied().unwrap_or(1.0);
+        let release = release_factor(&self.releases, &self.machines, chip, build);
         let streamed = (memory.powi(OVERLAP_POWER) + unpacking.powi(OVERLAP_POWER))
             .sqrt()
             .sqrt();

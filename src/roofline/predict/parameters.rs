@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
 use super::spread::Spreads;
+use super::{Engine, EngineBuild};
 use crate::roofline::chip::{ChipTier, ChipVariant};
 
 static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
@@ -18,7 +18,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Raised when a constant is added, dropped or changes its meaning.
-pub(crate) const SCHEMA_VERSION: u32 = 2;
+pub(crate) const SCHEMA_VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -62,8 +62,9 @@ pub(crate) struct DecodeParameters {
     pub(crate) request_ms: f64,
     /// Bins that were measured, by name and GPU cores: what multiplies their bandwidth.
     pub(crate) chips: BTreeMap<String, BTreeMap<u32, f64>>,
-    /// Releases of engines that were measured: what multiplies their step time.
+    /// Releases of engines that were measured: what multiplies their step time; and beyond that, with one bin.
     pub(crate) releases: BTreeMap<String, f64>,
+    pub(crate) machines: Machines,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,8 +114,9 @@ pub(crate) struct PrefillParameters {
     pub(crate) llama_cpp: EnginePrefill,
     /// Milliseconds that a server takes instead of its engine's fixed ones.
     pub(crate) server_ms: BTreeMap<String, f64>,
-    /// Releases of engines that were measured: what multiplies their time.
+    /// Releases of engines that were measured: what multiplies their time; and beyond that, with one bin.
     pub(crate) releases: BTreeMap<String, f64>,
+    pub(crate) machines: Machines,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -137,6 +139,40 @@ pub(crate) struct EnginePrefill {
     /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for the GPU again.
     pub(crate) residency_ms: f64,
     pub(crate) fixed_ms: f64,
+}
+
+/// What one bin showed with one release beyond what both showed elsewhere: most often one person's machine, its memory, its
+/// heat and the way of measuring. By release, chip and GPU cores.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Machines(BTreeMap<String, BTreeMap<String, BTreeMap<u32, f64>>>);
+
+impl Machines {
+    pub(crate) fn of(&self, release: &str, chip: &ChipVariant) -> f64 {
+        let bins = self.0.get(release).and_then(|chips| chips.get(&chip.name));
+        bins.and_then(|bins| bins.get(&chip.gpu_cores))
+            .copied()
+            .unwrap_or(1.0)
+    }
+
+    /// What multiplies times of `release` on `chip` is `factor`.
+    pub(crate) fn insert(&mut self, release: &str, chip: &ChipVariant, factor: f64) {
+        let chips = self.0.entry(release.to_owned()).or_default();
+        let bins = chips.entry(chip.name.clone()).or_default();
+        bins.insert(chip.gpu_cores, factor);
+    }
+}
+
+/// What multiplies the times of a release that was measured: anywhere, and on this bin.
+pub(super) fn release_factor(
+    releases: &BTreeMap<String, f64>,
+    machines: &Machines,
+    chip: &ChipVariant,
+    build: &EngineBuild,
+) -> f64 {
+    build.release().map_or(1.0, |release| {
+        releases.get(release).copied().unwrap_or(1.0) * machines.of(release, chip)
+    })
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -182,15 +218,13 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    /// Recognised by the mean bits of a weight. GGUF's plain blocks take 4.25 (MXFP4), 4.5 and 8.5 bits, K mixes what lies
-    /// between and below.
-    pub(super) fn of(engine: Engine, bits_per_weight: f64) -> Self {
-        match engine {
-            _ if bits_per_weight > 12.0 => Self::Float,
-            Engine::LlamaCpp if bits_per_weight < 4.2 || (4.75..8.0).contains(&bits_per_weight) => {
-                Self::Mixed
-            }
-            Engine::LlamaCpp | Engine::Mlx => Self::Block,
+    pub(super) fn of(bits_per_weight: f64, super_blocks: bool) -> Self {
+        if bits_per_weight > 12.0 {
+            Self::Float
+        } else if super_blocks {
+            Self::Mixed
+        } else {
+            Self::Block
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::build::EngineBuild;
 use super::decode::StepWork;
-use super::parameters::{EnginePrefill, Packing, PrefillParameters};
+use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::ChipVariant;
 use crate::roofline::dimensions::Attention;
@@ -43,6 +43,7 @@ pub(crate) struct PrefillWork {
     pub(crate) read: f64,
     pub(crate) resident: f64,
     pub(crate) bits_per_weight: f64,
+    pub(crate) super_blocks: bool,
     pub(crate) experts: bool,
 }
 
@@ -68,6 +69,7 @@ impl PrefillWork {
             read: model.weights.streamed(&model.dimensions, tokens).0 as f64,
             resident: model.weights.resident().0 as f64,
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
+            super_blocks: model.weights.super_blocks,
             experts: model.dimensions.expert_layers() > 0,
         }
     }
@@ -113,14 +115,13 @@ impl PrefillParameters {
         } else {
             1.0
         };
-        let packing = p.packing.of(Packing::of(build.engine, work.bits_per_weight));
+        let packing = p.packing.of(Packing::of(work.bits_per_weight, work.super_blocks));
         let tflops =
             self.tflops.of(chip.generation) * p.utilization * p.generation_utilization.of(chip.generation);
         let rate = tflops * 1e12 * f64::from(chip.gpu_cores) * units * packing * work.tokens
             / (work.tokens + p.half_tokens);
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
-        let release = build.release.as_ref().and_then(|name| self.releases.get(name));
-        let release = release.copied().unwrap_or(1.0);
+        let release = release_factor(&self.releases, &self.machines, chip, build);
         PrefillTime {
             compute: (work.matrices / experts + p.attention_flops(work)) / rate * release,
             reading: work.read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,

@@ -2,7 +2,8 @@
 //!
 //! The constants are the most probable ones given `prior.json` and `measurements.csv`. Bins, releases and programs that
 //! were measured have effects of their own, which are pulled towards none: so a chip with sixty rows does not decide for
-//! all, and what many share is told from what is peculiar to one.
+//! all, and what many share is told from what is peculiar to one. So does every bin with every release, which most often is
+//! one person's machine.
 
 mod least_squares;
 mod leaves;
@@ -19,7 +20,7 @@ use self::leaves::Leaves;
 use self::rows::Measurement;
 use super::cases::ReportedRate;
 use super::predict::parameters::{
-    DecodeParameters, Parameters, PrefillParameters, RowCounts, SCHEMA_VERSION,
+    DecodeParameters, Machines, Parameters, PrefillParameters, RowCounts, SCHEMA_VERSION,
 };
 use super::shapes::ShapeFile;
 
@@ -89,12 +90,13 @@ fn fit_prefill(
         .collect();
     let mut empty = start
         .cloned()
-        .unwrap_or_else(|| means(beliefs, &["serverMs", "releases"]));
+        .unwrap_or_else(|| means(beliefs, &["serverMs", "releases", "machines"]));
     empty.releases = effects(
         observed.iter().map(|(row, _)| *row),
         |row| row.case.build.release(),
         &empty.releases,
     );
+    empty.machines = machines(observed.iter().map(|(row, _)| *row), &empty.machines);
     empty.server_ms = effects(
         observed.iter().map(|(row, _)| *row),
         |row| Some(row.program.as_str()).filter(|_| row.case.build.is_warm_server()),
@@ -129,9 +131,10 @@ fn fit_decode(
         .collect();
     let mut empty = start
         .cloned()
-        .unwrap_or_else(|| means(beliefs, &["programMs", "chips", "releases"]));
+        .unwrap_or_else(|| means(beliefs, &["programMs", "chips", "releases", "machines"]));
     let measured = || observed.iter().map(|(row, _, _)| *row);
     empty.releases = effects(measured(), |row| row.case.build.release(), &empty.releases);
+    empty.machines = machines(measured(), &empty.machines);
     // Programs that are their kernels' own have nothing to add.
     let wraps = |row: &Measurement| !matches!(row.program.as_str(), "llama.cpp" | "mlx-lm");
     empty.program_ms = effects(
@@ -213,6 +216,17 @@ fn effects<'a>(
     rows.filter_map(name)
         .map(|name| (name.to_owned(), before.get(name).copied().unwrap_or(1.0)))
         .collect()
+}
+
+/// The same for each bin with each release.
+fn machines<'a>(rows: impl Iterator<Item = &'a Measurement>, before: &Machines) -> Machines {
+    let mut known = Machines::default();
+    for row in rows {
+        if let Some(release) = row.case.build.release() {
+            known.insert(release, row.chip(), before.of(release, row.chip()));
+        }
+    }
+    known
 }
 
 /// JSON with four significant digits: more is not known.
