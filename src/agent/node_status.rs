@@ -8,7 +8,7 @@ use super::pressure::Pressure;
 use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
-use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
+use crate::api::conditions::{PROBE_EXPIRED, Truth, condition_type, is_true, set_condition};
 use crate::api::v1alpha1::{
     Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
     Resources, ThermalState,
@@ -340,7 +340,7 @@ fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, Stri
             } else {
                 (
                     Truth::False,
-                    "Expired",
+                    PROBE_EXPIRED,
                     format!("measured {}, more than a week ago", rfc3339(measured)),
                 )
             }

@@ -63,6 +63,9 @@ pub(crate) mod condition_type {
     pub(crate) const FEASIBLE: &str = "Feasible";
 }
 
+/// Reason of [`condition_type::PROBE_FRESH`]: the figures are too old to be sure of.
+pub(crate) const PROBE_EXPIRED: &str = "Expired";
+
 /// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` let in what the numbers speak against.
 pub(crate) const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 

@@ -5,7 +5,7 @@ use super::greedy;
 use super::instance::{Instance, MAX_FACTOR, Placement};
 use super::question::{Judged, NodeClass, Question};
 use super::relaxation;
-use super::search::{self, Remaining};
+use super::search;
 use crate::api::v1alpha1::{PlanBasket, PlanPurchase, PlanPurchaseItem};
 
 /// How much more than the demand the relaxation is asked to carry, step by step, until what it buys is enough.
@@ -83,7 +83,7 @@ impl Shop<'_> {
         let bought = self.with(counts);
         (0..counts.len())
             .filter(|class| counts[*class] > 0)
-            .all(|class| search::without_one(&bought, class, MAX_FACTOR) == Remaining::All)
+            .all(|class| search::survives_without_one(&bought, class))
     }
 
     fn basket(&self, counts: &[u32]) -> PlanBasket {
@@ -110,7 +110,8 @@ impl Shop<'_> {
             nodes: counts[self.owned..].iter().sum(),
             price: sum(|offer| offer.price),
             watts: sum(|offer| offer.watts),
-            demand_factor: search::reachable(&self.with(counts), MAX_FACTOR),
+            // A placement of all of it is known, else this were no answer; the quick search may miss that.
+            demand_factor: search::reachable(&self.with(counts), MAX_FACTOR).max(1.0),
             survives_node_loss: self.survives(counts),
         }
     }
@@ -159,9 +160,18 @@ impl Shop<'_> {
         let mut found: Option<(f64, Vec<u32>)> = None;
         for start in std::iter::once(best).chain(others.iter().map(Vec::as_slice)) {
             for offer in self.owned..self.instance.classes.len() {
-                for spare in 1..=MAX_SPARE {
+                let with = |spare: u32| {
                     let mut counts = start.to_vec();
                     counts[offer] += spare;
+                    counts
+                };
+                let room = self.instance.classes[offer].nodes.saturating_sub(start[offer]);
+                // What the most of it does not help, less of it does not.
+                if !self.survives(&with(MAX_SPARE.min(room))) {
+                    continue;
+                }
+                for spare in 1..=MAX_SPARE {
+                    let counts = with(spare);
                     let price = cost(self.instance, &counts);
                     let dear = found.as_ref().is_some_and(|(known, _)| price >= *known);
                     if dear || counts[offer] > self.instance.classes[offer].nodes {

@@ -104,6 +104,16 @@ pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Rema
     }
 }
 
+/// Whether the others carry the whole demand once one node of `class` is gone: [`without_one`] for who needs no more than that.
+pub(super) fn survives_without_one(instance: &Instance, class: usize) -> bool {
+    let rest = instance.without_node(class);
+    greedy::place(&rest, 1.0).is_ok()
+        || match exact::solve(&rest, Goal::MostDemand, None) {
+            Search::Found(answer) => answer.placement.factor(&rest) >= 1.0 - TOLERANCE,
+            Search::Impossible | Search::TooLarge => false,
+        }
+}
+
 /// A factor of the demand that `instance` carries, sought up to `ceiling`.
 pub(super) fn reachable(instance: &Instance, ceiling: f64) -> f64 {
     found(instance, ceiling.min(MAX_FACTOR), Effort::QUICK).factor

@@ -8,6 +8,7 @@ use super::memory::{Demand, ServedModel, activation_bytes};
 use super::predict::calibration::Calibration;
 use super::predict::{Engine, Hardware, Interval, MeasuredMachine, ModelCost, Parameters};
 use super::weights::Weights;
+use crate::api::conditions::{PROBE_EXPIRED, condition_type};
 use crate::api::v1alpha1::{
     self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec, PlausibilityVerdict,
 };
@@ -225,9 +226,14 @@ fn feed_forward(published: &api::LayerFeedForward) -> FeedForward {
 }
 
 /// What the speed of a node's models can be predicted from; `None` where nothing was measured and its chip is not
-/// in the catalogue.
+/// in the catalogue. Figures of a probe that has expired are less sure.
 pub(crate) fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
+    let expired = status
+        .conditions
+        .iter()
+        .any(|one| one.type_ == condition_type::PROBE_FRESH && one.reason == PROBE_EXPIRED);
     let measured = status.probe.as_ref().and_then(measured);
+    let measured = measured.map(|machine| if expired { machine.stale() } else { machine });
     if measured.is_some() || status.chip.development {
         return measured.map(Hardware::Measured);
     }
@@ -404,6 +410,42 @@ mod tests {
         "latent": {"E": 8, "L": 3, "V": 1000, "d": 64, "dense_first": 1, "dff": 99, "eff": 14, "hd": 24, "k": 2, "mats": 3, "mla": {"kv": 32, "nope": 16, "q": 12, "rope": 8, "v": 16}, "nh": 4, "nkv": 4, "tied": 0},
         "sliding": {"L": 12, "V": 1000, "d": 64, "ff": 128, "ghd": 32, "gkv": 1, "glob": 6, "hd": 16, "kv_shared_global": 1, "mats": 3, "nh": 4, "nkv": 2, "tied": 1, "win": 8}
     }"#;
+
+    #[test]
+    fn an_expired_probe_is_believed_less() {
+        let mut status = FleetNodeStatus::default();
+        status.chip.development = true;
+        let mut probe = api::Probe::default();
+        probe.measurements.qmv.median_bytes_per_second = 1e11;
+        probe.measurements.read.median_bytes_per_second = 1e11;
+        status.probe = Some(probe);
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        let dimensions = shapes.dimensions("sliding").unwrap();
+        let weights = Weights::estimate(&dimensions, WeightFormat::Affine { bits: 4, group: 64 });
+        let model = ServedModel {
+            cost: ModelCost { dimensions, weights },
+            kv_bits: KvBits::HALF,
+        };
+        let load = Load {
+            streams: 1.0,
+            prompt_tokens: 10.0,
+            context_tokens: 100.0,
+        };
+        let decode = |status: &FleetNodeStatus| speed_under(load, hardware(status).unwrap(), &model).decode;
+        let fresh = decode(&status);
+        let mut expire = |reason: &str| {
+            status.conditions = serde_json::from_value(serde_json::json!([{
+                "type": condition_type::PROBE_FRESH, "status": "False", "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            }]))
+            .unwrap();
+            decode(&status)
+        };
+        let old = expire(PROBE_EXPIRED);
+        assert_eq!(old.p50, fresh.p50);
+        assert!(old.p10 < 0.95 * fresh.p10 && old.p90 > 1.05 * fresh.p90);
+        assert_eq!(expire("Measuring"), fresh);
+    }
 
     #[test]
     fn what_is_published_is_what_is_computed_with() {

@@ -27,7 +27,7 @@ impl Weights {
     /// In the format `format`, from dimensions alone.
     pub(crate) fn estimate(dimensions: &ModelDimensions, format: WeightFormat) -> Self {
         let head = dimensions.head_parameters();
-        let bits = gguf::bits(dimensions, format);
+        let bits = format.bits_in(dimensions);
         let every_step = (dimensions.core_parameters() - head) as f64 * bits.body + head as f64 * bits.head;
         let experts = dimensions.expert_parameters() as f64 * bits.experts;
         let idle = dimensions.table_parameters() as f64 * bits.body;
@@ -220,6 +220,11 @@ impl WeightFormat {
 }
 
 impl WeightFormat {
+    /// Bits per weight in a model of these dimensions.
+    pub(crate) fn bits_in(self, dimensions: &ModelDimensions) -> FormatBits {
+        gguf::bits(dimensions, self)
+    }
+
     /// Of its bytes, those in floats of 16 bits that an engine computes with: scales and offsets, or all of them. The
     /// block formats of GGUF are computed with as they are.
     pub(super) fn half_share(self) -> f64 {

@@ -130,9 +130,7 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>) -> ChosenMac
     let working_set = live.working_set.filter(|_| memory.is_none());
     let chip = &identity.chip;
     let report = report.filter(|report| is_of(report, &identity, live.total));
-    let measured = report
-        .as_ref()
-        .and_then(|report| MeasuredMachine::new(&report.measurements));
+    let measured = report.as_ref().and_then(measured);
     let mut notes = Vec::new();
     notes.extend(report.as_ref().and_then(expiry));
     let hardware = match (measured, chip::of_machine(chip, live.total)) {
@@ -169,11 +167,21 @@ fn is_of(report: &ProbeReport, identity: &Identity, memory: Bytes) -> bool {
         && machine.os_build == identity.os_build
 }
 
+/// What a probe measured; with a wider interval where it has expired.
+fn measured(report: &ProbeReport) -> Option<MeasuredMachine> {
+    let machine = MeasuredMachine::new(&report.measurements)?;
+    Some(if expiry(report).is_some() {
+        machine.stale()
+    } else {
+        machine
+    })
+}
+
 fn expiry(report: &ProbeReport) -> Option<String> {
     let expires: Timestamp = report.expires_at.parse().ok()?;
     (expires < Clock::System.now()).then(|| {
         format!(
-            "the machine was measured at {}, which is too long ago to rely on; `--probe now` measures again",
+            "the machine was measured at {}, too long ago to be sure, so the interval is wider; `--probe now` measures again",
             report.measured_at
         )
     })

@@ -81,7 +81,7 @@ impl Model {
     /// Model and format where both are known.
     pub(super) fn sized(&self) -> Option<(&KnownModel, Knowledge, ClaimedFormat)> {
         let (known, knowledge) = self.known.as_ref()?;
-        Some((known, *knowledge, self.format?))
+        Some((known, *knowledge, self.format?.of(known)))
     }
 }
 

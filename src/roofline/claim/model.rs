@@ -99,6 +99,8 @@ pub(super) struct ClaimedFormat {
     pub(super) spread: f64,
     /// What people call its bits: 4 of 4.5.
     pub(super) nominal: f64,
+    /// Where the name is that of one format.
+    named: Option<WeightFormat>,
 }
 
 impl ClaimedFormat {
@@ -114,6 +116,18 @@ impl ClaimedFormat {
             least: bits,
             spread: 0.0,
             nominal: 2.0,
+            named: None,
+        }
+    }
+
+    /// What the format most likely is in this very model.
+    pub(super) fn of(self, model: &KnownModel) -> Self {
+        match (self.named, &model.dimensions) {
+            (Some(format), Some(dimensions)) => Self {
+                likely: format.bits_in(dimensions),
+                ..self
+            },
+            (_, _) => self,
         }
     }
 
@@ -132,13 +146,28 @@ impl ClaimedFormat {
                 least: same(fewest * (1.0 - spread / 2.0)),
                 spread,
                 nominal,
+                named: Some(format),
             }
         };
         if let Ok(format) = lower.parse::<WeightFormat>() {
             let bits = format.bits();
-            let mixed = lower.contains("_k") || bits.body > bits.experts;
-            let spread = if mixed { 0.06 } else { 0.0 };
-            return Some(exact(format, bits.experts.floor(), spread));
+            let k_mix = lower.contains("_k");
+            let spread = if k_mix || bits.body > bits.experts {
+                0.06
+            } else {
+                0.0
+            };
+            let named = exact(format, bits.experts.floor(), spread);
+            // How a mix spreads over a model differs; its head is always the same.
+            let least = if k_mix {
+                FormatBits {
+                    head: bits.head,
+                    ..named.least
+                }
+            } else {
+                named.least
+            };
+            return Some(Self { least, ..named });
         }
         // A number of bits alone: `4bit`, `int4`, `q4`, `w4a16`, `4`.
         let family = |bits: f64, likely: f64, spread: f64| Self {
@@ -147,6 +176,7 @@ impl ClaimedFormat {
             least: same(bits + 0.25_f64.min(likely - bits)),
             spread,
             nominal: bits,
+            named: None,
         };
         let compact = lower.replace('_', "");
         let digits: String = compact

@@ -290,6 +290,28 @@ proptest! {
     }
 }
 
+/// 273 GB/s over the bytes that one token reads, computed by hand: 6.98·10⁹ weights and a head of 0.525·10⁹.
+#[test]
+fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
+    let m4_pro = chip::find("M4 Pro", Some(20), None).unwrap();
+    let verdict = |format: &str, rate: f64| {
+        let spec = decode_claim(rate, m4_pro, "llama3-8b", format, 1);
+        Assessment::new(&spec).unwrap().verdict
+    };
+    for (format, ceiling) in [("mlx4", 64.6), ("mlx8", 34.2), ("q8_0", 34.2), ("q4_k_m", 58.4)] {
+        assert_eq!(
+            verdict(format, 0.98 * ceiling),
+            ClaimVerdict::Plausible,
+            "{format}"
+        );
+        assert_eq!(
+            verdict(format, 1.05 * ceiling),
+            ClaimVerdict::ExceedsRoofline,
+            "{format}"
+        );
+    }
+}
+
 #[test]
 fn bad_input_names_its_field() {
     let message = |yaml: &str| {

@@ -23,6 +23,10 @@ const SCALE_BITS: u32 = 16;
 /// host's own work between steps. Not fitted; runs on the node narrow it (see `calibration`).
 const OPEN_SPREAD: f64 = 0.12;
 
+/// The same of what has become of the machine since figures that are past their time: engines drift by 5–15 % from release to
+/// release on one machine (docs/roofline.md), and heat and other programs come and go. Not fitted either.
+const STALE_SPREAD: f64 = 0.15;
+
 /// What a probe measured, as far as speed depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MeasuredMachine {
@@ -111,6 +115,12 @@ impl MeasuredMachine {
             read,
             spread: known(p10).map_or(0.0, |p10| (p90 / p10).max(1.0).ln() / 2.0),
         })
+    }
+
+    /// The same machine, where the figures are too old to be sure of.
+    pub(crate) fn stale(mut self) -> Self {
+        self.spread = self.spread.hypot(STALE_SPREAD);
+        self
     }
 
     /// Half-width of a prediction's interval, as a logarithm.
