@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kube::ResourceExt;
 
-use super::machine::{Fits, Machines};
+use super::machine::{Fits, Machines, Offer};
 use super::node::{Claim, Load, NodeFacts, NodeState, Resident};
 use super::ranking::Ranking;
 use super::request::{ReplicaKey, ReplicaRequest};
@@ -357,7 +357,12 @@ impl Fleet {
         self.position(name).ok().map(|at| &self.nodes[at])
     }
 
-    /// The servable copies of a model on all nodes.
+    /// What all nodes together have of a model; `None`: no node has it.
+    pub(crate) fn offer(&self, model: &str) -> Option<&Offer> {
+        self.machines.offer(model)
+    }
+
+    /// The copies of a model on all nodes.
     pub(crate) fn models<'a>(
         &'a self,
         name: &'a str,

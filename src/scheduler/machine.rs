@@ -110,6 +110,48 @@ pub(super) struct Fit {
     pub(super) obstacle: Option<Rejection>,
 }
 
+/// One model over all machines: how many have it, and with which contexts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Offer {
+    /// Machines on which it can be served, by the tokens of context that it was made for there; 0 where that is not known.
+    contexts: BTreeMap<u32, usize>,
+    /// Machines on which it cannot.
+    broken: usize,
+}
+
+impl Offer {
+    pub(crate) fn is_servable(&self) -> bool {
+        !self.contexts.is_empty()
+    }
+
+    /// The shortest and the longest context of those that can serve it, where known.
+    pub(crate) fn contexts(&self) -> Option<(u32, u32)> {
+        let mut known = self.contexts.keys().copied().filter(|tokens| *tokens > 0);
+        let shortest = known.next()?;
+        Some((shortest, known.next_back().unwrap_or(shortest)))
+    }
+
+    fn count(&mut self, model: &NodeModel) -> &mut usize {
+        match model.problem {
+            None => self.contexts.entry(model.max_context_tokens).or_default(),
+            Some(_) => &mut self.broken,
+        }
+    }
+
+    fn add(&mut self, model: &NodeModel) {
+        *self.count(model) += 1;
+    }
+
+    fn remove(&mut self, model: &NodeModel) {
+        *self.count(model) -= 1;
+        self.contexts.retain(|_, machines| *machines > 0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.contexts.is_empty() && self.broken == 0
+    }
+}
+
 /// What of a request decides what it takes of a machine; figures by their bits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
@@ -144,6 +186,8 @@ pub(super) struct Machines {
     entries: Vec<Entry>,
     by_print: HashMap<u64, Vec<usize>>,
     unused: Vec<usize>,
+    /// By the model's name.
+    offers: HashMap<String, Offer>,
     /// Counts machines that came.
     entered: u64,
     /// The number that had come when each kind of request was computed for all of them.
@@ -174,6 +218,9 @@ impl Machines {
             return (id, entry.machine.clone());
         }
         self.entered += 1;
+        for model in first_of_each_name(&machine.models) {
+            self.offers.entry(model.name.clone()).or_default().add(model);
+        }
         let entry = Entry {
             machine: Arc::new(machine),
             print,
@@ -203,6 +250,14 @@ impl Machines {
         }
         entry.fits = Vec::new();
         let print = entry.print;
+        for model in first_of_each_name(&entry.machine.models) {
+            if let Some(offer) = self.offers.get_mut(&model.name) {
+                offer.remove(model);
+                if offer.is_empty() {
+                    self.offers.remove(&model.name);
+                }
+            }
+        }
         if let Some(alike) = self.by_print.get_mut(&print) {
             alike.retain(|known| *known != id);
             if alike.is_empty() {
@@ -210,6 +265,10 @@ impl Machines {
             }
         }
         self.unused.push(id);
+    }
+
+    pub(super) fn offer(&self, model: &str) -> Option<&Offer> {
+        self.offers.get(model)
     }
 
     fn ask(&mut self, request: &ReplicaRequest) -> usize {
@@ -252,6 +311,15 @@ impl Machines {
             ask,
         }
     }
+}
+
+/// As [`Machine::model`] finds them.
+fn first_of_each_name(models: &[NodeModel]) -> impl Iterator<Item = &NodeModel> {
+    let is_first = |(at, model): &(usize, &NodeModel)| {
+        let before = &models[..*at];
+        before.iter().all(|other| other.name != model.name)
+    };
+    models.iter().enumerate().filter(is_first).map(|(_, model)| model)
 }
 
 /// What one request takes of each machine, by the machine's place.

@@ -101,3 +101,42 @@ fn percent(part: u64, whole: u64) -> f64 {
         whole => 100.0 * part as f64 / whole as f64,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::{RunOptions, Scenario, simulate};
+
+    const SCENARIO: &str = "
+duration: 10m
+fleet: {macs: [{name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}]}
+models: [{name: small, model: qwen3-4b, quantization: mlx4}]
+deployments: [{name: chat, spec: {replicas: 2, model: {source: 'local://small'}, serving: {contextTokens: 2048}}}]
+demand: [{deployment: chat, requestsPerSecond: 0.05, promptTokens: 200, answerTokens: 100, from: 1m}]
+";
+
+    #[test]
+    fn policies_have_a_row_each_whatever_the_seeds() {
+        let scenario = Scenario::parse(SCENARIO).expect("it is one");
+        let mut outcomes = Vec::new();
+        for policy in ["default", "best-fit+random"] {
+            for seed in 3..6 {
+                let policy = policy.parse().expect("it is one");
+                let options = RunOptions::new(seed, policy);
+                outcomes.push(simulate(&scenario, &options).expect("it runs"));
+            }
+        }
+        let text = text(&outcomes);
+        assert!(
+            text.starts_with("10m on 2 simulated Macs, 3 seeds from 3. "),
+            "{text}"
+        );
+        let rows: Vec<_> = text.lines().skip(3).collect();
+        assert_eq!(rows.len(), 2, "{text}");
+        for (row, policy) in rows.into_iter().zip(["default", "best-fit+random"]) {
+            assert_eq!(row.split_whitespace().next(), Some(policy), "{text}");
+            assert!(row.contains("100.0 (100.0-100.0) %"), "{text}");
+            assert!(row.ends_with("2.0 (2.0-2.0)"), "{text}");
+        }
+    }
+}

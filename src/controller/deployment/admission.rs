@@ -93,33 +93,22 @@ pub(super) fn admit(template: &Template, fleet: &Fleet) -> Admission {
         }
         Err(err) => return refuse("InvalidSource", err.to_string()),
     };
-    let found: Vec<_> = fleet.models(&name).collect();
-    if found.is_empty() {
+    let Some(offer) = fleet.offer(&name) else {
         return if fleet.nodes.is_empty() {
             let message = "no FleetNode has joined: start `rooflet agent` on a machine with the model";
             refuse("NoNodes", message.to_owned())
         } else {
             refuse("ModelNotFound", not_found(&name, fleet))
         };
-    }
-    let servable: Vec<_> = found
-        .iter()
-        .filter(|(_, model)| model.problem.is_none())
-        .collect();
-    if servable.is_empty() {
-        let problems = found
-            .iter()
+    };
+    if !offer.is_servable() {
+        let problems = fleet
+            .models(&name)
             .filter_map(|(node, model)| Some((node.name.as_str(), model.problem.as_deref()?)));
         return refuse("ModelNotServable", by_problem(&name, problems));
     }
-    let maxima = || {
-        servable
-            .iter()
-            .map(|(_, model)| model.max_context_tokens)
-            .filter(|tokens| *tokens > 0)
-    };
-    match (asked, maxima().max()) {
-        (Some(asked), Some(longest)) if asked > longest => refuse(
+    match (asked, offer.contexts()) {
+        (Some(asked), Some((_, longest))) if asked > longest => refuse(
             "ContextTooLong",
             format!(
                 "spec.serving.contextTokens: {asked} is more than the {longest} tokens that model `{name}` was made for"
@@ -129,9 +118,9 @@ pub(super) fn admit(template: &Template, fleet: &Fleet) -> Admission {
             context_tokens: Some(asked),
         },
         // The smallest, so that every node with the model can take a replica.
-        (None, _) => Admission::Admitted {
-            context_tokens: Some(maxima().min().map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
-                tokens.min(DEFAULT_CONTEXT_TOKENS)
+        (None, contexts) => Admission::Admitted {
+            context_tokens: Some(contexts.map_or(DEFAULT_CONTEXT_TOKENS, |(shortest, _)| {
+                shortest.min(DEFAULT_CONTEXT_TOKENS)
             })),
         },
     }

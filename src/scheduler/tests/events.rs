@@ -220,6 +220,9 @@ impl Scene {
     fn check(&self) {
         let anew = Fleet::new(&self.nodes, &self.replicas);
         assert_eq!(self.fleet.nodes.len(), anew.nodes.len());
+        for model in ["tiny", "small", "large", "none"] {
+            assert_eq!(self.fleet.offer(model), anew.offer(model), "{model}");
+        }
         for (node, anew) in self.fleet.nodes.iter().zip(&anew.nodes) {
             let figures = |node: &NodeState| {
                 (
