@@ -27,6 +27,12 @@ pub(crate) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Ar
     sys::from_bytes(bytes, shape, dtype)
 }
 
+/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has been computed, and
+/// for nothing else.
+pub(crate) fn bytes_of(array: &Array) -> Result<&[u8]> {
+    sys::bytes_of(array)
+}
+
 /// Held by each test that computes: one thread at a time uses MLX, in tests as elsewhere.
 #[cfg(test)]
 pub(crate) fn exclusive() -> std::sync::MutexGuard<'static, ()> {

@@ -114,6 +114,27 @@ pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Ar
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
+/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has been computed, and
+/// for nothing else.
+pub(super) fn bytes_of(array: &Array) -> Result<&[u8]> {
+    array.eval()?;
+    let mut contiguous = false;
+    // SAFETY: the array outlives the call, which writes a bool.
+    let status = unsafe { mlx_sys::_mlx_array_is_row_contiguous(&raw mut contiguous, array.as_ptr()) };
+    if status != 0 || !contiguous {
+        return Err(Exception::custom("an array whose rows lie apart"));
+    }
+    let count = array.nbytes();
+    // SAFETY: the array has been computed. It has a pointer to its first number then, whatever its type is.
+    let data = unsafe { mlx_sys::mlx_array_data_uint8(array.as_ptr()) };
+    if data.is_null() || count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: so many bytes follow one another there; they are the array's, which is borrowed, and nobody writes to what
+    // has been computed.
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
 fn some(value: i32) -> mlx_sys::mlx_optional_int {
     mlx_sys::mlx_optional_int {
         value,

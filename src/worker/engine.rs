@@ -276,7 +276,7 @@ impl EngineThread {
             self.state.set_progress();
             self.drop_cancelled();
             let begin = self.config.clock.instant();
-            kv.tend(&mut self.active);
+            kv.tend(&mut self.active, self.pace, &self.config.clock);
             let plan = self.plan(kv.limit());
             self.join(&plan, &model);
             let rows = self.active.len();
@@ -561,7 +561,7 @@ impl EngineThread {
         let mut sequence = self.active.swap_remove(index);
         if sequence.prefilled() == 0 && sequence.takes_prefixes() {
             // Not before now: an equal prompt may have been computed since it joined.
-            if kv.load(&mut sequence, &self.active) {
+            if kv.load(&mut sequence, &self.active, self.pace, begin) {
                 return self.active.push(sequence);
             }
             if let Some(prefix) = kv.prefix(&sequence) {

@@ -1,14 +1,25 @@
 //! The memory of all caches: what running requests hold and may still come to, and the prefixes that are kept in what
 //! they leave free.
 
+use std::time::{Duration, Instant};
+
 use mlx_rs::error::Result;
 
 use super::kv_budget::KvBudget;
 use super::metrics::KvUse;
 use super::prefix_cache::{Keep, Prefix, PrefixCache};
-use super::schedule::Chunk;
+use super::schedule::{Chunk, Pace};
 use super::sequence::Sequence;
+use crate::clock::Clock;
 use crate::units::Bytes;
+
+/// The share of a decode step that may go into copies for the disk, one in so many: those who wait for their next token
+/// should not notice.
+const COPYING_SHARE: u32 = 10;
+/// Where no step has been seen yet.
+const COPYING_TIME: Duration = Duration::from_millis(1);
+/// While nobody waits; who comes then waits for no more than this.
+const IDLE_COPYING_TIME: Duration = Duration::from_millis(5);
 
 /// See the module's text.
 #[derive(Debug)]
@@ -67,13 +78,22 @@ impl KvMemory {
     }
 
     /// Begins to read what files have of a prompt that nothing has been computed of. True: it has to wait for that.
-    pub(crate) fn load(&mut self, sequence: &mut Sequence, others: &[Sequence]) -> bool {
+    pub(crate) fn load(
+        &mut self,
+        sequence: &mut Sequence,
+        others: &[Sequence],
+        pace: Pace,
+        now: Instant,
+    ) -> bool {
         if !sequence.may_load() {
             return false;
         }
         let own = self.request_bytes(sequence.prompt_tokens());
         let room = self.room_beside(others) - Bytes(own);
-        let blocks = self.prefixes.load(sequence.cache_salt(), sequence.prompt(), room);
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let blocks = self
+            .prefixes
+            .load(salt, prompt, room, pace.prefill_tokens_per_second, now);
         if blocks.is_empty() {
             sequence.stop_waiting();
         } else {
@@ -82,15 +102,23 @@ impl KvMemory {
         sequence.is_loading()
     }
 
-    /// Takes over what the disk has done, and gives it more to do.
-    pub(crate) fn tend(&mut self, active: &mut [Sequence]) {
+    /// Takes over what the disk has done, and gives it more to do; without holding up those that decode.
+    pub(crate) fn tend(&mut self, active: &mut [Sequence], pace: Pace, clock: &Clock) {
         if !self.prefixes.has_files() {
             return;
         }
         let decoding = active
             .iter()
             .any(|sequence| sequence.is_decoding() && !sequence.is_loading());
-        let tended = self.prefixes.tend(self.room_beside(active), decoding);
+        let copying = match pace.step {
+            _ if active.is_empty() => IDLE_COPYING_TIME,
+            Some(step) => step / COPYING_SHARE,
+            None => COPYING_TIME,
+        };
+        let (room, now) = (self.room_beside(active), || clock.instant());
+        let begin = now();
+        let time = || now() - begin < copying;
+        let tended = self.prefixes.tend(room, decoding, now, time);
         self.sound(tended);
         for sequence in active {
             let over = |blocks| !self.prefixes.is_loading(blocks);

@@ -9,6 +9,17 @@ pub(crate) struct LayerConfig {
     pub(crate) feed_forward: FeedForwardConfig,
 }
 
+impl LayerConfig {
+    /// Of every token something is kept as long as the sequence lasts, so that it can be cut back to any length.
+    #[cfg(any(feature = "mlx", test))]
+    pub(crate) fn keeps_all(&self) -> bool {
+        match &self.mixer {
+            MixerConfig::Attention(attention) => attention.window.is_none(),
+            MixerConfig::GatedDelta(_) => false,
+        }
+    }
+}
+
 /// How a layer mixes tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MixerConfig {

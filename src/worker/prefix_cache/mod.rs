@@ -15,9 +15,11 @@ mod files;
 mod fingerprint;
 mod key;
 mod raw;
+mod read_pace;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 
 use camino::Utf8PathBuf;
 use mlx_rs::error::Result;
@@ -30,6 +32,8 @@ use self::files::FoundFile;
 pub(crate) use self::files::{BlockFiles, OpenFilesError};
 pub(crate) use self::fingerprint::fingerprint;
 pub(crate) use self::key::BlockKey;
+use self::raw::Copying;
+use self::read_pace::ReadPace;
 pub(crate) use self::tree::Cuts;
 use self::tree::{BLOCK_TOKENS, Filed, Missing, Stored, Tiers, Tree};
 use super::models::{KvBlock, KvCache};
@@ -49,6 +53,9 @@ const SNAPSHOT_INTERVAL: usize = 8192;
 
 /// Blocks on their way to the disk. Others stay in memory until there is room, or are not written.
 const MAX_WRITING: usize = 4;
+
+/// Of a block that is copied for the disk, between two looks at the time.
+const SLICE_BYTES: usize = 1 << 20;
 
 /// Blocks that wait for the disk to take them. It is far too slow if there are more.
 const MAX_UNSAVED: usize = 1024;
@@ -81,8 +88,11 @@ struct Files {
     limit: Bytes,
     /// Blocks in memory that are to be written, those before others first.
     unsaved: VecDeque<BlockKey>,
+    /// The next one to be written.
+    copying: Option<(BlockKey, Copying)>,
     writing: BTreeMap<BlockKey, Writing>,
     reading: BTreeSet<BlockKey>,
+    read_pace: ReadPace,
 }
 
 /// A block that was handed to the disk.
@@ -132,8 +142,10 @@ impl PrefixCache {
             disk,
             limit,
             unsaved: VecDeque::new(),
+            copying: None,
             writing: BTreeMap::new(),
             reading: BTreeSet::new(),
+            read_pace: ReadPace::default(),
         });
         self
     }
@@ -183,8 +195,16 @@ impl PrefixCache {
     }
 
     /// Begins to read what is known of `prompt` from files into memory, as far as there is `room` for it beside all that
-    /// requests hold. Returns what is being read.
-    pub(crate) fn load(&mut self, salt: &str, prompt: &[u32], room: Bytes) -> BTreeSet<BlockKey> {
+    /// requests hold, and where that is not slower than to compute it at so many tokens per second. Returns what is being
+    /// read.
+    pub(crate) fn load(
+        &mut self,
+        salt: &str,
+        prompt: &[u32],
+        room: Bytes,
+        prefill_tokens_per_second: Option<f64>,
+        now: Instant,
+    ) -> BTreeSet<BlockKey> {
         let Some(files) = &mut self.files else {
             return BTreeSet::new();
         };
@@ -200,9 +220,16 @@ impl PrefixCache {
         let wanted: Vec<&Filed> = found.filed.iter().take_while(fits).collect();
         // Without the last one there is no snapshot.
         let useless = cuts == Cuts::AtSnapshots && wanted.len() < found.filed.len();
-        if useless || wanted.iter().map(|filed| filed.tokens).sum::<usize>() < MIN_TOKENS {
+        let tokens: usize = wanted.iter().map(|filed| filed.tokens).sum();
+        if useless || tokens < MIN_TOKENS {
             return BTreeSet::new();
         }
+        let bytes = wanted.iter().map(|filed| filed.bytes).sum();
+        let computing = prefill_tokens_per_second.map(|rate| tokens as f64 / rate);
+        if !files.read_pace.is_worth(bytes, computing, now) {
+            return BTreeSet::new();
+        }
+        files.read_pace.begins(now);
         for filed in &wanted {
             if files.reading.insert(filed.key) {
                 files.disk.read(filed.key);
@@ -281,7 +308,8 @@ impl PrefixCache {
             (Cuts::Anywhere, Keep::Everything) | (Cuts::AtSnapshots, _) => usize::MAX,
         };
         for key in self.tree.holders(root, tokens).into_iter().take(count) {
-            let known = self.tree.has_file(key) || files.writing.contains_key(&key);
+            let copying = files.copying.as_ref().is_some_and(|(copying, _)| *copying == key);
+            let known = self.tree.has_file(key) || copying || files.writing.contains_key(&key);
             if !known && files.unsaved.len() < MAX_UNSAVED && !files.unsaved.contains(&key) {
                 files.unsaved.push_back(key);
             }
@@ -296,12 +324,20 @@ impl PrefixCache {
     /// Whether [`tend`](Self::tend) has something to write.
     pub(crate) fn has_work(&self) -> bool {
         let files = self.files.as_ref();
-        files.is_some_and(|files| !files.unsaved.is_empty() && files.writing.len() < MAX_WRITING)
+        files.is_some_and(|files| {
+            files.copying.is_some() || (!files.unsaved.is_empty() && files.writing.len() < MAX_WRITING)
+        })
     }
 
-    /// Takes note of what the disk has done, and hands it one more block. While others wait, at most one block that was
-    /// read is taken over. `room` is what all requests leave.
-    pub(crate) fn tend(&mut self, room: Bytes, others_wait: bool) -> Result<()> {
+    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there is `time`. While others
+    /// wait, at most one block that was read is taken over. `room` is what all requests leave.
+    pub(crate) fn tend(
+        &mut self,
+        room: Bytes,
+        others_wait: bool,
+        now: impl Fn() -> Instant,
+        time: impl FnMut() -> bool,
+    ) -> Result<()> {
         while let Some(files) = &self.files {
             match files.disk.news() {
                 News::None => break,
@@ -309,6 +345,12 @@ impl PrefixCache {
                 News::Report(Report::Found(files)) => self.know(files),
                 News::Report(Report::Read(key, block)) => {
                     self.take_over(key, block, room)?;
+                    if let Some(files) = &mut self.files
+                        && files.reading.is_empty()
+                    {
+                        // Not before: the copy is part of it.
+                        files.read_pace.ends(now());
+                    }
                     if others_wait {
                         break;
                     }
@@ -316,13 +358,13 @@ impl PrefixCache {
                 News::Report(Report::Written(key, bytes)) => self.note_written(key, bytes),
             }
         }
-        self.save_one()
+        self.save_some(time)
     }
 
     /// Hands everything that is to be written to the disk, which writes it before it ends.
     pub(crate) fn finish(&mut self) -> Result<()> {
         while self.has_work() {
-            self.save_one()?;
+            self.save_some(|| true)?;
         }
         while let Some(files) = self.files.as_ref().filter(|files| !files.writing.is_empty()) {
             match files.disk.wait() {
@@ -330,7 +372,7 @@ impl PrefixCache {
                 Some(Report::Found(_) | Report::Read(..)) => {}
                 None => break,
             }
-            self.save_one()?;
+            self.save_some(|| true)?;
         }
         Ok(())
     }
@@ -372,6 +414,9 @@ impl PrefixCache {
         };
         let block = raw::from_bytes(&block)?;
         let bytes = block.bytes();
+        if let Some(files) = &mut self.files {
+            files.read_pace.took(bytes);
+        }
         let others = room.min(self.capacity).0.checked_sub(bytes);
         if let (Some(others), true) = (others, self.tree.continues_memory(key)) {
             self.tree.touch_path(key);
@@ -403,34 +448,50 @@ impl PrefixCache {
         }
     }
 
-    /// Those that are not in memory any more are not written.
-    fn save_one(&mut self) -> Result<()> {
+    /// Copies the next block slice by slice as long as there is `time`, one slice at least, and hands it to the disk when
+    /// that is done. Those that are not in memory any more are not written.
+    fn save_some(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
         let Some(files) = &mut self.files else {
             return Ok(());
         };
-        while files.writing.len() < MAX_WRITING
+        let mut next = files.copying.take();
+        while next.is_none()
+            && files.writing.len() < MAX_WRITING
             && let Some(key) = files.unsaved.pop_front()
         {
-            let Some(block) = self.tree.get(key) else { continue };
-            let name = BlockName {
-                model: self.model.clone(),
-                parent: block.parent,
-                depth: block.depth,
-                tokens: block.tokens.to_vec(),
-            };
-            let snapshot = block.snapshot;
-            let bytes = raw::to_bytes(block.held)?;
-            let writing = Writing {
-                parent: name.parent,
-                tokens: name.tokens.clone(),
-                bytes: bytes.data.len() as u64,
-                snapshot,
-            };
-            files.writing.insert(key, writing);
-            files.disk.write(name, bytes);
-            self.limit_files();
-            break;
+            let block = self.tree.get(key);
+            next = block
+                .map(|block| Copying::new(block.held).map(|copying| (key, copying)))
+                .transpose()?;
         }
+        let Some((key, mut copying)) = next else {
+            return Ok(());
+        };
+        let Some(block) = self.tree.get(key) else {
+            return Ok(());
+        };
+        while !copying.copy(SLICE_BYTES)? {
+            if !time() {
+                files.copying = Some((key, copying));
+                return Ok(());
+            }
+        }
+        let name = BlockName {
+            model: self.model.clone(),
+            parent: block.parent,
+            depth: block.depth,
+            tokens: block.tokens.to_vec(),
+        };
+        let bytes = copying.into_block();
+        let writing = Writing {
+            parent: name.parent,
+            tokens: name.tokens.clone(),
+            bytes: bytes.data.len() as u64,
+            snapshot: block.snapshot,
+        };
+        files.writing.insert(key, writing);
+        files.disk.write(name, bytes);
+        self.limit_files();
         Ok(())
     }
 }

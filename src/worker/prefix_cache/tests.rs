@@ -270,6 +270,13 @@ fn no_more_is_kept_than_there_is_room_for() {
     assert_eq!(off.bytes(), Bytes::ZERO);
 }
 
+/// In slices that end within numbers and within arrays.
+fn copied(block: &KvBlock) -> RawBlock {
+    let mut copying = Copying::new(block).unwrap();
+    while !copying.copy(101).unwrap() {}
+    copying.into_block()
+}
+
 #[test]
 fn blocks_become_bytes_and_come_back() {
     let _mlx = mlx::exclusive();
@@ -278,7 +285,7 @@ fn blocks_become_bytes_and_come_back() {
     compute(&model, &mut row, &text(300), 300, 0);
     for tokens in [0..256, 256..300] {
         let block = row.block(&tokens, false).unwrap();
-        assert_eq!(raw::to_bytes(&block).unwrap().data.len() as u64, block.bytes());
+        assert_eq!(copied(&block).data.len() as u64, block.bytes());
     }
     for dtype in [
         mlx_rs::Dtype::Float32,
@@ -294,7 +301,7 @@ fn blocks_become_bytes_and_come_back() {
             layers: vec![(array(0), array(24))],
             snapshot: Some(vec![(array(48), array(72))]),
         };
-        let raw = raw::to_bytes(&block).unwrap();
+        let raw = copied(&block);
         assert_eq!(raw.data.len() as u64, block.bytes());
         let back = raw::from_bytes(&raw).unwrap();
         for (one, other) in block.arrays().zip(back.arrays()) {
@@ -306,10 +313,17 @@ fn blocks_become_bytes_and_come_back() {
     }
 }
 
-/// It fails while a request waits for what it reads.
-#[test]
-fn when_the_thread_for_files_fails_nobody_waits_for_it() {
-    let dir = tempfile::tempdir().unwrap();
+/// Two and a half megabytes for 256 tokens.
+fn large_block() -> KvBlock {
+    let half = || mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
+    KvBlock {
+        layers: vec![(half(), half())],
+        snapshot: None,
+    }
+}
+
+/// A directory that has that block.
+fn one_file(dir: &tempfile::TempDir) -> BlockFiles {
     let files = BlockFiles::open(
         Utf8Path::from_path(dir.path()).unwrap(),
         "m".to_owned(),
@@ -322,12 +336,24 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
         depth: 0,
         tokens: text(256),
     };
-    let empty = RawBlock {
-        data: Vec::new(),
-        layers: Vec::new(),
-        snapshot: None,
-    };
-    files.write(name, &empty).unwrap();
+    files.write(name, &copied(&large_block())).unwrap();
+    files
+}
+
+fn with_disk(files: BlockFiles, wake: impl Fn() + Send + 'static) -> PrefixCache {
+    let disk = Disk::spawn(files, wake).unwrap();
+    PrefixCache::new(ROOMY, Cuts::Anywhere).with_files("m".to_owned(), disk, ROOMY)
+}
+
+fn now() -> Instant {
+    Clock::System.instant()
+}
+
+/// It fails while a request waits for what it reads.
+#[test]
+fn when_the_thread_for_files_fails_nobody_waits_for_it() {
+    let _mlx = mlx::exclusive();
+    let dir = tempfile::tempdir().unwrap();
     let (woken_tx, woken) = std::sync::mpsc::channel();
     let (fail, failing) = std::sync::mpsc::channel::<()>();
     let failing = std::sync::Mutex::new(Some(failing));
@@ -338,20 +364,82 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
             panic!("on purpose");
         }
     };
-    let disk = Disk::spawn(files, wake).unwrap();
-    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere).with_files("m".to_owned(), disk, ROOMY);
+    let mut prefixes = with_disk(one_file(&dir), wake);
     let wait = || woken.recv_timeout(Duration::from_secs(60)).unwrap();
     wait();
-    prefixes.tend(ROOMY, false).unwrap();
-    let awaited = prefixes.load("", &text(300), ROOMY);
+    prefixes.tend(ROOMY, false, now, || true).unwrap();
+    let awaited = prefixes.load("", &text(300), ROOMY, None, now());
     assert!(prefixes.is_loading(&awaited) && prefixes.file_bytes() > Bytes::ZERO);
     fail.send(()).unwrap();
     wait();
-    prefixes.tend(ROOMY, false).unwrap();
+    prefixes.tend(ROOMY, false, now, || true).unwrap();
     assert!(!prefixes.is_loading(&awaited) && prefixes.files_failed());
     assert_eq!(
         (prefixes.has_files(), prefixes.file_bytes()),
         (false, Bytes::ZERO)
     );
-    assert!(prefixes.load("", &text(300), ROOMY).is_empty());
+    assert!(prefixes.load("", &text(300), ROOMY, None, now()).is_empty());
+}
+
+#[test]
+fn what_a_slow_disk_has_is_computed() {
+    let _mlx = mlx::exclusive();
+    let dir = tempfile::tempdir().unwrap();
+    let (woken_tx, woken) = std::sync::mpsc::channel();
+    let mut prefixes = with_disk(one_file(&dir), move || {
+        // Nobody may listen any more.
+        let _ = woken_tx.send(());
+    });
+    woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    prefixes.tend(ROOMY, false, now, || true).unwrap();
+    let begin = now();
+    assert_eq!(prefixes.load("", &text(300), ROOMY, Some(1e6), begin).len(), 1);
+    woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    let after = |seconds| move || begin + Duration::from_secs(seconds);
+    prefixes.tend(ROOMY, false, after(100), || true).unwrap();
+    assert!(prefixes.bytes() > Bytes::ZERO);
+    prefixes.give_way(Bytes::ZERO);
+    // It took a hundred seconds.
+    let mut load = |rate| {
+        let wanted = prefixes.load("", &text(300), ROOMY, Some(rate), after(101)());
+        wanted.len()
+    };
+    assert_eq!(load(1e6), 0, "256 tokens in a quarter of a millisecond");
+    assert_eq!(load(1.0), 1);
+}
+
+#[test]
+fn a_block_is_copied_while_there_is_time() {
+    let _mlx = mlx::exclusive();
+    let dir = tempfile::tempdir().unwrap();
+    let mut prefixes = with_disk(one_file(&dir), || ());
+    let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
+    let root = BlockKey::root("m", "");
+    // Three slices, the last of which is half a one.
+    let block = large_block();
+    let (bytes, snapshot) = (block.bytes(), false);
+    assert_eq!(bytes, 5 << 19);
+    let key = root.child(&tokens);
+    let queue = |prefixes: &mut PrefixCache| {
+        let size = Stored { bytes, snapshot };
+        prefixes.tree.insert(root, &tokens, size, block.clone());
+        prefixes.files.as_mut().unwrap().unsaved.push_back(key);
+    };
+    let is_written = |prefixes: &PrefixCache| prefixes.files.as_ref().unwrap().writing.contains_key(&key);
+    queue(&mut prefixes);
+    for _ in 0..2 {
+        prefixes.save_some(|| false).unwrap();
+        assert!(prefixes.has_work() && !is_written(&prefixes));
+    }
+    prefixes.save_some(|| false).unwrap();
+    assert!(is_written(&prefixes) && !prefixes.has_work());
+
+    // One whose memory is needed is let go of, also half-way.
+    prefixes.files.as_mut().unwrap().writing.clear();
+    prefixes.give_way(Bytes::ZERO);
+    queue(&mut prefixes);
+    prefixes.save_some(|| false).unwrap();
+    prefixes.give_way(Bytes::ZERO);
+    prefixes.save_some(|| false).unwrap();
+    assert!(!prefixes.has_work() && !is_written(&prefixes));
 }

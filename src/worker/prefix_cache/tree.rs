@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::key::BlockKey;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
-use crate::roofline::model::{LayerConfig, MixerConfig, ModelConfig};
+use crate::roofline::model::{LayerConfig, ModelConfig};
 
 /// Tokens of a whole block: the step by which caches grow.
 pub(super) const BLOCK_TOKENS: usize = CACHE_STEP_TOKENS as usize;
@@ -32,11 +32,7 @@ pub(crate) enum Cuts {
 
 impl Cuts {
     pub(crate) fn of(config: &ModelConfig) -> Self {
-        let keeps_all = |layer: &LayerConfig| match &layer.mixer {
-            MixerConfig::Attention(attention) => attention.window.is_none(),
-            MixerConfig::GatedDelta(_) => false,
-        };
-        if config.layers.iter().all(keeps_all) {
+        if config.layers.iter().all(LayerConfig::keeps_all) {
             Self::Anywhere
         } else {
             Self::AtSnapshots
