@@ -17,6 +17,8 @@ mod control;
     reason = "the tests' harness, of which this is a part"
 )]
 mod harness;
+#[path = "bench/lookup.rs"]
+mod lookup;
 #[path = "bench/masks.rs"]
 mod masks;
 #[path = "bench/overhead.rs"]
@@ -57,6 +59,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("masks", masks::run),
     ("recovery", recovery::run),
     ("prefix", prefix::run),
+    ("lookup", lookup::run),
     ("rival", rival::run),
 ];
 

@@ -10,7 +10,7 @@ kind: ModelDeployment
 metadata: {{name: {model}}}
 spec:
   model: {{source: 'local://{model}'}}
-  serving: {{contextTokens: 512, kvCache: {{bits: {bits}, diskSize: '0'}}}}
+  serving: {{contextTokens: 512, promptLookupTokens: 8, kvCache: {{bits: {bits}, diskSize: '0'}}}}
 "
     )
 }
@@ -59,7 +59,7 @@ fn caches_in_few_bits_are_reserved_and_served() {
     kubectl.apply(&deployment("guide", 8)).ok();
     assert_eq!(reserved(&kubectl, 8), elements * 10 / 8);
     let models = models.display().to_string();
-    let quantised = processes_with(&[&models, " worker ", "--kv-bits 8"]);
+    let quantised = processes_with(&[&models, " worker ", "--kv-bits 8 --prompt-lookup-tokens 8"]);
     assert_eq!(quantised.len(), 1, "{quantised:?}");
     assert!(fleet.gateway.chat("guide", "What is rooflet?").len() > 10);
 

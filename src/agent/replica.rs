@@ -62,6 +62,8 @@ pub(crate) struct ReplicaSpec {
     pub(crate) max_concurrency: u32,
     #[serde(default)]
     pub(crate) kv_cache: Option<KvCacheSpec>,
+    #[serde(default)]
+    pub(crate) prompt_lookup_tokens: Option<u32>,
 }
 
 impl ReplicaSpec {
@@ -133,6 +135,7 @@ impl DesiredReplica {
                 context_tokens: spec.serving.context_tokens,
                 max_concurrency: spec.serving.max_concurrency,
                 kv_cache: spec.serving.kv_cache.clone(),
+                prompt_lookup_tokens: spec.serving.prompt_lookup_tokens,
             },
             terms: Terms {
                 objectives: spec.objectives.clone(),

@@ -221,6 +221,7 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
                 context_tokens: spec.context_tokens,
                 max_concurrency: spec.max_concurrency,
                 kv_cache: spec.kv_cache.clone(),
+                prompt_lookup_tokens: spec.prompt_lookup_tokens,
             },
             objectives: report.replica.terms.objectives.clone(),
             placement: PlacementSpec::default(),

@@ -318,6 +318,7 @@ pub(super) mod tests {
                 context_tokens: None,
                 max_concurrency: 4,
                 kv_cache: None,
+                prompt_lookup_tokens: None,
             },
             restarts: 2,
             ended_by_itself: true,

@@ -345,6 +345,9 @@ impl Workers {
         if let Some(bits) = spec.kv_bits() {
             arguments.extend(["--kv-bits".to_owned(), bits.to_string()]);
         }
+        if let Some(tokens) = spec.prompt_lookup_tokens {
+            arguments.extend(["--prompt-lookup-tokens".to_owned(), tokens.to_string()]);
+        }
         if let Some(PrefixFiles { dir, limit }) = prefixes {
             let (dir, limit) = (dir.to_string(), limit.0.to_string());
             arguments.extend(["--prefix-cache-dir".to_owned(), dir]);

@@ -37,6 +37,11 @@ pub(crate) struct Args {
     /// Requests served at the same time.
     #[arg(long, value_name = "N", default_value_t = crate::api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_concurrency: u32,
+    /// Guess up to N tokens ahead from what followed the same tokens earlier in the text, and check them in one pass: faster
+    /// for answers that repeat their prompt, the same tokens in any case. Only while one request is answered alone, and not
+    /// for models with sliding windows or recurrent states. Default: off.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    prompt_lookup_tokens: Option<u32>,
     /// Memory for weights, caches and intermediate results, such as 12Gi. Default: what this machine leaves to models.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory_limit: Option<Bytes>,
@@ -76,6 +81,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         name: args.name,
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
+        prompt_lookup_tokens: args
+            .prompt_lookup_tokens
+            .map(|tokens| usize::try_from(tokens).expect("at most 64")),
         memory_limit: args.memory_limit,
         kv_bits: args.kv_bits,
         prefix_cache_memory: args.prefix_cache_memory,

@@ -1,5 +1,7 @@
 //! The rows that decode together: one forward pass gives each its next token. A pass is submitted before the tokens of
-//! the one before are read, so that the device computes while this program handles them.
+//! the one before are read, so that the device computes while this program handles them. A row that is alone may be
+//! guessed ahead: one pass then chooses what follows each token of the guess, and what was chosen after a wrong one is
+//! dropped. Each token is chosen as it would have been by itself.
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
@@ -11,15 +13,17 @@ use super::logprobs::{Logprobs, TokenLogprobs};
 use super::models::{Decoder, KvCache};
 use super::sampler::Draw;
 use super::schedule::RequestId;
-use super::sequence::{Sequence, StepError};
+use super::sequence::{Sequence, StepError, token_row};
 
 /// Tokens chosen by one forward pass and not read yet.
 #[derive(Debug)]
 struct Flight {
-    /// One for each row.
+    /// One for each row; after a guess, one for each of its tokens and one more.
     tokens: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
+    /// How the only row was guessed to go on; empty: not at all.
+    guess: Vec<u32>,
 }
 
 /// A token that was read.
@@ -31,6 +35,17 @@ pub(crate) struct Landed {
     pub(crate) logprobs: Option<TokenLogprobs>,
     /// Rows of the pass that chose it.
     pub(crate) rows: usize,
+    /// It is the first of those that a pass over a guess chose.
+    pub(crate) checked: Option<Checked>,
+}
+
+/// A guess that the model was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Tokens.
+    pub(crate) guessed: usize,
+    /// The first of these, which are what the model chose.
+    pub(crate) right: usize,
 }
 
 /// See the module's text.
@@ -51,23 +66,30 @@ impl Batch {
             tokens: first.tokens,
             logprobs: first.logprobs,
             rows: vec![id],
+            guess: Vec::new(),
         });
     }
 
     /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be read while the device
     /// computes. Rows that are gone or have their last token are left out of the pass.
     pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Landing {
-        let flights = std::mem::take(&mut self.flights);
+        let (checking, flights): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flights)
+            .into_iter()
+            .partition(|flight| !flight.guess.is_empty());
         let failed = self.submit(model, &flights, sequences);
-        Landing { flights, failed }
+        Landing {
+            flights: checking.into_iter().chain(flights).collect(),
+            failed,
+        }
     }
 
-    /// Submits a pass over the rows whose last token had to be read before the next one can be chosen. Returns those
-    /// that failed.
-    pub(crate) fn launch_constrained(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
+    /// Submits a pass over the rows whose last token had to be read before the next one can be chosen, or guessed. Returns
+    /// those that failed.
+    pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
         let mut failures = Vec::new();
         let (mut tokens, mut rows) = (Vec::new(), Vec::new());
-        for row in sequences.iter_mut().filter(|row| row.is_constrained()) {
+        let alone = are_alone(sequences);
+        for row in sequences.iter_mut() {
             let Some(token) = row.last_token() else {
                 continue;
             };
@@ -78,6 +100,16 @@ impl Batch {
                 }
                 Err(err) => failures.push(failed(row.id(), err)),
             }
+        }
+        if let (true, [row]) = (alone, &mut rows[..])
+            && let guess = row.guess().to_vec()
+            && !guess.is_empty()
+        {
+            match check(model, tokens[0], guess, row) {
+                Ok(flight) => self.flights.push(flight),
+                Err(err) => failures.push(failed(row.id(), err.into())),
+            }
+            return failures;
         }
         if rows.is_empty() {
             return failures;
@@ -106,10 +138,12 @@ impl Batch {
             let mut places = flights.iter().flat_map(|flight| &flight.rows);
             places.position(|row| *row == id)
         };
+        let alone = are_alone(sequences);
         let mut going: Vec<(usize, &mut Sequence)> = sequences
             .iter_mut()
-            // Those wait until their tokens are read: see `launch_constrained`.
+            // Those wait until their tokens are read: see `launch_read`.
             .filter(|sequence| sequence.goes_on() && !sequence.is_constrained())
+            .filter(|sequence| !alone || sequence.guess().is_empty())
             .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
             .collect();
         if going.is_empty() {
@@ -160,12 +194,18 @@ impl Landing {
     }
 }
 
+/// Whether one row decodes at most. Beside others a guess costs more than it gains: the pass has rows enough.
+fn are_alone(sequences: &[Sequence]) -> bool {
+    sequences.iter().filter(|row| row.is_decoding()).count() <= 1
+}
+
 fn failed(id: RequestId, err: StepError) -> Landed {
     Landed {
         id,
         token: Err(err),
         logprobs: None,
         rows: 1,
+        checked: None,
     }
 }
 
@@ -209,12 +249,44 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<F
                 tokens: choice.tokens,
                 logprobs: choice.logprobs,
                 rows: rows.iter().map(|row| row.id()).collect(),
+                guess: Vec::new(),
             })
         }
         Err(err) => {
             for (row, tokens) in rows.iter_mut().zip(before) {
                 row.cache_mut().truncate(tokens);
             }
+            Err(err)
+        }
+    }
+}
+
+/// Submits the last token of a row and a guess of what follows, and chooses what follows each. After an error the row is
+/// as before.
+fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Result<Flight> {
+    let before = row.cache().offset();
+    let tokens = token_row(&[&[token], &guess[..]].concat());
+    let logits = model.forward_each(&tokens, row.cache_mut());
+    let submit = |logits: Array| {
+        let next = row.draw();
+        let each = |ahead: usize| Draw {
+            step: next.step + ahead as u64,
+            ..next
+        };
+        Choice::submit(&logits, &(0..=guess.len()).map(each).collect::<Vec<_>>())
+    };
+    match logits.and_then(submit) {
+        Ok(choice) => {
+            row.chose();
+            Ok(Flight {
+                tokens: choice.tokens,
+                logprobs: choice.logprobs,
+                rows: vec![row.id()],
+                guess,
+            })
+        }
+        Err(err) => {
+            row.cache_mut().truncate(before);
             Err(err)
         }
     }
@@ -227,15 +299,30 @@ fn read(flight: Flight) -> Vec<Landed> {
         token,
         logprobs: None,
         rows: count,
+        checked: None,
     };
     let tokens = flight.tokens.to_vec_exact::<u32>().map_err(|err| err.to_string());
     let logprobs = flight.logprobs.as_ref().map_or(Ok(Vec::new()), Logprobs::read);
     match tokens.and_then(|tokens| Ok((tokens, logprobs?))) {
         Ok((tokens, logprobs)) => {
-            let rows = flight.rows.into_iter().zip(tokens);
-            let mut all: Vec<Landed> = rows.map(|(id, token)| landed(id, Ok(token))).collect();
+            let right = flight.guess.iter().zip(&tokens);
+            let right = right.take_while(|(guess, token)| guess == token).count();
+            // What follows a wrong guess follows another text. Without a guess there is a token for each row.
+            let used = tokens.into_iter().take(count + right);
+            let rows = flight
+                .rows
+                .iter()
+                .copied()
+                .chain(std::iter::repeat_n(flight.rows[0], right));
+            let mut all: Vec<Landed> = rows.zip(used).map(|(id, token)| landed(id, Ok(token))).collect();
             for (row, logprobs) in logprobs {
-                all[row].logprobs = Some(logprobs);
+                if let Some(landed) = all.get_mut(row) {
+                    landed.logprobs = Some(logprobs);
+                }
+            }
+            if let (false, Some(first)) = (flight.guess.is_empty(), all.first_mut()) {
+                let guessed = flight.guess.len();
+                first.checked = Some(Checked { guessed, right });
             }
             all
         }

@@ -68,7 +68,7 @@ impl KvMemory {
                     // A prefix that is found gives room for the whole prompt at once.
                     sequence.prompt_tokens()
                 } else {
-                    1 + usize::try_from(sequence.cache().offset()).unwrap_or(0)
+                    1 + sequence.guessed_at_most() + usize::try_from(sequence.cache().offset()).unwrap_or(0)
                 };
                 self.held(sequence).max(self.request_bytes(tokens))
             };

@@ -102,6 +102,8 @@ pub(crate) struct WorkerMetrics {
     completion_tokens: IntCounter,
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
+    guessed: IntCounter,
+    guessed_right: IntCounter,
     prefix_files: IntGauge,
     prefix_files_failed: IntGauge,
     running: IntGauge,
@@ -189,6 +191,14 @@ impl WorkerMetrics {
                 "rooflet_worker_prefix_cache_hit_tokens_total",
                 "Tokens of prompts that were in the prefix cache and did not have to be computed.",
             )?,
+            guessed: counter(
+                "rooflet_worker_lookup_guessed_tokens_total",
+                "Tokens that were guessed ahead by prompt lookup.",
+            )?,
+            guessed_right: counter(
+                "rooflet_worker_lookup_right_tokens_total",
+                "Of these, tokens that the model chose, too.",
+            )?,
             prefix_files: gauge(
                 "rooflet_worker_prefix_cache_disk_bytes",
                 "Files of the prefix cache.",
@@ -233,6 +243,12 @@ impl WorkerMetrics {
         self.prefix_queries.inc_by(prompt as u64);
         self.prefix_hits.inc_by(known as u64);
         self.vllm.prefix(prompt as u64, known as u64);
+    }
+
+    /// Of so many tokens that were guessed, so many were right.
+    pub(crate) fn guessed(&self, tokens: usize, right: usize) {
+        self.guessed.inc_by(tokens as u64);
+        self.guessed_right.inc_by(right as u64);
     }
 
     pub(crate) fn spent(&self, part: StepPart, time: Duration) {

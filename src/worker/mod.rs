@@ -15,6 +15,7 @@ mod event;
 mod kv_budget;
 mod kv_memory;
 mod logprobs;
+mod lookup;
 mod messages;
 mod metrics;
 mod models;
@@ -82,6 +83,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) context_tokens: Option<u64>,
     /// Requests computed at the same time; at least 1.
     pub(crate) max_concurrency: usize,
+    /// Tokens guessed ahead from the text itself, at most; `None` = none.
+    pub(crate) prompt_lookup_tokens: Option<usize>,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub(crate) memory_limit: Option<Bytes>,
     /// Bits of an element of the KV cache, 4 or 8; 16 or `None` = those that the model is computed in.
@@ -116,6 +119,11 @@ pub(crate) enum WorkerError {
         #[source]
         err: KvQuantisationError,
     },
+    #[error(
+        "--prompt-lookup-tokens cannot be had: {0} of this model's layers keep a sliding window of tokens or a state, \
+         which a wrong guess could not be taken out of"
+    )]
+    PromptLookup(usize),
     #[error("listening on `{address}`")]
     Listen {
         address: String,
@@ -146,6 +154,7 @@ impl WorkerError {
             Self::Prompt { err } => err.reason(),
             Self::ContextTooLong { .. } => "ContextTooLong",
             Self::KvBits { .. } => "KvCacheBitsUnsupported",
+            Self::PromptLookup(_) => "PromptLookupUnsupported",
             Self::Listen { .. } => "ListenFailed",
             Self::Engine {
                 err: EngineError::Load { err },
@@ -176,6 +185,7 @@ impl WorkerError {
             | Self::Prompt { .. }
             | Self::ContextTooLong { .. }
             | Self::KvBits { .. }
+            | Self::PromptLookup(_)
             | Self::Engine {
                 err:
                     EngineError::NoRoom { .. }
@@ -240,6 +250,15 @@ impl Worker {
             .filter(|bits| *bits != UNQUANTISED_BITS)
             .map(|bits| KvQuantisation::new(bits, &model.shape.config));
         let kv = kv.transpose().map_err(|err| WorkerError::KvBits { err })?;
+        let fleeting = model
+            .shape
+            .config
+            .layers
+            .iter()
+            .filter(|layer| !layer.keeps_all());
+        if let (Some(_), fleeting @ 1..) = (config.prompt_lookup_tokens, fleeting.count()) {
+            return Err(WorkerError::PromptLookup(fleeting));
+        }
         let prompter = Prompter::load(
             &model.path,
             &model.shape.config,
@@ -260,6 +279,7 @@ impl Worker {
             prefix_files: config.prefix_files,
             prompter: Arc::clone(&prompter),
             max_concurrency: config.max_concurrency.max(1),
+            prompt_lookup_tokens: config.prompt_lookup_tokens,
             clock: config.clock.clone(),
             metrics: metrics.clone(),
         })

@@ -8,10 +8,12 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, transforms};
 use tokio::sync::mpsc;
 
-use super::adjustment::Adjustment;
+use super::adjustment::{Adjustment, Penalties};
+use super::batch::Checked;
 use super::choice::Choice;
 use super::event::{Done, Event, Piece};
 use super::logprobs::TokenLogprobs;
+use super::lookup::PromptLookup;
 use super::models::{Decoder, KvCache};
 use super::prefix_cache::{BlockKey, Prefix};
 use super::prompt::ValidRequest;
@@ -108,6 +110,8 @@ pub(crate) struct Sequence {
     /// All others, where it has one.
     unending: Option<Mask>,
     transcript: Transcript,
+    /// Guesses what comes next.
+    lookup: Option<PromptLookup>,
     /// Tokens chosen, read or not.
     chosen: usize,
     /// Tokens read.
@@ -174,6 +178,7 @@ impl Sequence {
                 &queued.job.request.stopping,
                 queued.job.request.echoed_chars(),
             ),
+            lookup: None,
             chosen: 0,
             answer: Vec::new(),
             shared: 0,
@@ -181,6 +186,36 @@ impl Sequence {
                 overtaken: 0,
                 ..queued
             },
+        }
+    }
+
+    /// Guesses up to so many tokens ahead, where each can be chosen without regard to those before it.
+    pub(crate) fn guess_ahead(&mut self, tokens: usize) {
+        let request = self.request();
+        let free = self.constraint.is_none() && request.sampling.penalties == Penalties::default();
+        self.lookup = free.then(|| PromptLookup::new(&request.prompt, tokens));
+    }
+
+    /// How its text may go on; empty where there is no telling.
+    pub(crate) fn guess(&self) -> &[u32] {
+        let Some(lookup) = self.lookup.as_ref().filter(|_| self.unending().is_none()) else {
+            return &[];
+        };
+        // Beside the token that is chosen whatever the guess is worth.
+        lookup.guess((self.request().max_tokens - self.chosen).saturating_sub(1))
+    }
+
+    /// Tokens that a pass may put into the cache beside the next one.
+    pub(crate) fn guessed_at_most(&self) -> usize {
+        self.lookup.as_ref().map_or(0, PromptLookup::most)
+    }
+
+    /// The model has seen a guess: the cache forgets what of it was wrong.
+    pub(crate) fn checked(&mut self, Checked { guessed, right }: Checked) {
+        let wrong = i32::try_from(guessed - right).expect("guesses are short");
+        self.cache.truncate(self.cache.offset() - wrong);
+        if let Some(lookup) = &mut self.lookup {
+            lookup.judged(guessed, right);
         }
     }
 
@@ -466,6 +501,11 @@ impl Sequence {
             self.shared += rows;
         }
         self.answer.push(token);
+        // After a guess, a pass chooses several.
+        self.chosen = self.chosen.max(self.answer.len());
+        if let Some(lookup) = &mut self.lookup {
+            lookup.push(token);
+        }
         let at = now();
         self.timing.first_token.get_or_insert(at);
         let before = self.timing.last_token.replace(at);

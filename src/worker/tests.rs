@@ -18,6 +18,7 @@ mod apis;
 mod batching;
 mod endpoints;
 mod load;
+mod lookup;
 mod prefixes;
 mod process;
 mod sampling;
@@ -37,6 +38,7 @@ fn config() -> WorkerConfig {
         name: "tiny".to_owned(),
         context_tokens: None,
         max_concurrency: 2,
+        prompt_lookup_tokens: None,
         memory_limit: None,
         prefix_cache_memory: None,
         prefix_files: None,

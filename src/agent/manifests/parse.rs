@@ -222,6 +222,7 @@ impl Parser {
                 context_tokens: serving.context_tokens,
                 max_concurrency: serving.max_concurrency,
                 kv_cache: serving.kv_cache,
+                prompt_lookup_tokens: serving.prompt_lookup_tokens,
             },
             terms,
         })
@@ -374,6 +375,7 @@ spec:
             context_tokens: None,
             max_concurrency: 4,
             kv_cache: None,
+            prompt_lookup_tokens: None,
         };
         assert_eq!(
             manifests,

@@ -47,6 +47,7 @@ fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
             bits: Some(bits.parse().expect("a number")),
             ..KvCacheSpec::default()
         }),
+        prompt_lookup_tokens: None,
     }
 }
 

@@ -136,6 +136,7 @@ impl Scene {
                 context_tokens: Some(64),
                 max_concurrency: 1,
                 kv_cache: None,
+                prompt_lookup_tokens: None,
             };
             let manifest = Manifest {
                 key: key(name),

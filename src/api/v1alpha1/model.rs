@@ -93,6 +93,12 @@ pub(crate) struct ServingSpec {
     /// How the keys and values of tokens are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kv_cache: Option<KvCacheSpec>,
+    /// The most tokens that are guessed ahead from what followed the same tokens earlier in a text, to be checked in one
+    /// pass: faster for answers that repeat their prompt, the same tokens in any case. Only while a replica answers one
+    /// request alone, and not for models with sliding windows or recurrent states. Default: none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub(crate) prompt_lookup_tokens: Option<u32>,
 }
 
 /// Keys and values of tokens that were computed.
@@ -125,6 +131,7 @@ impl Default for ServingSpec {
             context_tokens: None,
             max_concurrency: default_max_concurrency(),
             kv_cache: None,
+            prompt_lookup_tokens: None,
         }
     }
 }

@@ -125,6 +125,7 @@ pub(super) fn replica(line: &str) -> ModelReplica {
                 context_tokens: field(line, "context").map(|tokens| tokens.parse().expect("a number")),
                 max_concurrency: 1,
                 kv_cache: None,
+                prompt_lookup_tokens: None,
             },
             objectives: ObjectivesSpec {
                 decode_tokens_per_second: field(line, "rate").map(|rate| rate.parse().expect("a number")),

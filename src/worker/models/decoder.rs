@@ -116,6 +116,13 @@ impl Decoder {
         self.logits(&x.try_index((.., -1.., ..))?)
     }
 
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of them, `[n, vocabulary]`, in
+    /// float32. Lazy.
+    pub(crate) fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+        let x = self.hidden(tokens, cache)?;
+        self.logits(&x.reshape(&[tokens.dim(1), 1, x.dim(-1)])?)
+    }
+
     /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns `[rows, vocabulary]` in
     /// float32. Lazy. After an error, a cache cut to the length it had can be used again.
     pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {

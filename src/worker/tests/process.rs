@@ -65,7 +65,7 @@ fn chunked_bodies_are_read() {
         })
     });
 }
-fn start_error(config: WorkerConfig) -> WorkerError {
+pub(super) fn start_error(config: WorkerConfig) -> WorkerError {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

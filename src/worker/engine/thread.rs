@@ -1,0 +1,514 @@
+//! The thread's loop, once per step: drop what was cancelled, plan ([`StepPlan`]), let join who may, one forward pass
+//! for all rows that decode, then one chunk of one prompt.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use camino::Utf8Path;
+use tokio::sync::mpsc;
+
+use super::{Command, EngineConfig, EngineError};
+use crate::host::Host;
+use crate::mlx::device::{self, Backend};
+use crate::mlx::load::Weights;
+use crate::model_dir::ModelDir;
+use crate::openai::response::FinishReason;
+use crate::roofline::dimensions::KvBits;
+use crate::roofline::memory::allocatable;
+use crate::units::Bytes;
+use crate::wire::{ModelInfo, WorkerPhase};
+use crate::worker::batch::{Batch, Landed};
+use crate::worker::event::{Done, Event};
+use crate::worker::kv_budget::KvBudget;
+use crate::worker::kv_memory::KvMemory;
+use crate::worker::metrics::{Outcome, StepPart};
+use crate::worker::models::Decoder;
+use crate::worker::prefix_cache::{BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, fingerprint};
+use crate::worker::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
+use crate::worker::sequence::{Prefilled, Queued, Sequence, StepError, TokenTime, token_row};
+use crate::worker::state::{EngineState, Sample};
+
+/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
+/// several times the model's size.
+const STEPS_PER_CACHE_CLEARING: u64 = 512;
+/// Steps between two readings of the allocator's counters.
+const STEPS_PER_MEMORY_READING: u64 = 64;
+
+/// A shorter chunk takes as long as a decode step, and says nothing about how fast prompts are read.
+const MEASURED_CHUNK_TOKENS: usize = 256;
+
+/// See the module's text.
+pub(super) struct EngineThread {
+    config: EngineConfig,
+    state: Arc<EngineState>,
+    stop: Arc<AtomicBool>,
+    commands: mpsc::Receiver<Command>,
+    /// For whom this thread waits on; it ends when all others who hold the queue are gone.
+    waker: mpsc::WeakSender<Command>,
+    next_id: u64,
+    waiting: VecDeque<Queued>,
+    active: Vec<Sequence>,
+    batch: Batch,
+    pace: Pace,
+    /// The last chunk of a prompt, submitted with nothing beside it: whose, how many tokens, and when.
+    last_chunk: Option<(RequestId, usize, Instant)>,
+}
+
+impl EngineThread {
+    pub(super) fn new(
+        config: EngineConfig,
+        state: Arc<EngineState>,
+        stop: Arc<AtomicBool>,
+        commands: mpsc::Receiver<Command>,
+        waker: mpsc::WeakSender<Command>,
+    ) -> Self {
+        Self {
+            config,
+            state,
+            stop,
+            commands,
+            waker,
+            next_id: 0,
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+            batch: Batch::default(),
+            pace: Pace::default(),
+            last_chunk: None,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<(), EngineError> {
+        let backend = Backend::current().map_err(EngineError::Device)?;
+        let engine = device::engine_info().map_err(EngineError::Device)?;
+        let mut kv = self.kv_memory(backend)?;
+        self.state.set_info(engine, self.model_info(backend));
+        let model = self.load(backend)?;
+        self.state.set_phase(WorkerPhase::Warming);
+        warm(&model).map_err(EngineError::Warm)?;
+        self.state.set_memory(device::memory());
+        self.state.set_phase(WorkerPhase::Ready);
+        let mut steps = 0_u64;
+        let mut idle = true;
+        while self.receive(&kv, idle) {
+            self.state.set_progress();
+            self.drop_cancelled();
+            let begin = self.config.clock.instant();
+            kv.tend(&mut self.active, self.pace, &self.config.clock);
+            let plan = self.plan(kv.limit());
+            self.join(&plan, &model);
+            let rows = self.active.len();
+            kv.give_way(&self.active, plan.prefill);
+            self.tell_load(&kv);
+            self.spent(StepPart::Schedule, begin);
+            self.decode(&model, &mut kv);
+            if let Some(chunk) = plan.prefill {
+                self.prefill(chunk, &model, &mut kv);
+            }
+            steps += 1;
+            self.housekeep(steps);
+            // Who has ended may have left room for those that wait.
+            let stayed = self.active.len() == rows;
+            idle = plan == StepPlan::default() && stayed && self.batch.is_empty() && !kv.has_work();
+        }
+        kv.finish();
+        Ok(())
+    }
+
+    /// Shortens the context to what the memory can hold: a request that is accepted can be computed.
+    fn kv_memory(&self, backend: Backend) -> Result<KvMemory, EngineError> {
+        let EngineConfig { model, prompter, .. } = &self.config;
+        let limit = self.config.memory_limit.unwrap_or_else(|| {
+            device::own_memory(backend).unwrap_or_else(|| {
+                let memory = Host::Native.memory();
+                allocatable(memory.total, memory.working_set)
+            })
+        });
+        let element = backend.compute_type(model.shape.element);
+        let element_bits = 8 * element.bytes() as u32;
+        let bits = self.config.kv.map_or(KvBits::new(element_bits), |kv| {
+            kv.stored_bits(f64::from(element_bits))
+        });
+        let budget =
+            KvBudget::new(limit, &model.shape, element, bits).map_err(|err| EngineError::NoRoom { err })?;
+        let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
+        if longest < prompter.context_tokens() {
+            tracing::warn!(
+                context_tokens = prompter.context_tokens(),
+                fitting_tokens = longest,
+                kv_bytes = budget.bytes().0,
+                "the context is shortened to what fits into memory"
+            );
+        }
+        prompter.limit_context(longest);
+        let most = budget.request_bytes(prompter.context_tokens()) * self.config.max_concurrency as u64;
+        let capacity = self.config.prefix_cache_memory.unwrap_or(Bytes(most));
+        let mut prefixes = PrefixCache::new(capacity, Cuts::of(&model.shape.config));
+        if let Some(files) = &self.config.prefix_files {
+            let (model, disk) = self
+                .open_files(&files.dir, backend)
+                .map_err(|err| EngineError::PrefixFiles { err })?;
+            prefixes = prefixes.with_files(model, disk, files.limit);
+        }
+        Ok(KvMemory::new(budget, prefixes))
+    }
+
+    fn open_files(&self, dir: &Utf8Path, backend: Backend) -> Result<(String, Disk), OpenFilesError> {
+        let model = &self.config.model;
+        let element = backend.compute_type(model.shape.element);
+        let engine = format!(
+            "{} {} {element:?} {:?} {}",
+            device::engine_version(),
+            backend.as_str(),
+            self.config.kv,
+            env!("CARGO_PKG_VERSION")
+        );
+        let model = fingerprint(model, &engine).map_err(|err| OpenFilesError::Model { err })?;
+        let files = BlockFiles::open(dir, model.clone(), self.config.clock.clone())?;
+        let waker = self.waker.clone();
+        let wake = move || {
+            if let Some(commands) = waker.upgrade() {
+                // A queue that is full belongs to a thread that is awake.
+                drop(commands.try_send(Command::Wake));
+            }
+        };
+        let disk = Disk::spawn(files, wake).map_err(|err| OpenFilesError::Spawn { err })?;
+        Ok((model, disk))
+    }
+
+    /// Sizes are those in memory, which depend on the back end.
+    fn model_info(&self, backend: Backend) -> ModelInfo {
+        let shape = &self.config.model.shape;
+        let element = backend.compute_type(shape.element);
+        ModelInfo {
+            architecture: shape.config.architecture.to_string(),
+            parameters: shape.parameters,
+            weights_bytes: shape.resident_bytes(element),
+            kv_bytes_per_token: shape.config.kv_bytes_per_token(element),
+            context_tokens: self.config.prompter.context_tokens() as u64,
+        }
+    }
+
+    fn load(&self, backend: Backend) -> Result<Decoder, EngineError> {
+        let ModelDir {
+            shape, weight_files, ..
+        } = &self.config.model;
+        let load = || {
+            let mut weights = Weights::open(weight_files, backend.compute_type(shape.element))?;
+            Ok(Decoder::load(shape, &mut weights)?.with_kv(self.config.kv))
+        };
+        load().map_err(|err| EngineError::Load { err })
+    }
+
+    /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
+    fn receive(&mut self, kv: &KvMemory, idle: bool) -> bool {
+        if idle {
+            if self.active.is_empty() && self.waiting.is_empty() {
+                self.rest(kv);
+            }
+            match self.commands.blocking_recv() {
+                Some(command) => self.take(command, kv),
+                None => return false,
+            }
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            self.take(command, kv);
+        }
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn take(&mut self, command: Command, kv: &KvMemory) {
+        match command {
+            Command::Run(job) => {
+                let tokens = job.request.prompt.len() + job.request.max_tokens;
+                self.waiting.push_back(Queued {
+                    id: RequestId(self.next_id),
+                    bytes: kv.request_bytes(tokens),
+                    overtaken: 0,
+                    job: *job,
+                });
+                self.next_id += 1;
+            }
+            Command::Wake => {}
+            #[cfg(test)]
+            Command::Panic => panic!("on purpose"),
+        }
+    }
+
+    fn rest(&self, kv: &KvMemory) {
+        // What the last requests used is of no use to the next ones, whose sizes differ.
+        drop(mlx_rs::memory::clear_cache());
+        self.state.set_memory(device::memory());
+        self.tell_load(kv);
+        self.state.set_idle();
+    }
+
+    fn tell_load(&self, kv: &KvMemory) {
+        self.state.set_load(self.active.len(), self.waiting.len());
+        self.state.set_kv_use(kv.in_use(&self.active));
+        if !self.waiting.is_empty() {
+            let typical = self.state.typical_completion_tokens().unwrap_or(usize::MAX);
+            let running = self.active.iter().map(|sequence| sequence.remaining(typical));
+            self.state.set_row_free(until_a_row_is_free(running, self.pace));
+        }
+    }
+
+    fn drop_cancelled(&mut self) {
+        let metrics = &self.config.metrics;
+        self.waiting.retain(|queued| {
+            let keep = !queued.job.events.is_closed();
+            if !keep {
+                metrics.ended(Outcome::Cancelled);
+            }
+            keep
+        });
+        self.active.retain(|sequence| {
+            let keep = !sequence.is_cancelled();
+            if !keep {
+                metrics.ended(Outcome::Cancelled);
+                metrics.tokens(sequence.prompt_tokens(), sequence.completion_tokens());
+            }
+            keep
+        });
+    }
+
+    fn plan(&self, kv_bytes: Bytes) -> StepPlan {
+        // Most steps: all rows decode and nobody waits.
+        if self.waiting.is_empty() && self.active.iter().all(Sequence::is_decoding) {
+            return StepPlan::default();
+        }
+        let waiting: Vec<_> = self.waiting.iter().map(Queued::as_waiting).collect();
+        let running: Vec<_> = self.active.iter().map(Sequence::as_running).collect();
+        let limits = Limits {
+            rows: self.config.max_concurrency,
+            bytes: kv_bytes.0,
+        };
+        StepPlan::new(&waiting, &running, limits, self.pace)
+    }
+
+    fn join(&mut self, plan: &StepPlan, model: &Decoder) {
+        for queued in &mut self.waiting {
+            queued.overtaken += u32::from(plan.overtaken.contains(&queued.id));
+        }
+        for sequence in &mut self.active {
+            if plan.overtaken.contains(&sequence.id()) {
+                sequence.was_overtaken();
+            }
+        }
+        for id in &plan.join {
+            let place = self.waiting.iter().position(|queued| queued.id == *id);
+            if let Some(queued) = place.and_then(|place| self.waiting.remove(place)) {
+                let tokenizer = self.config.prompter.tokenizer();
+                let mut sequence = Sequence::new(queued, model, tokenizer);
+                if let Some(tokens) = self.config.prompt_lookup_tokens {
+                    sequence.guess_ahead(tokens);
+                }
+                self.active.push(sequence);
+            }
+        }
+    }
+
+    /// One token for every sequence that decodes.
+    fn decode(&mut self, model: &Decoder, kv: &mut KvMemory) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let begin = self.config.clock.instant();
+        let going = self.batch.launch(model, &mut self.active);
+        self.spent(StepPart::Build, begin);
+        let launched = self.config.clock.instant();
+        let landed = going.read();
+        self.spent(StepPart::Compute, launched);
+        let computed = self.config.clock.instant();
+        match self.last_chunk.take() {
+            // What it led to has been read just now.
+            Some((id, tokens, begin)) if landed.iter().any(|landed| landed.id == id) => {
+                self.pace.saw_chunk(tokens, computed - begin);
+            }
+            Some(_) | None => self.pace.saw_step(computed - begin),
+        }
+        let detokenizing = self.land(landed, kv);
+        let metrics = &self.config.metrics;
+        metrics.spent(StepPart::Detokenize, detokenizing);
+        let text = self.config.clock.instant() - computed;
+        metrics.spent(StepPart::Deliver, text.saturating_sub(detokenizing));
+        let begin = self.config.clock.instant();
+        let failed = self.batch.launch_read(model, &mut self.active);
+        self.land(failed, kv);
+        self.spent(StepPart::Build, begin);
+    }
+
+    /// Takes tokens that were read; requests that have their last one end. Returns how long the tokens took to be made
+    /// text.
+    fn land(&mut self, landed: Vec<Landed>, kv: &mut KvMemory) -> Duration {
+        let mut detokenizing = Duration::ZERO;
+        for Landed {
+            id,
+            token,
+            logprobs,
+            rows,
+            checked,
+        } in landed
+        {
+            // A row that ended or was cancelled while its token was on the way.
+            let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
+                continue;
+            };
+            let tokenizer = self.config.prompter.tokenizer();
+            let clock = &self.config.clock;
+            self.config.metrics.batched(rows);
+            if let Some(checked) = checked {
+                self.config.metrics.guessed(checked.guessed, checked.right);
+                self.active[index].checked(checked);
+            }
+            let taken = token.and_then(|token| {
+                self.active[index].take(token, logprobs, rows, tokenizer, || clock.instant())
+            });
+            let TokenTime {
+                since_last,
+                detokenizing: of_this,
+            } = self.active[index].token_time();
+            detokenizing += of_this;
+            if let Some(time) = since_last.filter(|_| taken.is_ok()) {
+                self.config.metrics.between_tokens(time);
+            }
+            if let Some(outcome) = taken.transpose() {
+                let sequence = self.active.remove(index);
+                let computed = outcome.is_ok();
+                self.end(&sequence, outcome);
+                if computed {
+                    kv.keep(&sequence, Keep::Everything, &self.active);
+                }
+            }
+        }
+        detokenizing
+    }
+
+    /// The next chunk of a prompt; after the last one its row decodes.
+    fn prefill(&mut self, Chunk { id, tokens }: Chunk, model: &Decoder, kv: &mut KvMemory) {
+        // It may have been the only one to fail in the step.
+        let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
+            return;
+        };
+        let begin = self.config.clock.instant();
+        let mut sequence = self.active.swap_remove(index);
+        if sequence.prefilled() == 0 && sequence.takes_prefixes() {
+            // Not before now: an equal prompt may have been computed since it joined.
+            if kv.load(&mut sequence, &self.active, self.pace, begin) {
+                return self.active.push(sequence);
+            }
+            if let Some(prefix) = kv.prefix(&sequence) {
+                sequence.begin_with(prefix);
+            }
+            let stops = kv.stops(&sequence);
+            sequence.stop_at(stops);
+            self.config
+                .metrics
+                .prefix(sequence.prompt_tokens(), sequence.cached_tokens());
+        }
+        let before = sequence.prefilled();
+        let outcome = sequence.prefill(model, sequence.until_stop(tokens));
+        let took = self.config.clock.instant() - begin;
+        let kept = match outcome {
+            Ok(Prefilled::Partly) => {
+                self.pace.saw_chunk(sequence.prefilled() - before, took);
+                if sequence.is_at_stop() {
+                    Keep::Stop
+                } else {
+                    Keep::WholeBlocks
+                }
+            }
+            Ok(Prefilled::Chose(first)) => {
+                let tokens = sequence.prefilled() - before;
+                let is_alone = self.active.is_empty() && tokens >= MEASURED_CHUNK_TOKENS;
+                self.last_chunk = is_alone.then_some((id, tokens, begin));
+                self.batch.join(id, first);
+                Keep::Prompt
+            }
+            Ok(Prefilled::Done(done)) => {
+                self.end(&sequence, Ok(done));
+                return kv.keep(&sequence, Keep::Everything, &self.active);
+            }
+            Err(err) => return self.end(&sequence, Err(err)),
+        };
+        kv.keep(&sequence, kept, &self.active);
+        self.active.push(sequence);
+        self.spent(StepPart::Prefill, begin);
+    }
+
+    fn spent(&self, part: StepPart, since: Instant) {
+        self.config
+            .metrics
+            .spent(part, self.config.clock.instant() - since);
+    }
+
+    /// Counts a sequence that is over, then tells its owner: who has the answer finds it in the counts.
+    fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
+        self.config
+            .metrics
+            .tokens(sequence.prompt_tokens(), sequence.completion_tokens());
+        self.state.set_load(self.active.len(), self.waiting.len());
+        match outcome {
+            Ok(done) => {
+                self.record(sequence, &done);
+                sequence.send(Event::Done(done));
+            }
+            Err(err) => {
+                tracing::error!(error = %err, "a request failed");
+                self.config.metrics.ended(Outcome::Failed);
+                self.state.add_failed();
+                sequence.send(Event::Failed(err.to_string()));
+            }
+        }
+    }
+
+    fn record(&self, sequence: &Sequence, done: &Done) {
+        let metrics = &self.config.metrics;
+        let timing = sequence.timing();
+        metrics.ended(match done.reason {
+            FinishReason::Stop | FinishReason::ToolCalls => Outcome::Stop,
+            FinishReason::Length => Outcome::Length,
+        });
+        let now = self.config.clock.instant();
+        // Where only the prompt was read, its end stands for the first token.
+        let first_token = timing.first_token.unwrap_or(now);
+        let time_to_first_token = first_token.duration_since(timing.submitted);
+        let duration = now.duration_since(timing.submitted);
+        let decoding = now.duration_since(first_token);
+        let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        let between = (later_tokens > 0).then(|| decoding / later_tokens);
+        metrics.first_token(time_to_first_token);
+        metrics.finished(duration, between);
+        let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
+        // Speeds are those of answers.
+        let sample = (done.completion_tokens > 0).then(|| Sample {
+            time_to_first_token,
+            decode_tokens_per_second: between.and_then(rate),
+            streams: sequence.streams(),
+            prompt_tokens: sequence.prompt_tokens() as f64,
+            cached_tokens: sequence.cached_tokens(),
+            completion_tokens: done.completion_tokens,
+            context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
+        });
+        self.state.add_completed(sample);
+    }
+
+    fn housekeep(&self, steps: u64) {
+        if steps.is_multiple_of(STEPS_PER_CACHE_CLEARING) {
+            drop(mlx_rs::memory::clear_cache());
+        }
+        if steps.is_multiple_of(STEPS_PER_MEMORY_READING) {
+            self.state.set_memory(device::memory());
+        }
+    }
+}
+
+/// One prompt and one decode step, so that kernels are loaded before the first request.
+fn warm(model: &Decoder) -> Result<(), StepError> {
+    let mut cache = model.new_cache();
+    for tokens in [&[0_u32, 0][..], &[0]] {
+        model.forward(&token_row(tokens), &mut cache)?.eval()?;
+    }
+    Ok(())
+}
