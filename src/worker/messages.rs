@@ -17,7 +17,7 @@ use super::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off
 use super::event::{Done, Piece};
 use super::prompt::Chat;
 use super::server::App;
-use super::stream::{self, Frames, event_frame};
+use super::stream::{self, Frames, error_frame, event_frame};
 use crate::anthropic::error;
 use crate::anthropic::request::MessagesRequest;
 use crate::anthropic::response::{Event, token_count};
@@ -74,7 +74,7 @@ impl Frames for MessageFrames {
     }
 
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>) {
-        out.push_back(event_frame(&error::body(err)));
+        out.push_back(error_frame(&error::body(err)));
     }
 
     fn keep_alive(&self) -> Bytes {

@@ -162,25 +162,29 @@ impl<F: Frames> Writer<F> {
 
 /// An event without a name, as chat completions have them.
 pub(crate) fn data_frame(value: &impl Serialize) -> Bytes {
-    frame(String::new(), value)
+    Bytes::from([b"data: ", &json(value)[..], b"\n\n"].concat())
 }
 
-/// An event that is named after its `type`.
+/// An event that is named after its `type`, its first member.
 pub(crate) fn event_frame(event: &impl Serialize) -> Bytes {
-    let value = serde_json::to_value(event).expect("our own types have string keys");
-    let kind = value.get("type").and_then(serde_json::Value::as_str);
-    frame(
-        kind.map_or_else(String::new, |kind| format!("event: {kind}\n")),
-        event,
-    )
+    let data = json(event);
+    let behind = data.strip_prefix(br#"{"type":""#).unwrap_or_default();
+    let name = behind.split(|byte| *byte == b'"').next().unwrap_or_default();
+    debug_assert!(!name.is_empty(), "an event without a name");
+    named_frame(name, &data)
 }
 
-fn frame(head: String, value: &impl Serialize) -> Bytes {
-    let mut frame = head.into_bytes();
-    frame.extend_from_slice(b"data: ");
-    serde_json::to_writer(&mut frame, value).expect("our own types have string keys and write to memory");
-    frame.extend_from_slice(b"\n\n");
-    Bytes::from(frame)
+/// An error, as Anthropic's streams tell it.
+pub(crate) fn error_frame(body: &impl Serialize) -> Bytes {
+    named_frame(b"error", &json(body))
+}
+
+fn named_frame(name: &[u8], data: &[u8]) -> Bytes {
+    Bytes::from([b"event: ", name, b"\ndata: ", data, b"\n\n"].concat())
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("our own types have string keys")
 }
 
 #[cfg(test)]

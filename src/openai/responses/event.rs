@@ -6,10 +6,10 @@ use super::item::{ContentPart, Item, Response};
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Event {
-    /// From 0.
-    pub(crate) sequence_number: usize,
     #[serde(flatten)]
     pub(crate) kind: EventKind,
+    /// From 0.
+    pub(crate) sequence_number: usize,
 }
 
 #[derive(Debug, Clone, Serialize)]
