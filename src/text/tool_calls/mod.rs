@@ -388,7 +388,11 @@ impl ToolCallScanner {
             let marks = [self.format.closes(), self.format.opens()].concat();
             let may_be_one = marks.iter().any(|mark| mark.starts_with(held));
             self.held.drain(..skipped);
-            if self.held.is_empty() || (may_be_one && !last) {
+            if may_be_one && last {
+                // A mark that was cut off.
+                self.held.clear();
+            }
+            if self.held.is_empty() || may_be_one {
                 self.state = State::Called;
             }
         }

@@ -127,6 +127,11 @@ fn calls_that_were_cut_off() {
         &[call("now", r#"{"a": 1"#), call("now", "{}")],
     );
     check(Format::Mistral, "[TOOL_CALLS]now[ARGS]{", &[call("now", "{")]);
+    // In the mark behind it.
+    for cut in ["\n", "\n<", "</tool_cal", "</tool_call>\n<tool"] {
+        let text = format!(r#"<tool_call>{{"name": "now", "arguments": {{}}}}{cut}"#);
+        check(Format::Tagged, &text, &[call("now", "{}")]);
+    }
 }
 
 #[test]
