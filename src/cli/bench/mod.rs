@@ -21,9 +21,11 @@ use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::host::Host;
 use crate::model_dir::ModelDir;
+use crate::node::shutdown;
 use crate::roofline::chip;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::predict::ModelCost;
+use crate::task::Tasks;
 
 /// More requests at once than any of these servers batches.
 const MOST_CONCURRENT: i64 = 256;
@@ -166,7 +168,26 @@ impl Args {
 }
 
 pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    let stop = tasks.stop_token();
+    // What is dropped ends: no worker of ours is left behind.
+    tokio::select! {
+        outcome = measured(args) => outcome,
+        () = stop.cancelled() => Err(anyhow!("interrupted").into()),
+    }
+}
+
+async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     let clock = Clock::System;
+    if let Some(path) = &args.html {
+        // Not after an hour of measuring.
+        std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("`{path}` cannot be written"))?;
+    }
     let matrix = args.matrix();
     let most = matrix.concurrency.iter().copied().max().unwrap_or(1);
     let stores = matrix.states.iter().any(|state| state.needs_files());
