@@ -25,5 +25,6 @@ mod simulate;
 mod skew;
 mod soak;
 mod story;
+mod traces;
 mod unplanned;
 mod up;

@@ -23,6 +23,7 @@ mod tests {
                 "task",
                 "telemetry",
                 "metrics",
+                "trace",
             ],
         ),
         ("vocabulary", true, &["api", "wire", "openai", "anthropic"]),
@@ -55,6 +56,7 @@ mod tests {
                 "proxy",
                 "model_dir",
                 "mlx",
+                "otlp",
             ],
         ),
         (

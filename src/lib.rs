@@ -9,6 +9,14 @@ mod metrics;
 mod quantity;
 mod task;
 mod telemetry;
+#[cfg_attr(
+    not(all(feature = "mlx", feature = "otlp")),
+    expect(
+        dead_code,
+        reason = "spans are told by a worker, and read by who exports them"
+    )
+)]
+mod trace;
 mod units;
 mod yaml;
 
@@ -40,6 +48,8 @@ mod host;
 #[cfg(feature = "mlx")]
 mod mlx;
 mod model_dir;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pki;
 mod process;
 mod proxy;

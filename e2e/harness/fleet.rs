@@ -13,6 +13,8 @@ pub(crate) struct Options {
     pub(crate) args: Vec<String>,
     /// Where models are; the examples by default.
     pub(crate) model_dir: Option<PathBuf>,
+    /// Environment variables of `rooflet up` and all that it starts.
+    pub(crate) env: Vec<(&'static str, String)>,
 }
 
 /// A running `rooflet up`.
@@ -60,7 +62,7 @@ impl Fleet {
             "--node-name=node-1".to_owned(),
         ];
         args.extend(options.args);
-        let up = Process::start(args, &scratch.join("up.log"));
+        let up = Process::start_in(options.env, args, &scratch.join("up.log"));
         let gateway = Http::new(format!("http://127.0.0.1:{gateway_port}"));
         Self {
             up,

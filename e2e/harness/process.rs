@@ -20,6 +20,15 @@ impl Process {
         Self::run(Command::new(rooflet()).args(args), log)
     }
 
+    /// Starts `rooflet ARGS` with more environment variables.
+    pub(crate) fn start_in<S: AsRef<OsStr>>(
+        env: Vec<(&str, String)>,
+        args: impl IntoIterator<Item = S>,
+        log: &Path,
+    ) -> Self {
+        Self::run(Command::new(rooflet()).args(args).envs(env), log)
+    }
+
     /// Starts `rooflet ARGS` in a process group of its own: a kernel continues what was stopped in a group that loses
     /// its last tie to a session, as ours does when the shell that started the tests ends before them.
     pub(crate) fn start_pausable<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::Failure;
 use crate::clock::Clock;
-use crate::node::shutdown;
+use crate::node::{shutdown, traces};
 use crate::quantity;
 use crate::task::Tasks;
 use crate::units::Bytes;
@@ -75,6 +75,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         (None, Some(address)) => Listen::Tcp(address),
         (None, None) => unreachable!("the argument group asks for one of the two"),
     };
+    // Spans are told of until the last request has ended, and sent then.
+    let traced = Tasks::new();
     let config = WorkerConfig {
         model: args.model,
         listen,
@@ -93,8 +95,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }),
         grace: Duration::from_secs(args.grace_seconds),
         clock: Clock::System,
+        tracer: traces::start("rooflet-worker", traced.stop_token(), &traced),
     };
-    worker::run(config, tasks.stop_token()).await.map_err(|err| {
+    let outcome = worker::run(config, tasks.stop_token()).await;
+    traced.cancel();
+    drop(traced.join(traces::LAST_EXPORT).await);
+    outcome.map_err(|err| {
         if let Some(path) = &args.termination_message_path {
             leave(path, &err.termination_message());
         }

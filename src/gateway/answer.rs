@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use http_body_util::BodyExt;
 
 use super::dispatch::Place;
 use super::metrics::Measure;
+use crate::trace::OpenSpan;
 
 /// How long the beginning of a stream is held back until there is a token in it. Until then another replica may take
 /// the request over; a client that looks for signs of life should not wait longer for them.
@@ -115,6 +117,8 @@ pub(super) struct Tracked {
     measure: Measure,
     place: Option<Place>,
     tokens: Tokens,
+    /// They end here.
+    _spans: (Option<Arc<OpenSpan>>, Option<OpenSpan>),
 }
 
 /// What an answer came to so far.
@@ -138,6 +142,14 @@ impl Tracked {
             measure,
             place: Some(place),
             tokens: Tokens::default(),
+            _spans: (None, None),
+        }
+    }
+
+    pub(super) fn with_spans(self, request: Option<Arc<OpenSpan>>, attempt: Option<OpenSpan>) -> Self {
+        Self {
+            _spans: (request, attempt),
+            ..self
         }
     }
 

@@ -37,6 +37,7 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::metrics::{Registry, Result};
 use crate::task::Tasks;
+use crate::trace::Tracer;
 
 pub(crate) use desk::{Desk, Given, Reply, Waiting};
 
@@ -52,10 +53,12 @@ pub(crate) fn serve(
     clock: Clock,
     tasks: &Tasks,
     registry: &Registry,
+    tracer: Tracer,
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client.clone());
-    let gateway = Gateway::new(table_rx.clone(), clock.clone(), metrics, registry.clone());
+    let gateway =
+        Gateway::new(table_rx.clone(), clock.clone(), metrics, registry.clone()).with_tracer(tracer);
     let address = listener.local_addr().map(|address| address.to_string());
     let hostname = Host::Native.identity().hostname;
     let identity = format!("{hostname}_{}", address.unwrap_or_default());

@@ -30,6 +30,7 @@ use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 use crate::wire::RUNNING_HEADER;
+use crate::trace::{OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
@@ -54,6 +55,7 @@ pub(super) struct Gateway {
     clock: Clock,
     metrics: GatewayMetrics,
     registry: Registry,
+    tracer: Tracer,
 }
 
 /// A request that has been read, to be sent as often as it takes.
@@ -62,6 +64,7 @@ struct Incoming {
     body: Bytes,
     ask: Ask,
     began: Instant,
+    span: Option<Arc<OpenSpan>>,
 }
 
 /// One replica's answer, up to its first token.
@@ -69,6 +72,8 @@ struct Answered {
     parts: http::response::Parts,
     body: Begun,
     place: Place,
+    /// Of asking it.
+    span: Option<OpenSpan>,
 }
 
 /// Why a replica gave none.
@@ -125,7 +130,12 @@ impl Gateway {
             clock,
             metrics,
             registry,
+            tracer: Tracer::default(),
         }
+    }
+
+    pub(super) fn with_tracer(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     pub(super) fn dispatcher(&self) -> &Dispatcher {
@@ -168,25 +178,41 @@ impl Gateway {
     /// Sends the request to a replica of its model, and to another one if that cannot take it.
     pub(super) async fn forward(&self, request: Request) -> Result<Response, ApiError> {
         let measure = self.metrics.begin(&self.clock);
-        match self.answer(request).await {
-            Ok(Answered { parts, body, place }) => {
-                measure.status(parts.status);
-                let tracked = Tracked::new(body, measure, place);
-                Ok(Response::from_parts(parts, Body::new(tracked)))
+        let span = self.span(&request).map(Arc::new);
+        let answer = self.answer(request, span.clone()).await;
+        let status = match &answer {
+            Ok(Answered { parts, .. }) => parts.status,
+            Err(NoAnswer::Said(response)) => response.status(),
+            Err(NoAnswer::Refused(err)) => err.status,
+        };
+        measure.status(status);
+        if let Some(span) = &span {
+            span.answered(status);
+        }
+        match answer {
+            Ok(answered) => {
+                let tracked = Tracked::new(answered.body, measure, answered.place);
+                let tracked = tracked.with_spans(span, answered.span);
+                Ok(Response::from_parts(answered.parts, Body::new(tracked)))
             }
-            Err(NoAnswer::Said(response)) => {
-                measure.status(response.status());
-                Ok(*response)
-            }
-            Err(NoAnswer::Refused(err)) => {
-                measure.status(err.status);
-                Err(err)
-            }
+            Err(NoAnswer::Said(response)) => Ok(*response),
+            Err(NoAnswer::Refused(err)) => Err(err),
         }
     }
 
+    /// Ends with the answer's body.
+    fn span(&self, request: &Request) -> Option<OpenSpan> {
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        let span = self
+            .tracer
+            .server(format!("{method} {path}"), request.headers())?;
+        span.set("http.request.method", method);
+        span.set("url.path", path);
+        Some(span)
+    }
+
     /// The answer of the model that was asked for, or of the first of its fallbacks that can.
-    async fn answer(&self, request: Request) -> Result<Answered, NoAnswer> {
+    async fn answer(&self, request: Request, span: Option<Arc<OpenSpan>>) -> Result<Answered, NoAnswer> {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
@@ -196,6 +222,9 @@ impl Gateway {
         let model = table
             .find(&peeked.model)
             .map_err(|unknown| refuse(&peeked.model, unknown))?;
+        if let Some(span) = &span {
+            span.set("gen_ai.request.model", model.name.as_str());
+        }
         let address = parts
             .extensions
             .get::<ConnectInfo<SocketAddr>>()
@@ -213,6 +242,7 @@ impl Gateway {
             body,
             ask,
             began,
+            span,
         };
         let no_answer = match self.answer_by(&incoming, &model.key(), deadline).await {
             Ok(answered) => return Ok(answered),
@@ -281,6 +311,9 @@ impl Gateway {
                 })?;
             let (wait, waited) = (self.clock.instant() - incoming.began, place.waited);
             self.metrics.waited(wait);
+            if let Some(span) = incoming.span.as_ref().filter(|_| waited) {
+                span.interval("queue", incoming.began, incoming.began + wait, vec![]);
+            }
             let missed = match self.round(incoming, model, place).await {
                 Ok(mut answered) => {
                     if waited || pause > FIRST_PAUSE {
@@ -362,12 +395,21 @@ impl Gateway {
     async fn attempt(&self, incoming: &Incoming, place: Place) -> Result<Answered, Missed> {
         let target = &place.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
+        let span = incoming.span.as_ref().map(|span| {
+            let span = span.child(incoming.parts.method.as_str(), SpanKind::Client);
+            span.set("rooflet.replica", replica.as_str());
+            span
+        });
+        let context = span.as_ref().map(OpenSpan::context);
         let outcome = tokio::select! {
-            outcome = self.exchange(incoming, &place) => outcome,
+            outcome = self.exchange(incoming, &place, context) => outcome,
             () = self.silence(place.replica.id) => Err(MissedReason::Silent),
         };
         let outcome = match outcome {
             Ok((parts, body)) if another_may_do_better(parts.status) => {
+                if let Some(span) = &span {
+                    span.set("error.type", parts.status.as_str());
+                }
                 debug!(replica, status = %parts.status, "a replica cannot take a request");
                 if is_final(parts.status) {
                     drop(place);
@@ -390,10 +432,18 @@ impl Gateway {
                 if let Ok(replica) = HeaderValue::from_str(&replica) {
                     parts.headers.insert(REPLICA_HEADER, replica);
                 }
-                Ok(Answered { parts, body, place })
+                Ok(Answered {
+                    parts,
+                    body,
+                    place,
+                    span,
+                })
             }
             Err(err) => {
                 debug!(replica, error = %Chain(&err), "a replica did not answer");
+                if let Some(span) = &span {
+                    span.fail(err.reason());
+                }
                 place.failed(Fault::Unreachable);
                 Err(Missed::Failed(err))
             }
@@ -404,8 +454,9 @@ impl Gateway {
         &self,
         incoming: &Incoming,
         place: &Place,
+        context: Option<TraceContext>,
     ) -> Result<(http::response::Parts, Begun), MissedReason> {
-        let response = self.send(incoming, place).await?;
+        let response = self.send(incoming, place, context).await?;
         Ok(begin(response).await?)
     }
 
@@ -419,7 +470,12 @@ impl Gateway {
         }
     }
 
-    async fn send(&self, incoming: &Incoming, place: &Place) -> Result<Response, ForwardError> {
+    async fn send(
+        &self,
+        incoming: &Incoming,
+        place: &Place,
+        context: Option<TraceContext>,
+    ) -> Result<Response, ForwardError> {
         let path = incoming
             .parts
             .uri
@@ -429,7 +485,11 @@ impl Gateway {
         // Names of objects need no escapes in a URL, and `path` came as one.
         let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
         let path = path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"));
-        let request = again(&incoming.parts, incoming.body.clone());
+        let mut request = again(&incoming.parts, incoming.body.clone());
+        // Without a span of ours, the client's own context passes as it came.
+        if let Some(context) = context {
+            request.headers_mut().insert(TRACEPARENT, context.to_header());
+        }
         self.proxy.forward(request, &place.replica.upstream, &path).await
     }
 

@@ -17,7 +17,7 @@ use tracing::{error, info};
 use super::routes::Gateway;
 use crate::anthropic;
 use crate::metrics::TEXT_FORMAT;
-use crate::openai::{ApiError, openapi};
+use crate::openai::{ApiError, headers, openapi};
 
 pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
@@ -38,6 +38,7 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
             },
         ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(headers::complete))
         .with_state(gateway)
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod simulated_fleet;
 mod simulated_mac;
 pub(crate) mod simulated_worker;
 pub(crate) mod supervisor;
+pub(crate) mod traces;
 
 #[cfg(test)]
 mod control_plane_tests;

@@ -10,6 +10,7 @@ use tracing::info;
 
 use super::data_dir;
 use super::listeners::{self, BindError};
+use super::traces;
 use crate::api::crd;
 use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
 use crate::client::{self, ConnectError, KubeconfigSource};
@@ -150,7 +151,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
     }
     if let Some(listener) = gateway_listener {
-        gateway::serve(listener, client, clock, tasks, &registry)?;
+        let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
+        gateway::serve(listener, client, clock, tasks, &registry, tracer)?;
     }
     Ok(())
 }

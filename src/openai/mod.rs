@@ -6,6 +6,7 @@
     expect(dead_code, reason = "some errors only a worker answers with")
 )]
 pub(crate) mod error;
+pub(crate) mod headers;
 #[cfg(feature = "mlx")]
 pub(crate) mod json;
 #[cfg(feature = "mlx")]

@@ -111,7 +111,7 @@ impl BareEngine {
             .map_err(|err| format!("{err:?}"))?;
         let mut completion = self
             .engine
-            .submit(chat.request)
+            .submit(chat.request, None)
             .map_err(|err| format!("{err:?}"))?;
         let (mut text, mut first) = (String::new(), None);
         let done = loop {

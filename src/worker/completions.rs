@@ -16,6 +16,7 @@ use super::event::{Done, Event, Piece, Score};
 use super::prompt::{Chat, ValidChat, ValidRequest};
 use super::scores;
 use super::server::{App, MAX_BODY_BYTES};
+use super::spans;
 use super::stream;
 use super::stream::chunks::{ChunkFrames, Chunks};
 use crate::openai::ApiError;
@@ -174,7 +175,11 @@ pub(crate) struct Submitted {
 }
 
 pub(crate) fn submit_one(app: &App, request: ValidRequest) -> Result<Completion, ApiError> {
-    app.engine.submit(request).map_err(|err| match err {
+    let span = spans::current();
+    if let Some(span) = &span {
+        spans::tell_request(span, &request);
+    }
+    app.engine.submit(request, span).map_err(|err| match err {
         SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
             format!("The model `{}` is busy and its queue is full.", app.name),
             retry_after_seconds,
@@ -186,6 +191,9 @@ pub(crate) fn submit_one(app: &App, request: ValidRequest) -> Result<Completion,
 /// All or none: what was submitted before a refusal is cancelled by being dropped. `n` choices for each.
 fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    if let Some(span) = spans::current() {
+        span.set("gen_ai.usage.input_tokens", prompt_tokens);
+    }
     let completions = requests
         .into_iter()
         .flat_map(|request| request.choices(n))

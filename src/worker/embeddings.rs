@@ -12,6 +12,7 @@ use super::completions::{ENGINE_ENDED, MAX_INLINE_BYTES, accept, off_thread_if, 
 use super::event::Event;
 use super::prompt::ValidRequest;
 use super::server::App;
+use super::spans;
 use crate::openai::ApiError;
 use crate::openai::request::embeddings::EmbeddingsRequest;
 use crate::openai::response::embeddings::EmbeddingList;
@@ -36,6 +37,9 @@ pub(crate) async fn embeddings(
     };
     let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    if let Some(span) = spans::current() {
+        span.set("gen_ai.usage.input_tokens", prompt_tokens);
+    }
     let vectors = stream::iter(requests.into_iter().map(|request| embed(&app, request)))
         .buffered(INPUTS_AT_ONCE)
         .try_collect()

@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::mlx::load::LoadError;
 use crate::model_dir::ModelDir;
 use crate::roofline::kv_quantisation::KvQuantisation;
+use crate::trace::OpenSpan;
 use crate::units::Bytes;
 
 /// Requests that may wait beyond those that run. More would wait longer than their clients do.
@@ -155,7 +156,12 @@ impl Engine {
         Ok((engine, ended_rx))
     }
 
-    pub(crate) fn submit(&self, request: ValidRequest) -> Result<Completion, SubmitError> {
+    /// `span` is told what becomes of the request.
+    pub(crate) fn submit(
+        &self,
+        request: ValidRequest,
+        span: Option<Arc<OpenSpan>>,
+    ) -> Result<Completion, SubmitError> {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return Err(self.full());
         };
@@ -164,6 +170,7 @@ impl Engine {
             request,
             events: events_tx,
             submitted: self.clock.instant(),
+            span,
         };
         match self.commands.try_send(Command::Run(Box::new(job))) {
             Ok(()) => Ok(Completion {

@@ -28,6 +28,7 @@ mod schedule;
 mod scores;
 mod sequence;
 mod server;
+mod spans;
 mod state;
 mod stream;
 mod tokenize;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::ListenerExt;
 use camino::Utf8PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -56,6 +58,7 @@ use crate::error::{Chain, ExitStatus};
 use crate::metrics::Registry;
 use crate::model_dir::{InspectModelError, ModelDir};
 use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
+use crate::trace::Tracer;
 use crate::units::Bytes;
 use crate::wire::{TerminationMessage, WorkerPhase};
 
@@ -97,6 +100,7 @@ pub(crate) struct WorkerConfig {
     /// How long requests under way may take after a stop.
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
+    pub(crate) tracer: Tracer,
 }
 
 /// Why a worker could not start or had to end.
@@ -292,6 +296,7 @@ impl Worker {
             clock: config.clock,
             metrics,
             registry,
+            tracer: config.tracer,
             started,
         };
         tracing::info!(model = %app.name, address = %listener.address(), "listening");
@@ -394,7 +399,11 @@ impl Listener {
     async fn serve(self, router: Router, closing: CancellationToken) -> io::Result<()> {
         let closed = closing.cancelled_owned();
         match self {
-            Self::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(closed).await,
+            Self::Tcp(listener) => {
+                // A token must not wait for the next one to fill a packet.
+                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+                axum::serve(listener, router).with_graceful_shutdown(closed).await
+            }
             Self::Unix(listener, _file) => axum::serve(listener, router).with_graceful_shutdown(closed).await,
         }
     }

@@ -25,6 +25,7 @@ use crate::openai::response::{FinishReason, StopReason};
 use crate::text::grammar::constraint::{Constraint, ConstraintError};
 use crate::text::grammar::mask::Mask;
 use crate::text::tokenizer::{DecodeError, Tokenizer};
+use crate::trace::OpenSpan;
 
 /// A request and where its events go.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(crate) struct Job {
     /// Holds all events the request can have, so the engine never waits for a reader. Closed = cancelled.
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) submitted: Instant,
+    pub(crate) span: Option<Arc<OpenSpan>>,
 }
 
 impl Job {
@@ -72,6 +74,8 @@ impl From<DecodeError> for StepError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) submitted: Instant,
+    /// When it left the queue.
+    pub(crate) joined: Option<Instant>,
     pub(crate) first_token: Option<Instant>,
     pub(crate) last_token: Option<Instant>,
 }
@@ -157,6 +161,7 @@ impl Sequence {
         Self {
             timing: Timing {
                 submitted: queued.job.submitted,
+                joined: None,
                 first_token: None,
                 last_token: None,
             },
@@ -271,6 +276,14 @@ impl Sequence {
             0 | 1 => 1.0,
             more => self.shared as f64 / (more - 1) as f64,
         }
+    }
+
+    pub(crate) fn joined(&mut self, at: Instant) {
+        self.timing.joined = Some(at);
+    }
+
+    pub(crate) fn span(&self) -> Option<&OpenSpan> {
+        self.queued.job.span.as_deref()
     }
 
     pub(crate) fn timing(&self) -> Timing {

@@ -16,13 +16,16 @@ use super::messages;
 use super::metrics::WorkerMetrics;
 use super::prompt::Prompter;
 use super::responses;
+use super::spans;
 use super::tokenize;
 use crate::anthropic;
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
+use crate::openai::headers;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::openapi;
+use crate::trace::Tracer;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
 /// A context of a million tokens is about 4 MB of text.
@@ -37,6 +40,7 @@ pub(crate) struct App {
     pub(crate) clock: Clock,
     pub(crate) metrics: WorkerMetrics,
     pub(crate) registry: Registry,
+    pub(crate) tracer: Tracer,
     /// Unix time in seconds.
     pub(crate) started: i64,
 }
@@ -89,6 +93,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             },
         ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(headers::complete))
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::clone(&app),
+            spans::traced,
+        ))
         .with_state(app)
 }
 

@@ -24,6 +24,7 @@ mod process;
 mod sampling;
 mod scripted;
 mod structure;
+mod traces;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -45,6 +46,7 @@ fn config() -> WorkerConfig {
         kv_bits: None,
         grace: DEADLINE,
         clock: Clock::System,
+        tracer: Tracer::default(),
     }
 }
 

@@ -53,6 +53,7 @@ impl Subject {
                 request,
                 events,
                 submitted: Clock::System.instant(),
+                span: None,
             },
             bytes: 0,
             overtaken: 0,

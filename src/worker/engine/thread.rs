@@ -28,6 +28,7 @@ use crate::worker::models::Decoder;
 use crate::worker::prefix_cache::{BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, fingerprint};
 use crate::worker::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
 use crate::worker::sequence::{Prefilled, Queued, Sequence, StepError, TokenTime, token_row};
+use crate::worker::spans;
 use crate::worker::state::{EngineState, Sample};
 
 /// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
@@ -260,6 +261,7 @@ impl EngineThread {
             let keep = !queued.job.events.is_closed();
             if !keep {
                 metrics.ended(Outcome::Cancelled);
+                spans::tell_cancelled(queued.job.span.as_deref());
             }
             keep
         });
@@ -267,6 +269,7 @@ impl EngineThread {
             let keep = !sequence.is_cancelled();
             if !keep {
                 metrics.ended(Outcome::Cancelled);
+                spans::tell_cancelled(sequence.span());
                 metrics.tokens(sequence.prompt_tokens(), sequence.completion_tokens());
             }
             keep
@@ -301,6 +304,7 @@ impl EngineThread {
             if let Some(queued) = place.and_then(|place| self.waiting.remove(place)) {
                 let tokenizer = self.config.prompter.tokenizer();
                 let mut sequence = Sequence::new(queued, model, tokenizer);
+                sequence.joined(self.config.clock.instant());
                 if let Some(tokens) = self.config.prompt_lookup_tokens {
                     sequence.guess_ahead(tokens);
                 }
@@ -449,6 +453,9 @@ impl EngineThread {
             .metrics
             .tokens(sequence.prompt_tokens(), sequence.completion_tokens());
         self.state.set_load(self.active.len(), self.waiting.len());
+        if let Some(span) = sequence.span() {
+            spans::tell_sequence(span, sequence, outcome.as_ref(), self.config.clock.instant());
+        }
         match outcome {
             Ok(done) => {
                 self.record(sequence, &done);

@@ -57,7 +57,9 @@ fn a_full_queue_refuses_and_frees_its_places() {
             assert_eq!(places, 2 + engine::MAX_QUEUED_REQUESTS);
             let request = || endless_request(cue);
             let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
-            let taken: Vec<_> = (0..places).map(|_| engine.submit(request()).unwrap()).collect();
+            let taken: Vec<_> = (0..places)
+                .map(|_| engine.submit(request(), None).unwrap())
+                .collect();
             let refused = worker.post("/v1/completions", &one).await;
             assert_eq!(refused.status, 429);
             assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
@@ -95,7 +97,7 @@ fn a_failed_request_harms_no_other() {
                 priority: 0,
                 cache_salt: String::new(),
             };
-            let mut completion = worker.app.engine.submit(broken).unwrap();
+            let mut completion = worker.app.engine.submit(broken, None).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
             assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
             assert_eq!(text, expected);
@@ -132,7 +134,7 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
     let (_dir, config, cue) = scripted::endless();
     let outcome = end_of_worker(config, |worker| {
         Box::pin(async move {
-            let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
+            let mut completion = worker.app.engine.submit(endless_request(cue), None).unwrap();
             worker.app.engine.panic();
             // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
             let reading = async {

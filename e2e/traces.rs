@@ -1,0 +1,145 @@
+//! Traces of a request through gateway, agent and worker, as a collector gets them.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Fleet, Options, eventually, repository};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const QUESTION: &str = "What is rooflet?";
+
+/// A collector that takes everything.
+struct Collector {
+    url: String,
+    bodies: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Collector {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let collected = Arc::clone(&bodies);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let collected = Arc::clone(&collected);
+                std::thread::spawn(move || take(stream, &collected));
+            }
+        });
+        Self { url, bodies }
+    }
+
+    /// The spans of one trace so far.
+    fn spans(&self, trace: &str) -> Vec<Value> {
+        let bodies = self.bodies.lock().expect("whole");
+        let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+        let resources = bodies.iter().flat_map(|body| each(body, "resourceSpans"));
+        let scopes = resources.flat_map(|resource| each(&resource, "scopeSpans"));
+        let spans = scopes.flat_map(|scope| each(&scope, "spans"));
+        spans.filter(|span| span["traceId"] == trace).collect()
+    }
+
+    fn everything(&self) -> String {
+        json!(*self.bodies.lock().expect("whole")).to_string()
+    }
+}
+
+/// Reads the requests of one connection.
+fn take(stream: TcpStream, collected: &Mutex<Vec<Value>>) {
+    let mut writer = stream.try_clone().expect("a second handle");
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut length, mut line) = (0, String::new());
+        while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().expect("a length");
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        if length == 0 || reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let body = serde_json::from_slice(&body).expect("JSON");
+        collected.lock().expect("whole").push(body);
+        let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+        if writer.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn one_trace_leads_from_the_client_to_the_engine() {
+    let collector = Collector::start();
+    let fleet = Fleet::with(Options {
+        args: vec![format!("--apply={}", repository("examples/guide.yaml").display())],
+        env: vec![
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.clone()),
+            ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
+        ],
+        ..Options::default()
+    });
+    eventually("an answer", || {
+        match fleet.gateway.try_chat("guide", QUESTION)? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
+    });
+    let body = json!({"model": "guide", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 7,
+                      "temperature": 0, "stream": true})
+    .to_string();
+    let mut stream = TcpStream::connect(("127.0.0.1", fleet.gateway_port)).expect("the gateway listens");
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("[DONE]"),
+        "{answer}"
+    );
+
+    let named = |spans: &[Value], name: &str| spans.iter().find(|span| span["name"] == name).cloned();
+    let names = [
+        "POST /v1/chat/completions",
+        "POST",
+        "chat guide",
+        "queue",
+        "prefill",
+        "decode",
+    ];
+    let [gateway, attempt, worker, queue, prefill, decode] = eventually("all spans", || {
+        let spans = collector.spans(TRACE);
+        let found = names.map(|name| named(&spans, name));
+        match found.iter().all(Option::is_some) {
+            true => Ok(found.map(Option::unwrap_or_default)),
+            false => Err(format!("{spans:#?}")),
+        }
+    });
+    assert_eq!(collector.spans(TRACE).len(), names.len());
+    assert_eq!(gateway["parentSpanId"], "b7ad6b7169203331");
+    assert_eq!(attempt["parentSpanId"], gateway["spanId"]);
+    assert_eq!(
+        worker["parentSpanId"], attempt["spanId"],
+        "through the agent, too"
+    );
+    for part in [&queue, &prefill, &decode] {
+        assert_eq!(part["parentSpanId"], worker["spanId"]);
+    }
+    let tokens = json!({"key": "gen_ai.usage.output_tokens", "value": {"intValue": "7"}});
+    let attributes = worker["attributes"].as_array().expect("attributes");
+    assert!(attributes.contains(&tokens), "{attributes:#?}");
+    assert!(
+        !collector.everything().contains(QUESTION),
+        "prompts are in no span"
+    );
+}

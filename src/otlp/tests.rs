@@ -1,0 +1,158 @@
+//! The exporter and a small collector, in one process.
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use http::HeaderMap;
+use serde_json::Value as Body;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::trace::Sampler;
+
+struct Collector {
+    url: String,
+    received: mpsc::UnboundedReceiver<(HeaderMap, Body)>,
+    tasks: Tasks,
+}
+
+impl Collector {
+    /// Answers with `status`; the first `slow` requests never.
+    async fn start(status: StatusCode, slow: usize) -> Self {
+        // A second installation is refused, which is fine.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let (received_tx, received) = mpsc::unbounded_channel();
+        let slow = Arc::new(std::sync::atomic::AtomicUsize::new(slow));
+        let collect = async move |State(()): State<()>, headers: HeaderMap, Json(body): Json<Body>| {
+            let _ = received_tx.send((headers, body));
+            let left = slow.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if left.is_ok() {
+                std::future::pending::<()>().await;
+            }
+            status
+        };
+        let router = Router::new().route("/v1/traces", post(collect)).with_state(());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let tasks = Tasks::new();
+        tasks.spawn_unjoined(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, received, tasks }
+    }
+
+    fn tracer(&self, more: &[(&str, &str)], stop: CancellationToken) -> Tracer {
+        let lookup = |name: &str| match name {
+            "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(self.url.clone()),
+            _ => more
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned()),
+        };
+        let settings = Settings::read("rooflet-worker", lookup).unwrap().unwrap();
+        assert_eq!(
+            settings.sampler,
+            Sampler {
+                share: 1.0,
+                asks_caller: true
+            }
+        );
+        export(settings, Clock::System, stop, &self.tasks).unwrap()
+    }
+
+    async fn next(&mut self) -> (HeaderMap, Body) {
+        let next = tokio::time::timeout(Duration::from_secs(30), self.received.recv()).await;
+        next.expect("in time").expect("the collector is there")
+    }
+}
+
+/// As the opentelemetry-proto of version 1 maps to JSON.
+#[tokio::test]
+async fn spans_arrive_as_a_collector_reads_them() {
+    let mut collector = Collector::start(StatusCode::OK, 0).await;
+    let fast = [
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20k"),
+    ];
+    let tracer = collector.tracer(&fast, CancellationToken::new());
+    let root = tracer.server("chat tiny".to_owned(), &HeaderMap::new()).unwrap();
+    root.set("gen_ai.operation.name", "chat");
+    root.add("gen_ai.usage.output_tokens", 3);
+    root.add("gen_ai.usage.output_tokens", 4);
+    root.push("gen_ai.response.finish_reasons", "stop");
+    root.set("gen_ai.request.temperature", 0.5);
+    let end = Clock::System.instant();
+    root.interval("queue", end - Duration::from_millis(5), end, vec![]);
+    root.fail("500");
+    let context = root.context();
+    drop(root);
+    let (headers, body) = collector.next().await;
+    assert_eq!(headers["content-type"], "application/json");
+    assert_eq!(headers["authorization"], "Bearer k");
+    let resource = &body["resourceSpans"][0];
+    let name = serde_json::json!({"key": "service.name", "value": {"stringValue": "rooflet-worker"}});
+    assert_eq!(resource["resource"]["attributes"][0], name);
+    let spans = resource["scopeSpans"][0]["spans"].as_array().unwrap();
+    let [queue, root] = &spans[..] else {
+        panic!("{spans:#?}");
+    };
+    assert_eq!(root["traceId"], context.trace.to_string());
+    assert_eq!(root["traceId"].as_str().unwrap().len(), 32);
+    assert_eq!(root["spanId"], context.span.to_string());
+    assert!(root.get("parentSpanId").is_none(), "{root}");
+    assert_eq!((&root["kind"], &root["status"]["code"]), (&2.into(), &2.into()));
+    let attribute = |name: &str| {
+        let all = root["attributes"].as_array().unwrap();
+        all.iter().find(|attribute| attribute["key"] == name).unwrap()["value"].clone()
+    };
+    assert_eq!(attribute("gen_ai.operation.name")["stringValue"], "chat");
+    assert_eq!(attribute("gen_ai.usage.output_tokens")["intValue"], "7");
+    assert_eq!(attribute("gen_ai.request.temperature")["doubleValue"], 0.5);
+    let reasons = attribute("gen_ai.response.finish_reasons");
+    assert_eq!(reasons["arrayValue"]["values"][0]["stringValue"], "stop");
+    assert_eq!(queue["parentSpanId"], root["spanId"]);
+    assert_eq!(
+        (&queue["kind"], queue["status"].as_object().unwrap().len()),
+        (&1.into(), 0)
+    );
+    let nanos = |span: &Body, name: &str| span[name].as_str().unwrap().parse::<i128>().unwrap();
+    let took = nanos(queue, "endTimeUnixNano") - nanos(queue, "startTimeUnixNano");
+    assert!((4_000_000..=5_000_000).contains(&took), "{took}");
+}
+
+#[tokio::test]
+async fn a_collector_that_never_answers_costs_spans_and_nothing_else() {
+    let mut collector = Collector::start(StatusCode::OK, 1).await;
+    let small = [
+        ("OTEL_BSP_SCHEDULE_DELAY", "10"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "2"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "300"),
+    ];
+    let stop = CancellationToken::new();
+    let tracer = collector.tracer(&small, stop.clone());
+    drop(tracer.server("first".to_owned(), &HeaderMap::new()));
+    collector.next().await;
+    for number in 0..100 {
+        drop(tracer.server(number.to_string(), &HeaderMap::new()));
+    }
+    let (_, body) = collector.next().await;
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        .as_array()
+        .unwrap();
+    assert_eq!(spans.len(), 2, "as many as there was room for");
+}
+
+#[tokio::test]
+async fn what_is_left_at_the_end_is_sent() {
+    let mut collector = Collector::start(StatusCode::SERVICE_UNAVAILABLE, 0).await;
+    let stop = CancellationToken::new();
+    let tracer = collector.tracer(&[], stop.clone());
+    drop(tracer.server("last".to_owned(), &HeaderMap::new()));
+    stop.cancel();
+    let (_, body) = collector.next().await;
+    assert_eq!(
+        body["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"],
+        "last"
+    );
+    collector.tasks.cancel();
+    assert_eq!(collector.tasks.join(Duration::from_secs(30)).await, Ok(()));
+}
