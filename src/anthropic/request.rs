@@ -69,6 +69,8 @@ impl MessagesRequest {
         options.stopping.strings = parse_strings(&fields, "stop_sequences", MAX_STOP_SEQUENCES)?;
         let output = Output::parse(apart.remove("output_config"), apart.remove("output_format"))?;
         options.format = output.format;
+        let (template_variables, thinking_tokens) = parse_thinking(&fields, output.effort)?;
+        options.thinking_tokens = thinking_tokens;
         let messages = message::messages(apart.remove("system"), apart.remove("messages"))?;
         Ok(Self {
             chat: ChatRequest {
@@ -76,7 +78,7 @@ impl MessagesRequest {
                 // What Anthropic calls prefilling.
                 continues: ends_with_assistant(&messages),
                 messages,
-                template_variables: parse_thinking(&fields, output.effort)?,
+                template_variables,
                 tools: parse_tools(apart.remove("tools"), &fields)?,
                 n: 1,
                 options,
@@ -162,8 +164,8 @@ fn parse_effort(value: &Json) -> Result<String, ApiError> {
     }
 }
 
-/// How much is thought is for the model's template; a budget is not held to.
-fn parse_thinking(fields: &Fields, effort: Option<String>) -> Result<Members, ApiError> {
+/// Whether and how hard is for the model's template; how long is for the engine.
+fn parse_thinking(fields: &Fields, effort: Option<String>) -> Result<(Members, Option<usize>), ApiError> {
     let thinking = fields.read("thinking", "an object", Value::as_object)?;
     let kind = thinking.and_then(|thinking| thinking.get("type"));
     let mut words = Fields::default();
@@ -183,7 +185,16 @@ fn parse_thinking(fields: &Fields, effort: Option<String>) -> Result<Members, Ap
     if let Some(effort) = effort {
         words.insert("reasoning_effort".to_owned(), json!(effort));
     }
-    template::parse_variables(None, &words)
+    let budget = thinking.and_then(|thinking| thinking.get("budget_tokens"));
+    let budget = budget.filter(|budget| !budget.is_null());
+    let tokens = budget.map(|budget| {
+        let tokens = budget.as_u64().and_then(|tokens| usize::try_from(tokens).ok());
+        tokens.filter(|tokens| *tokens > 0).ok_or_else(|| {
+            let message = "'thinking.budget_tokens' must be an integer of at least 1.";
+            ApiError::invalid_value("thinking.budget_tokens", message)
+        })
+    });
+    Ok((template::parse_variables(None, &words)?, tokens.transpose()?))
 }
 
 fn parse_tools(listed: Option<Json>, fields: &Fields) -> Result<Option<Tools>, ApiError> {

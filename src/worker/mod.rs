@@ -31,6 +31,7 @@ mod server;
 mod spans;
 mod state;
 mod stream;
+mod thinking;
 mod tokenize;
 mod transcript;
 

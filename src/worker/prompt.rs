@@ -30,6 +30,7 @@ use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
+use crate::worker::thinking::ThinkingBudget;
 use crate::worker::transcript::chars_before;
 
 /// The largest published ones are about 35 MB.
@@ -52,6 +53,8 @@ pub(crate) struct ValidRequest {
     pub(crate) shown_tokens: Arc<[u32]>,
     /// What the answer has to be.
     pub(crate) constraint: Option<Constraint>,
+    /// How much it may think.
+    pub(crate) thinking: Option<ThinkingBudget>,
     pub(crate) sampling: Sampling,
     /// How many of the most probable tokens are told with each token; `None`: no logprobs at all.
     pub(crate) logprobs: Option<usize>,
@@ -252,10 +255,20 @@ impl Prompter {
             request: ValidRequest {
                 shown_tokens: self.shown_tokens(&shape),
                 constraint: self.constraint(options.format.as_ref(), chat.tools, &shape)?,
+                thinking: self.thinking(options.thinking_tokens, &shape),
                 ..request
             },
             answer: AnswerParser::new(&shape),
         })
+    }
+
+    /// `None` where none is asked for, and for models that do not think or whose marks are not single tokens.
+    fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
+        let (markers, begun) = shape.reasoning?;
+        let mark = |text: &str| self.tokenizer.token_id(text);
+        let marks = (mark(markers.open)?, mark(markers.close)?);
+        let vocabulary = self.vocab_size as usize;
+        Some(ThinkingBudget::new(tokens?, marks, vocabulary, begun))
     }
 
     /// A conversation's tokens.
@@ -469,6 +482,7 @@ impl Prompter {
             stopping: options.stopping.clone(),
             shown_tokens: [].into(),
             constraint: None,
+            thinking: None,
             sampling: Sampling {
                 temperature: asked.temperature.unwrap_or(self.defaults.temperature),
                 top_p: asked.top_p.unwrap_or(self.defaults.top_p),

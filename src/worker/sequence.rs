@@ -20,6 +20,7 @@ use super::prompt::ValidRequest;
 use super::reading::{self, Reading};
 use super::sampler::Draw;
 use super::schedule::{Remaining, RequestId, Running, Waiting};
+use super::thinking::ThinkingBudget;
 use super::transcript::Transcript;
 use crate::openai::response::{FinishReason, StopReason};
 use crate::text::grammar::constraint::{Constraint, ConstraintError};
@@ -107,6 +108,7 @@ pub(crate) struct Sequence {
     loading: Loading,
     adjustment: Option<Adjustment>,
     constraint: Option<Constraint>,
+    thinking: Option<ThinkingBudget>,
     /// The tokens that the next one must be of.
     mask: Option<Arc<Mask>>,
     /// Tokens that must not be chosen before the answer has its least length.
@@ -174,6 +176,7 @@ impl Sequence {
             loading: Loading::NotYet,
             adjustment: None,
             constraint: queued.job.request.constraint.take(),
+            thinking: queued.job.request.thinking.take(),
             mask: None,
             ends: [tokenizer.eos_token_ids(), &queued.job.request.stopping.token_ids].concat(),
             unending: None,
@@ -197,7 +200,7 @@ impl Sequence {
     /// Guesses up to so many tokens ahead, where each can be chosen without regard to those before it.
     pub(crate) fn guess_ahead(&mut self, tokens: usize) {
         let request = self.request();
-        let free = self.constraint.is_none() && request.sampling.penalties == Penalties::default();
+        let free = !self.is_constrained() && request.sampling.penalties == Penalties::default();
         self.lookup = free.then(|| PromptLookup::new(&request.prompt, tokens));
     }
 
@@ -393,7 +396,7 @@ impl Sequence {
 
     /// Whether each token must be read before the next one can be chosen.
     pub(crate) fn is_constrained(&self) -> bool {
-        self.constraint.is_some()
+        self.constraint.is_some() || self.thinking.is_some()
     }
 
     /// The last token, where it is read and the next one is to be chosen.
@@ -404,13 +407,20 @@ impl Sequence {
 
     /// Looks up which tokens the next one must be of; all before it have been read.
     pub(crate) fn narrow(&mut self) -> Result<(), StepError> {
-        let Some(constraint) = &mut self.constraint else {
-            return Ok(());
-        };
-        let mask = constraint.mask()?;
-        // What must end here ends, however short it is.
-        let longer = self.unending().and_then(|unending| mask.and(unending));
-        self.mask = Some(longer.map_or(mask, Arc::new));
+        self.mask = None;
+        if let Some(constraint) = &mut self.constraint {
+            let mask = constraint.mask()?;
+            // What must end here ends, however short it is.
+            let longer = self.unending().and_then(|unending| mask.and(unending));
+            self.mask = Some(longer.map_or(mask, Arc::new));
+        }
+        if let Some(close) = self.thinking.as_ref().and_then(ThinkingBudget::mask) {
+            self.mask = match &self.mask {
+                None => Some(Arc::clone(close)),
+                // Where a format has no end of thinking, there is none.
+                Some(mask) => Some(mask.and(close).map_or_else(|| Arc::clone(mask), Arc::new)),
+            };
+        }
         Ok(())
     }
 
@@ -518,6 +528,9 @@ impl Sequence {
         self.chosen = self.chosen.max(self.answer.len());
         if let Some(lookup) = &mut self.lookup {
             lookup.push(token);
+        }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.take(token);
         }
         let at = now();
         self.timing.first_token.get_or_insert(at);

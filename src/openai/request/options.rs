@@ -12,6 +12,8 @@ use crate::openai::response_format::ResponseFormat;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Options {
     pub(crate) max_tokens: Option<usize>,
+    /// The most that may be thought before the answer; `None`: no bound of its own.
+    pub(crate) thinking_tokens: Option<usize>,
     pub(crate) stopping: Stopping,
     /// `None`: any text.
     pub(crate) format: Option<ResponseFormat>,
@@ -38,6 +40,7 @@ impl Options {
         stopping.check_length(max_tokens)?;
         Ok(Self {
             max_tokens,
+            thinking_tokens: None,
             stopping,
             format: None,
             sampling: SamplingOptions::parse(fields)?,

@@ -31,6 +31,7 @@ fn a_full_request() {
     assert_eq!(
         request.options,
         Options {
+            thinking_tokens: None,
             max_tokens: Some(7),
             stopping: Stopping {
                 strings: vec!["a".to_owned(), "b".to_owned()],

@@ -15,6 +15,13 @@ impl Mask {
         }
     }
 
+    /// One token.
+    pub(crate) fn only(size: usize, token: u32) -> Self {
+        let mut mask = Self::none(size);
+        mask.allow(token);
+        mask
+    }
+
     /// All of a vocabulary but these.
     pub(crate) fn without(size: usize, tokens: &[u32]) -> Self {
         let mut mask = Self::none(size);

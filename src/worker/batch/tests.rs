@@ -41,6 +41,7 @@ impl Subject {
             stopping: Stopping::default(),
             shown_tokens: [].into(),
             constraint: None,
+            thinking: None,
             sampling,
             logprobs: None,
             priority: 0,

@@ -85,6 +85,7 @@ fn a_failed_request_harms_no_other() {
                 stopping: Stopping::default(),
                 shown_tokens: [].into(),
                 constraint: None,
+                thinking: None,
                 sampling: sampler::Sampling {
                     temperature: 0.0,
                     top_p: 1.0,
@@ -115,6 +116,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         stopping: Stopping::default(),
         shown_tokens: [].into(),
         constraint: None,
+        thinking: None,
         sampling: sampler::Sampling {
             temperature: 0.0,
             top_p: 1.0,

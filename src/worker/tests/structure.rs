@@ -151,6 +151,41 @@ fn reasoning_is_told_apart_from_the_answer() {
     });
 }
 
+#[test]
+fn thinking_ends_with_its_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let thoughts: &[&[u8]] = &[b"<think>", b"one", b" two", b" three", b"</think>", b"Done."];
+    let script = Script::new(&[(thoughts, true)]);
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let ask = async |budget: Value| {
+                let body = json!({"model": "tiny", "max_tokens": 40, "temperature": 0,
+                                  "messages": [{"role": "user", "content": "<cue 0>"}],
+                                  "thinking": {"type": "enabled", "budget_tokens": budget}});
+                worker.post("/v1/messages", &body).await
+            };
+            for (budget, thought) in [
+                (1, "one"),
+                (2, "one two"),
+                (3, "one two three"),
+                (9, "one two three"),
+            ] {
+                let said = ask(json!(budget)).await.json();
+                assert_eq!(said["content"][0]["thinking"], thought, "{said}");
+                assert_eq!(said["content"][1]["text"], "Done.", "{said}");
+            }
+            let refused = ask(json!(0)).await;
+            assert_eq!(refused.status, 400);
+            assert!(
+                refused.body.contains("thinking.budget_tokens"),
+                "{}",
+                refused.body
+            );
+        })
+    });
+}
+
 /// The first line is said after a prompt that ends with `<think>`.
 #[test]
 fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
