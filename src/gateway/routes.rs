@@ -29,8 +29,8 @@ use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
-use crate::wire::RUNNING_HEADER;
 use crate::trace::{OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
+use crate::wire::RUNNING_HEADER;
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;

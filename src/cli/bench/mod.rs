@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use self::client::Ask;
-use self::target::{Target, Trial};
+use self::target::{Load, Target, Trial};
 use super::{Failure, ui};
 use crate::api::v1alpha1::{PowerSource, ThermalState};
 use crate::benchmark::{Cell, CellReport, Conditions, Matrix, PromptState, Round};
@@ -189,7 +189,6 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
             .with_context(|| format!("`{path}` cannot be written"))?;
     }
     let matrix = args.matrix();
-    let most = matrix.concurrency.iter().copied().max().unwrap_or(1);
     let stores = matrix.states.iter().any(|state| state.needs_files());
     let mut targets = Vec::new();
     for name in &args.targets {
@@ -199,7 +198,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
             return Err(Failure::new(ExitStatus::Usage, err));
         }
         targets.push(
-            Target::open(name, args.model.as_deref(), most, &clock)
+            Target::open(name, args.model.as_deref(), Load::of(&matrix), &clock)
                 .await
                 .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?,
         );

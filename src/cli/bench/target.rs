@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::client::Client;
 use super::prompt::{self, Length};
-use crate::benchmark::{Cell, Sample};
+use crate::benchmark::{Cell, Matrix, Sample};
 use crate::cli::bench::client::Ask;
 use crate::clock::Clock;
+use crate::model_dir::ModelDir;
 
 /// How long a model may take to load.
 const START: Duration = Duration::from_secs(600);
@@ -23,6 +24,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Words of the two prompts that lengths are found with, and tokens of their answers.
 const TRIAL_WORDS: [u32; 2] = [20, 220];
 const TRIAL_TOKENS: u32 = 8;
+
+/// What a worker offers unasked, where the model has so much.
+const USUAL_CONTEXT_TOKENS: u64 = 32_768;
+/// Of a prompt, besides its words; no template has more.
+const TEMPLATE_TOKENS: u64 = 512;
 
 /// A server that answers.
 #[derive(Debug)]
@@ -54,13 +60,13 @@ impl Target {
     pub(super) async fn open(
         name: &str,
         model: Option<&str>,
-        concurrency: u32,
+        load: Load,
         clock: &Clock,
     ) -> anyhow::Result<Self> {
         let (client, worker) = if is_url(name) {
             (Client::connect(name, model, clock.clone()).await?, None)
         } else {
-            let mut worker = Worker::start(Utf8Path::new(name), concurrency, None)?;
+            let mut worker = Worker::start(Utf8Path::new(name), load, None)?;
             let client = worker.wait_until_ready(clock).await?;
             (client, Some(worker))
         };
@@ -168,18 +174,46 @@ async fn ask(client: &Client, words: u32, seed: u64) -> anyhow::Result<Sample> {
     client.ask(ask).await
 }
 
+/// The most that is asked of a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// Requests at the same time.
+    concurrency: u32,
+    /// Tokens of one, its answer included.
+    tokens: u64,
+}
+
+impl Load {
+    pub(super) fn of(matrix: &Matrix) -> Self {
+        let longest = matrix.contexts.iter().copied().max().unwrap_or(0);
+        Self {
+            concurrency: matrix.concurrency.iter().copied().max().unwrap_or(1),
+            // Prompts are as long as their words come to, about.
+            tokens: u64::from(longest) * 21 / 20 + u64::from(matrix.tokens) + TEMPLATE_TOKENS,
+        }
+    }
+
+    /// The context that a worker needs for it, as far as the model has so much.
+    fn context_tokens(self, model: &Utf8Path) -> Option<u64> {
+        // What is wrong with the model is for the worker to say.
+        let model = ModelDir::inspect(model).ok()?;
+        let most = model.shape.config.max_context_tokens;
+        (self.tokens > USUAL_CONTEXT_TOKENS).then_some(self.tokens.min(most))
+    }
+}
+
 /// A worker on a free port of this machine.
 #[derive(Debug)]
 struct Worker {
     child: Child,
     port: u16,
     model: Utf8PathBuf,
-    concurrency: u32,
+    load: Load,
     files: Option<Files>,
 }
 
 impl Worker {
-    fn start(model: &Utf8Path, concurrency: u32, files: Option<Files>) -> anyhow::Result<Self> {
+    fn start(model: &Utf8Path, load: Load, files: Option<Files>) -> anyhow::Result<Self> {
         if !model.is_dir() {
             bail!("`{model}` is neither an http:// or https:// URL nor a model's directory");
         }
@@ -192,7 +226,10 @@ impl Worker {
         command
             .args(["worker", "--model", model.as_str(), "--name", NAME])
             .args(["--listen", &format!("127.0.0.1:{port}")])
-            .args(["--max-concurrency", &concurrency.to_string()]);
+            .args(["--max-concurrency", &load.concurrency.to_string()]);
+        if let Some(tokens) = load.context_tokens(model) {
+            command.args(["--context-tokens", &tokens.to_string()]);
+        }
         if let Some(Files { dir, memory_bytes }) = &files {
             command
                 .args(["--prefix-cache-dir", dir.as_str()])
@@ -208,16 +245,16 @@ impl Worker {
             child,
             port,
             model: model.to_owned(),
-            concurrency,
+            load,
             files,
         })
     }
 
     /// Another one of the same model, in place of this.
     fn replaced(self, files: Option<Files>) -> anyhow::Result<Self> {
-        let (model, concurrency) = (self.model.clone(), self.concurrency);
+        let (model, load) = (self.model.clone(), self.load);
         drop(self);
-        Self::start(&model, concurrency, files)
+        Self::start(&model, load, files)
     }
 
     /// As a supervisor would end it.
