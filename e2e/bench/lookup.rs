@@ -17,6 +17,9 @@ const QUESTIONS: [&str; 3] = [
     "What happens when a node goes away?",
 ];
 
+/// Of a conversation that ends with the question of this index.
+type Turns<'a> = &'a dyn Fn(usize) -> Vec<String>;
+
 pub(crate) fn run() {
     let scratch = Scratch::new();
     let plain = Worker::start(&scratch, None);
@@ -27,8 +30,7 @@ pub(crate) fn run() {
     // A conversation in which the same was said before; and questions alone.
     let repeated = |index| vec![ask(index), said[index].clone(), ask(index)];
     let alone = |index| vec![ask(index)];
-    let workloads: [(&str, &dyn Fn(usize) -> Vec<String>); 2] =
-        [("said before", &repeated), ("said for the first time", &alone)];
+    let workloads: [(&str, Turns<'_>); 2] = [("said before", &repeated), ("said for the first time", &alone)];
     head(&[
         "answers",
         "guessed at most",
