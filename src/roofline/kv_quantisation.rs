@@ -108,11 +108,13 @@ impl KvQuantisation {
     }
 
     /// Of an element, without its part of scale and bias.
+    #[cfg(feature = "mlx")]
     pub(crate) fn bits(self) -> u32 {
         self.bits
     }
 
     /// Elements that share a scale and a bias.
+    #[cfg(any(feature = "mlx", test))]
     pub(crate) fn group(self) -> u32 {
         self.group
     }
