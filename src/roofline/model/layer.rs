@@ -11,7 +11,7 @@ pub(crate) struct LayerConfig {
 
 impl LayerConfig {
     /// Of every token something is kept as long as the sequence lasts, so that it can be cut back to any length.
-    #[cfg(any(feature = "mlx", test))]
+    #[cfg(feature = "mlx")]
     pub(crate) fn keeps_all(&self) -> bool {
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.window.is_none(),
