@@ -97,6 +97,9 @@ impl Reporter {
                 if report.release {
                     return self.release(&api, &object).await;
                 }
+                if report.is_outdated(&object) {
+                    return Ok(());
+                }
                 self.write_status(&api, &object, report).await
             }
             (Origin::Manifest(_), Some(object)) if is_mirror(&object) => {

@@ -282,6 +282,18 @@ mod found_once {
         holds(173, faults);
     }
 
+    /// An agent that had been cut off and started again wrote what it had to say of the object before others wrote theirs.
+    #[test]
+    fn an_outdated_report_is_not_written() {
+        let faults = "
+- {at: 7m2.446s, for: 1m33.400s, staleController: {}}
+- {at: 7m19.491s, for: 1m53.656s, isolate: {node: mini-4}}
+- {at: 7m29.693s, for: 42.719s, isolate: {node: pro-2}}
+- {at: 8m19.985s, for: 27.182s, agentRestart: {node: mini-4}}
+";
+        holds(1336, faults);
+    }
+
     /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
     #[test]
     fn who_is_cut_off_renews_nothing() {

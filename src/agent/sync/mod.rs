@@ -81,6 +81,15 @@ pub(crate) struct Report {
     pub(crate) release: bool,
 }
 
+impl Report {
+    /// It was made before the object became what it is now; the next pass makes another one. Written nevertheless, it
+    /// would undo what was said of a higher generation.
+    pub(crate) fn is_outdated(&self, object: &ModelReplica) -> bool {
+        let made_for = self.status.observed_generation;
+        made_for.is_some() && made_for < object.metadata.generation
+    }
+}
+
 /// A replica of the API server whose key a manifest's replica has.
 #[derive(Debug)]
 struct Displaced {
