@@ -61,9 +61,13 @@ impl Control {
         }
     }
 
-    /// When the node lifecycle decided on what it writes now.
-    pub(super) fn node_lifecycle_decided(&self) -> Duration {
-        self.node_lifecycle.decided
+    /// When a loop decided on what it writes now.
+    pub(super) fn decided(&self, of: Loop) -> Duration {
+        match of {
+            Loop::Deployment => self.deployment.decided,
+            Loop::Binder => self.binder.decided,
+            Loop::NodeLifecycle => self.node_lifecycle.decided,
+        }
     }
 
     /// It heard nothing for a while, not long ago.

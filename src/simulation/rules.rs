@@ -56,6 +56,8 @@ pub(super) struct Rules {
     first: Option<Violation>,
     /// Creations that were done and not heard of: each may be done twice.
     pub(super) creations_lost: usize,
+    /// When a node took a replica that it had refused.
+    taken_after_all: BTreeMap<String, Duration>,
     /// When a worker failed last, and how often in a row.
     pub(super) failed: BTreeMap<(usize, ReplicaKey), (Duration, u32)>,
     /// Memory and chip time of one replica, by class, model, context and streams.
@@ -172,6 +174,9 @@ impl Run<'_> {
                     .and_then(|status| status.observed_generation)
             };
             self.check_generations(&name, seen(before), seen(replica));
+            if is_refused(before) && !is_refused(replica) {
+                self.rules.taken_after_all.insert(name.clone(), self.now);
+            }
             if was.is_none() && node.is_some() {
                 self.check_promises(node.unwrap_or_default());
             }
@@ -301,6 +306,13 @@ impl Run<'_> {
         }
     }
 
+    /// What happened before was known to a loop when it decided on what it writes now: all that is older than a message
+    /// may be.
+    fn known_to(&self, of: Loop) -> Duration {
+        let message = self.scenario.network.longest.mul_f64(self.slow_network);
+        self.control.decided(of).saturating_sub(message)
+    }
+
     /// Not more replicas than the deployment may have.
     fn check_count(&mut self, replica: &ModelReplica) {
         let Some(name) = replica.labels().get(DEPLOYMENT_LABEL) else {
@@ -310,10 +322,16 @@ impl Run<'_> {
         let Some(deployment) = self.store.deployments.get(&key) else {
             return;
         };
+        let known = self.known_to(Loop::Deployment);
+        // One that its node has taken after all may have been replaced meanwhile.
+        let was_refused = |other: &ModelReplica| {
+            let taken = self.rules.taken_after_all.get(&other.name_any());
+            is_refused(other) || taken.is_some_and(|at| *at >= known)
+        };
         let active = self.store.replicas.values().filter(|other| {
             other.labels().get(DEPLOYMENT_LABEL) == Some(name)
                 && other.metadata.deletion_timestamp.is_none()
-                && !is_refused(other)
+                && !was_refused(other)
         });
         let (count, most) = (active.count(), most_replicas(&deployment.spec));
         // The plan may have been made for a spec that has just become smaller.
@@ -441,9 +459,7 @@ impl Run<'_> {
             .map(|since| self.now.saturating_sub(since));
         let object = self.store.nodes.get(&(None, node.clone()));
         let tainted = object.is_some_and(|node| gives_reason(node)) || state.on_battery > 0;
-        // It was decided on what was known then, which was as old as a message may be.
-        let message = self.scenario.network.longest.mul_f64(self.slow_network);
-        let known = self.control.node_lifecycle_decided().saturating_sub(message);
+        let known = self.known_to(Loop::NodeLifecycle);
         let tainted = tainted || state.untainted.is_some_and(|at| at >= known);
         let recently = state
             .reachable_again

@@ -294,6 +294,18 @@ mod found_once {
         holds(1336, faults);
     }
 
+    /// A node took a replica after all, while the one instead of it was on its way. The rule was at fault.
+    #[test]
+    fn a_refusal_may_end_while_it_is_replaced() {
+        let faults = "
+- {at: 2m12.058s, for: 1m51.981s, thermal: {node: pro-1, factor: 1.7}}
+- {at: 2m17.559s, for: 1m6.318s, workerCrash: {node: mini-2}}
+- {at: 2m44.299s, for: 1m56.203s, slowNetwork: {factor: 147.4}}
+- {at: 3m11.563s, for: 11.232s, memoryTaken: {node: mini-3, share: 0.6}}
+";
+        holds(3045, faults);
+    }
+
     /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
     #[test]
     fn who_is_cut_off_renews_nothing() {
