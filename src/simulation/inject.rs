@@ -112,7 +112,11 @@ impl Run<'_> {
                 self.control.hinder(self.now);
             }
             Fault::SlowNetwork { .. } => {
-                self.slow_network = self.strongest(fault, 1.0);
+                let slow = self.strongest(fault, 1.0);
+                if slow < self.slow_network {
+                    self.slower_until = Some((self.slow_network, self.now));
+                }
+                self.slow_network = slow;
                 self.control.hinder(self.now);
             }
             Fault::DeleteNode { node } => {

@@ -309,8 +309,12 @@ impl Run<'_> {
     /// What happened before was known to a loop when it decided on what it writes now: all that is older than a message
     /// may be.
     fn known_to(&self, of: Loop) -> Duration {
-        let message = self.scenario.network.longest.mul_f64(self.slow_network);
-        self.control.decided(of).saturating_sub(message)
+        let before = |slow| {
+            let message = self.scenario.network.longest.mul_f64(slow);
+            self.control.decided(of).saturating_sub(message)
+        };
+        let slower = self.slower_until.filter(|(slow, until)| before(*slow) <= *until);
+        before(slower.map_or(self.slow_network, |(slow, _)| slow.max(self.slow_network)))
     }
 
     /// Not more replicas than the deployment may have.

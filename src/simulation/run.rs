@@ -102,6 +102,8 @@ pub(super) struct Run<'a> {
     pub(super) ledger: Ledger,
     pub(super) lost_share: f64,
     pub(super) slow_network: f64,
+    /// What it was before, where it was more, and until when.
+    pub(super) slower_until: Option<(f64, Duration)>,
     processes: u64,
 }
 
@@ -184,6 +186,7 @@ impl<'a> Run<'a> {
             ledger: Ledger::new(scenario, options.journal),
             lost_share: 0.0,
             slow_network: 1.0,
+            slower_until: None,
             processes: 0,
         })
     }

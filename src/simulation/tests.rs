@@ -306,6 +306,24 @@ mod found_once {
         holds(3045, faults);
     }
 
+    /// What a loop knew had been sent while the network was slower. The rule was at fault.
+    #[test]
+    fn what_is_known_may_have_been_sent_slowly() {
+        let faults = "
+- {at: 6.076s, for: 1m2.056s, staleController: {}}
+- {at: 17.116s, for: 1.984s, deleteNode: {node: mini-1}}
+- {at: 48.688s, for: 12.531s, deleteNode: {node: pro-1}}
+- {at: 2m26.486s, for: 2.074s, workerCrash: {node: mini-1}}
+- {at: 5m50.481s, for: 1m38.748s, relist: {}}
+- {at: 8m35.034s, for: 42.170s, slowNetwork: {factor: 221.2}}
+- {at: 8m50.880s, for: 59.637s, deleteNode: {node: pro-1}}
+- {at: 9m9.053s, for: 29.561s, slowNetwork: {factor: 254.5}}
+- {at: 9m15.514s, for: 22.290s, relist: {}}
+- {at: 9m29.927s, for: 1.294s, onBattery: {node: mini-3}}
+";
+        holds(5020, faults);
+    }
+
     /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
     #[test]
     fn who_is_cut_off_renews_nothing() {
