@@ -360,7 +360,9 @@ fn replace<'a>(
         replicas.iter().filter(stays).count()
     };
     let (new_left, stable_left) = (left(&new), left(&stable));
-    let max_total = bounds.max_total.max(goal.new + goal.stable);
+    // A canary beside a lone replica waits while another one is beside it, in place of one that leaves.
+    let beside = (goal.new + goal.stable).saturating_sub(course.leaving);
+    let max_total = bounds.max_total.max(beside);
     let room = max_total.saturating_sub(new_left + stable_left + left(&outdated));
     let create_stable = goal.stable.saturating_sub(stable_left).min(room);
     let create = goal.new.saturating_sub(new_left).min(room - create_stable);

@@ -332,7 +332,13 @@ proptest! {
         for happening in &happenings {
             happen(&mut scene, happening);
         }
-        scene.step();
+        // What is deleted may change what a replica is worth on average, and so the floor that is told.
+        let deletes = |told: String| told.contains('(');
+        for _ in 0..20 {
+            if !deletes(scene.step()) {
+                break;
+            }
+        }
         // At the same moment: a pause may end with the next second.
         scene.second -= 1;
         let status = scene.deployment.status.clone();

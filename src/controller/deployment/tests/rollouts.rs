@@ -542,6 +542,33 @@ fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
 }
 
 #[test]
+fn a_canary_waits_while_its_room_is_taken_by_a_replica_that_replaces_one_that_leaves() {
+    let strategy = json!({
+        "type": "Canary",
+        "canary": { "steps": [{ "setWeight": 1 }] },
+        "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 }
+    });
+    let mut scene = Scene::new(json!({ "replicas": 1, "strategy": strategy }));
+    scene.step();
+    scene.run_all();
+    scene.say(
+        "r1",
+        condition_type::DISRUPTION_TARGET,
+        Truth::True,
+        "NodeLeft",
+        "",
+    );
+    assert_eq!(scene.step(), "+1");
+    scene.change(new_template("other"));
+    scene.step();
+    assert_eq!(scene.alive().count(), 2);
+    scene.replicas.retain(|replica| replica.name_any() != "r1");
+    scene.run_all();
+    scene.step();
+    assert_eq!(scene.alive().count(), 2);
+}
+
+#[test]
 fn what_leaves_its_node_is_replaced_within_the_surge() {
     let surge = json!({ "rollingUpdate": { "maxSurge": 1 } });
     let mut scene = Scene::new(json!({ "replicas": 2, "strategy": surge }));
