@@ -12,11 +12,10 @@ use super::bind::{bind_all, decide_all, place};
 use super::fleet::Fleet;
 use super::rebalance::rebalance;
 use super::request::{ReplicaKey, ReplicaRequest};
-use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::units::Bytes;
-use fixture::{lines, node, replica};
+use fixture::{lines, node, replica, set_ready};
 /// Decides for the replicas without a node, in the order given; prints `x->a`, `x: why not` or `x preempts y on a`.
 fn check(nodes: &str, replicas: &str, expect: &str) {
     check_with_reserve(nodes, replicas, 0, expect);

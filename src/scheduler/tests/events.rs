@@ -108,17 +108,7 @@ impl Scene {
                 }
             }
             Event::Ready { replica } => self.change(replica, |replica| {
-                let conditions = &mut replica.status.get_or_insert_default().conditions;
-                let now = jiff::Timestamp::UNIX_EPOCH;
-                set_condition(
-                    conditions,
-                    condition_type::READY,
-                    Truth::True,
-                    "Serving",
-                    "",
-                    None,
-                    now,
-                );
+                set_ready(replica.status.get_or_insert_default());
             }),
             Event::Fail { replica } => self.change(replica, |replica| {
                 replica.status.get_or_insert_default().phase = ReplicaPhase::Failed;

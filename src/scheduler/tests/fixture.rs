@@ -157,17 +157,7 @@ pub(super) fn replica(line: &str) -> ModelReplica {
         ..ModelReplicaStatus::default()
     };
     if has(line, "ready") {
-        let now = jiff::Timestamp::UNIX_EPOCH;
-        let conditions = &mut status.conditions;
-        set_condition(
-            conditions,
-            condition_type::READY,
-            Truth::True,
-            "Serving",
-            "",
-            None,
-            now,
-        );
+        set_ready(&mut status);
     }
     replica.status = Some(status);
     replica
@@ -175,4 +165,17 @@ pub(super) fn replica(line: &str) -> ModelReplica {
 
 pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// Its worker answers.
+pub(super) fn set_ready(status: &mut ModelReplicaStatus) {
+    set_condition(
+        &mut status.conditions,
+        condition_type::READY,
+        Truth::True,
+        "Serving",
+        "",
+        None,
+        jiff::Timestamp::UNIX_EPOCH,
+    );
 }
