@@ -20,6 +20,10 @@ mod openai;
 mod plan;
 mod preemption;
 mod rollout;
+// The worker's tests have more use for it.
+#[allow(dead_code)]
+#[path = "../src/worker/tests/script.rs"]
+mod script;
 mod silence;
 mod simulate;
 mod skew;

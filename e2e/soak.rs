@@ -1,11 +1,19 @@
 //! Thousands of mixed requests to one worker: right, wrong, broken and abandoned ones at the same time. Every right one
-//! gets the text it gets alone, every wrong one its own error, and nothing is left behind.
+//! gets the text that it must get, every wrong one its own error, and nothing is left behind.
 //!
-//! What is sent follows a seed. `cargo xtask soak --requests N` sends more than the tests do.
+//! Twice: with a model that follows a script, whose every answer is known beforehand, and with the guide, whose answers
+//! depend on all that stood before and are those that it gives alone. What is sent follows a seed. `cargo xtask soak
+//! --requests N` sends more than the tests do.
+
+mod answers;
+mod guide;
+mod script;
+mod wrong;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,305 +21,290 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Http, Process, Scratch, eventually, free_port, repository};
+use self::answers::{Said, told};
+use self::script::{Drawn, Question};
+use crate::harness::{Http, Process, Scratch, eventually, free_port, repository};
 
 const REQUESTS: &str = "ROOFLET_SOAK_REQUESTS";
 const REQUESTS_IN_TESTS: usize = 600;
 const CLIENTS: usize = 8;
 const SEED: u64 = 11;
+/// Parts of a run; between them the worker comes to rest and is measured.
+const PARTS: usize = 4;
 
-/// What a process may grow by while it serves: buffers of allocators that are filled once. A leak of 10 KiB for each of
-/// 10,000 requests is more.
+/// What a process may grow by from its first part to its last: buffers of allocators that are filled once. A leak of
+/// 10 KiB for each of 10,000 requests is more.
 const GROWTH_BYTES: u64 = 64 << 20;
 
-const QUESTIONS: [&str; 4] = [
-    "What is rooflet?",
-    "How do I install it?",
-    "What does the agent do?",
-    "Tell me about the roofline.",
-];
+/// The answers a guide gives alone.
+type Alone = Vec<BTreeMap<u64, Said>>;
 
-/// Requests whose answer is known: the one that came when nothing else ran.
-fn right(kind: usize) -> (&'static str, Value) {
-    let question = QUESTIONS[kind % QUESTIONS.len()];
-    let messages = json!([{"role": "user", "content": question}]);
-    match kind / QUESTIONS.len() % 11 {
-        0 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 20}),
-        ),
-        1 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 12, "stream": true}),
-        ),
-        2 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0.9, "top_p": 0.9, "seed": kind, "max_tokens": 9}),
-        ),
-        3 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "seed": 3, "n": 3, "max_tokens": 5, "logprobs": true,
-                   "presence_penalty": 0.5, "logit_bias": {"7": -100}}),
-        ),
-        5 => (
-            "/v1/completions",
-            json!({"model": "guide", "prompt": format!("{}{question}", "rooflet serves models. ".repeat(60 + kind)),
-                   "temperature": 0, "max_tokens": 5}),
-        ),
-        4 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "repetition_penalty": 1.3, "max_tokens": 15, "stream": true}),
-        ),
-        // The model was never taught to write JSON: what it says follows from the masks.
-        7 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 20, "response_format": {
-                "type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": {
-                    "type": "object", "additionalProperties": false, "required": ["a", "b"],
-                    "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 6 + kind}}}}}}),
-        ),
-        8 => (
-            "/v1/chat/completions",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 30, "stream": kind.is_multiple_of(2),
-                   "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {
-                       "type": "object", "required": ["x"], "properties": {"x": {"type": "integer", "maximum": 99, "minimum": 0}}}}}]}),
-        ),
-        9 => (
-            "/v1/messages",
-            json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 11}),
-        ),
-        10 => (
-            "/v1/responses",
-            json!({"model": "guide", "input": question, "temperature": 0, "max_output_tokens": 10}),
-        ),
-        _ => (
-            "/v1/completions",
-            json!({"model": "guide", "prompt": [question, "rooflet"], "temperature": 0, "max_tokens": 7, "stop": "."}),
-        ),
-    }
+/// Who is asked.
+enum Model {
+    Script(Drawn),
+    Guide(Alone),
 }
-const RIGHT: usize = 44;
 
-/// Bodies that no server can answer, and how they must be refused.
-const WRONG: [(&str, u16); 12] = [
-    ("", 400),
-    ("{", 400),
-    ("[1, 2]", 400),
-    (r#"{"model": "guide"}"#, 400),
-    (
-        r#"{"model": "nobody", "messages": [{"role": "user", "content": "a"}]}"#,
-        404,
-    ),
-    (r#"{"model": "guide", "messages": []}"#, 400),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": 5}]}"#,
-        400,
-    ),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": "a"}], "stop": 5}"#,
-        400,
-    ),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": "a"}], "max_tokens": -1}"#,
-        400,
-    ),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": "a"}], "temperature": "hot"}"#,
-        400,
-    ),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": "\ud800"}]}"#,
-        400,
-    ),
-    (
-        r#"{"model": "guide", "messages": [{"role": "user", "content": "a"}], "nonsense": true}"#,
-        400,
-    ),
-];
-
-/// Texts of all choices, however they came.
-fn texts(answer: &Answer) -> BTreeMap<u64, String> {
-    let bodies: Vec<Value> = match answer.headers["content-type"].to_str() {
-        Ok("text/event-stream") => answer
-            .events()
-            .iter()
-            .filter(|event| *event != "[DONE]")
-            .map(|event| serde_json::from_str(event).expect("JSON"))
-            .collect(),
-        _ => vec![answer.json()],
-    };
-    let mut texts = BTreeMap::<u64, String>::new();
-    for choice in bodies
-        .iter()
-        .flat_map(|body| body["choices"].as_array().into_iter().flatten())
-    {
-        let text = texts
-            .entry(choice["index"].as_u64().expect("an index"))
-            .or_default();
-        for piece in [
-            &choice["message"]["content"],
-            &choice["message"]["tool_calls"][0]["function"]["arguments"],
-            &choice["delta"]["content"],
-            &choice["delta"]["tool_calls"][0]["function"]["arguments"],
-            &choice["text"],
-        ] {
-            text.push_str(piece.as_str().unwrap_or(""));
-        }
-    }
-    for body in &bodies {
-        for piece in [
-            &body["content"][0]["text"],
-            &body["output"][0]["content"][0]["text"],
-        ] {
-            if let Some(piece) = piece.as_str() {
-                texts.entry(0).or_default().push_str(piece);
-            }
-        }
-    }
-    texts
+#[test]
+fn a_script_is_followed_to_the_letter() {
+    let scratch = Scratch::new();
+    let directory = scratch.join("model");
+    std::fs::create_dir(&directory).expect("a directory");
+    script::write(&directory);
+    let subject = Subject::start("script", &directory, &scratch);
+    subject.soak(Model::Script(Drawn::default()));
 }
 
 #[test]
 fn mixed_requests_leave_nothing_behind() {
-    let requests: usize = std::env::var(REQUESTS).map_or(REQUESTS_IN_TESTS, |text| {
-        text.parse()
-            .unwrap_or_else(|err| panic!("{REQUESTS}={text}: {err}"))
-    });
     let scratch = Scratch::new();
-    let port = free_port();
-    let worker = Process::start(
-        [
-            "worker".to_owned(),
-            format!("--model={}", repository("examples/models/guide").display()),
-            "--name=guide".to_owned(),
-            format!("--listen=127.0.0.1:{port}"),
-            format!("--prefix-cache-dir={}", scratch.join("prefixes").display()),
-            // Prefixes come and go between memory and disk.
-            "--prefix-cache-memory=4Mi".to_owned(),
-        ],
-        &scratch.join("worker.log"),
-    );
-    let http = Http::new(format!("http://127.0.0.1:{port}"));
-    eventually("the worker being ready", || match http.get("/ready")? {
-        answer if answer.status == 200 => Ok(()),
-        answer => Err(answer.text),
-    });
-    let alone: Arc<Vec<_>> = Arc::new(
-        (0..RIGHT)
-            .map(|kind| {
-                let (path, body) = right(kind);
-                let answer = http.post(path, &body).expect("an answer");
-                assert_eq!(answer.status, 200, "{body}: {}", answer.text);
-                let texts = texts(&answer);
-                assert!(
-                    texts.values().any(|text| !text.is_empty()),
-                    "{body}: {}",
-                    answer.text
-                );
-                texts
-            })
-            .collect(),
-    );
-    // A first part fills what is filled once.
-    let counts = storm(requests / 3, SEED, port, &alone);
-    at_rest(&http);
-    let before = sizes(&http, &worker);
-    let more = storm(requests - requests / 3, SEED + 1, port, &alone);
-    at_rest(&http);
-    let after = sizes(&http, &worker);
-    eprintln!(
-        "{requests} requests: {counts:?}, then {more:?}; RSS and engine bytes {before:?}, then {after:?}"
-    );
-    for (before, after) in [(before.0, after.0), (before.1, after.1)] {
-        assert!(after < before + GROWTH_BYTES, "{before} bytes grew to {after}");
+    let subject = Subject::start("guide", &repository("examples/models/guide"), &scratch);
+    let alone = (0..guide::RIGHT)
+        .map(|kind| {
+            let (path, body) = guide::right(kind);
+            let answer = subject.http.post(path, &body).expect("an answer");
+            assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+            let choices = told(&answer).choices;
+            let empty = |said: &Said| said.text.is_empty() && said.calls.is_empty();
+            assert!(!choices.values().all(empty), "{body}: {}", answer.text);
+            choices
+        })
+        .collect();
+    subject.soak(Model::Guide(alone));
+}
+
+/// A worker under test.
+struct Subject {
+    name: &'static str,
+    port: u16,
+    http: Http,
+    worker: Process,
+}
+
+impl Subject {
+    fn start(name: &'static str, model: &Path, scratch: &Scratch) -> Self {
+        let port = free_port();
+        let worker = Process::start(
+            [
+                "worker".to_owned(),
+                format!("--model={}", model.display()),
+                format!("--name={name}"),
+                format!("--listen=127.0.0.1:{port}"),
+                format!("--prefix-cache-dir={}", scratch.join("prefixes").display()),
+                // Prefixes come and go between memory and disk.
+                "--prefix-cache-memory=4Mi".to_owned(),
+            ],
+            &scratch.join("worker.log"),
+        );
+        let http = Http::new(format!("http://127.0.0.1:{port}"));
+        eventually("the worker being ready", || match http.get("/ready")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        });
+        Self {
+            name,
+            port,
+            http,
+            worker,
+        }
     }
-    assert_eq!(http.get("/health").expect("an answer").status, 200);
+
+    fn soak(&self, model: Model) {
+        let requests: usize = std::env::var(REQUESTS).map_or(REQUESTS_IN_TESTS, |text| {
+            text.parse()
+                .unwrap_or_else(|err| panic!("{REQUESTS}={text}: {err}"))
+        });
+        let model = Arc::new(model);
+        let mut counts = Counts::new();
+        let mut sizes = Vec::new();
+        for part in 0..PARTS {
+            let numbers = requests * part / PARTS..requests * (part + 1) / PARTS;
+            for (how, count) in self.storm(numbers, &model) {
+                *counts.entry(how).or_default() += count;
+            }
+            self.at_rest();
+            sizes.push(self.sizes());
+        }
+        let (first, last) = (&sizes[0], &sizes[PARTS - 1]);
+        eprintln!(
+            "{}, {requests} requests: {counts:?}; after the first quarter and at the end: RSS {:.1} and {:.1} MiB, \
+             MLX active {:.2} and {:.2} MiB",
+            self.name,
+            mib(first.0),
+            mib(last.0),
+            mib(first.1),
+            mib(last.1),
+        );
+        for (before, after) in [(first.0, last.0), (first.1, last.1)] {
+            assert!(after < before + GROWTH_BYTES, "{before} bytes grew to {after}");
+        }
+        assert_eq!(self.http.get("/health").expect("an answer").status, 200);
+    }
+
+    /// Sends the requests of these numbers from several clients at once; panics at the first that gets a wrong answer.
+    fn storm(&self, numbers: std::ops::Range<usize>, model: &Arc<Model>) -> Counts {
+        let next = Arc::new(AtomicUsize::new(numbers.start));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (next, model, end) = (Arc::clone(&next), Arc::clone(model), numbers.end);
+                let client = Client {
+                    http: self.http.another(),
+                    port: self.port,
+                    name: self.name,
+                };
+                std::thread::spawn(move || {
+                    let mut counts = Counts::new();
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= end {
+                            return counts;
+                        }
+                        let mut random = StdRng::seed_from_u64(SEED << 32 | number as u64);
+                        let how = client.one(&model, &mut random);
+                        *counts.entry(how).or_default() += 1;
+                    }
+                })
+            })
+            .collect();
+        let mut all = Counts::new();
+        for client in clients {
+            for (how, count) in client.join().expect("its requests were answered as they must") {
+                *all.entry(how).or_default() += count;
+            }
+        }
+        all
+    }
+
+    /// Waits until nothing runs or waits.
+    fn at_rest(&self) {
+        eventually("the worker being at rest", || {
+            let status = self.http.get("/status")?.json();
+            let requests = &status["requests"];
+            if requests["running"] == 0 && requests["queued"] == 0 {
+                Ok(())
+            } else {
+                Err(requests.to_string())
+            }
+        });
+    }
+
+    /// Resident bytes of the process, and what the engine holds.
+    fn sizes(&self) -> (u64, u64) {
+        let status = self.http.get("/status").expect("an answer").json();
+        let engine = status["memory"]["activeBytes"].as_u64().expect("a number");
+        let mut system = sysinfo::System::new();
+        let pid = sysinfo::Pid::from_u32(self.worker.pid());
+        system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[pid]), true);
+        let resident = system.process(pid).expect("it runs").memory();
+        (resident, engine)
+    }
 }
 
 /// How many requests ended how.
 type Counts = BTreeMap<&'static str, usize>;
 
-/// Sends `requests` from several clients at once; panics at the first that gets a wrong answer.
-fn storm(requests: usize, seed: u64, port: u16, alone: &Arc<Vec<BTreeMap<u64, String>>>) -> Counts {
-    let next = Arc::new(AtomicUsize::new(0));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            let (next, alone) = (Arc::clone(&next), Arc::clone(alone));
-            std::thread::spawn(move || {
-                let http = Http::new(format!("http://127.0.0.1:{port}"));
-                let mut counts = Counts::new();
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= requests {
-                        return counts;
-                    }
-                    let mut random = StdRng::seed_from_u64(seed << 32 | number as u64);
-                    let how = one(&http, port, &alone, &mut random);
-                    *counts.entry(how).or_default() += 1;
-                }
-            })
-        })
-        .collect();
-    let mut all = Counts::new();
-    for client in clients {
-        for (how, count) in client.join().expect("its requests were answered as they must") {
-            *all.entry(how).or_default() += count;
-        }
-    }
-    all
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
-fn one(http: &Http, port: u16, alone: &[BTreeMap<u64, String>], random: &mut StdRng) -> &'static str {
-    let kind = random.random_range(0..RIGHT);
-    let (path, body) = right(kind);
-    match random.random_range(0..10) {
-        0..5 => {
-            let answer = http.post(path, &body).expect("an answer");
-            if answer.status == 429 {
-                assert!(answer.headers.contains_key("retry-after"), "{}", answer.text);
-                return "refused for now";
+struct Client {
+    http: Http,
+    port: u16,
+    /// The model's.
+    name: &'static str,
+}
+
+/// A right request and how its answer is known to be.
+enum Asked<'a> {
+    Script(Box<Question>, &'a Drawn),
+    Guide(&'a BTreeMap<u64, Said>),
+}
+
+impl Client {
+    fn one(&self, model: &Model, random: &mut StdRng) -> &'static str {
+        let (path, body, asked) = match model {
+            Model::Script(drawn) => {
+                let question = script::question(random);
+                let (path, body) = (question.path, question.body.clone());
+                (path, body, Asked::Script(Box::new(question), drawn))
             }
-            assert_eq!(answer.status, 200, "{body}: {}", answer.text);
-            assert_eq!(texts(&answer), alone[kind], "{body}");
-            "answered"
+            Model::Guide(alone) => {
+                let kind = random.random_range(0..alone.len());
+                let (path, body) = guide::right(kind);
+                (path, body, Asked::Guide(&alone[kind]))
+            }
+        };
+        match random.random_range(0..10) {
+            0..5 => self.ask(path, &body, &asked),
+            5 | 6 => self.refused(random),
+            7 => self.garbled(path, &body, random),
+            8 => {
+                // Half a body, then nobody.
+                let body = body.to_string();
+                let half = &body[..random.random_range(1..body.len())];
+                send(self.port, path, body.len(), half, 0);
+                "broken off"
+            }
+            _ => self.abandoned(path, body, random),
         }
-        5 | 6 => {
-            let (body, status) = WRONG[random.random_range(0..WRONG.len())];
-            let answer = http.post_text("/v1/chat/completions", body).expect("an answer");
-            assert_eq!(answer.status, status, "{body}: {}", answer.text);
-            assert!(
-                answer.json()["error"]["message"].is_string(),
-                "{body}: {}",
-                answer.text
-            );
-            "refused"
+    }
+
+    fn ask(&self, path: &str, body: &Value, asked: &Asked) -> &'static str {
+        let answer = self.http.post(path, body).expect("an answer");
+        if answer.status == 429 {
+            assert!(answer.headers.contains_key("retry-after"), "{}", answer.text);
+            return "refused for now";
         }
-        7 => {
-            // Random bytes, now and then a valid beginning of them.
-            let mut bytes = body.to_string().into_bytes();
-            bytes.truncate(random.random_range(0..bytes.len()));
-            bytes.extend((0..random.random_range(1..200)).map(|_| random.random_range(b'!'..b'~')));
-            let text = String::from_utf8(bytes).expect("ASCII");
-            let answer = http.post_text(path, &text).expect("an answer");
-            assert!((400..500).contains(&answer.status), "{text}: {}", answer.text);
-            "garbled"
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+        let told = told(&answer);
+        match asked {
+            Asked::Script(question, drawn) => question.check(&told, drawn),
+            Asked::Guide(alone) => assert_eq!(&told.choices, *alone, "{body}"),
         }
-        8 => {
-            // Half a body, then nobody.
-            let body = body.to_string();
-            let half = &body[..random.random_range(1..body.len())];
-            send(port, path, body.len(), half, 0);
-            "broken off"
+        "answered"
+    }
+
+    fn refused(&self, random: &mut StdRng) -> &'static str {
+        let wrong = &wrong::WRONG[random.random_range(0..wrong::WRONG.len())];
+        let body = wrong.body.replace("MODEL", self.name);
+        let answer = self.http.post_text(wrong.path, &body).expect("an answer");
+        assert_eq!(answer.status, wrong.status, "{body}: {}", answer.text);
+        let error = &answer.json()["error"];
+        assert!(error["message"].is_string(), "{body}: {}", answer.text);
+        assert_eq!(error["param"].as_str(), wrong.param, "{body}: {}", answer.text);
+        "refused"
+    }
+
+    /// Random bytes behind a valid beginning.
+    fn garbled(&self, path: &str, body: &Value, random: &mut StdRng) -> &'static str {
+        let mut bytes = body.to_string().into_bytes();
+        bytes.truncate(random.random_range(0..bytes.len()));
+        bytes.extend((0..random.random_range(1..200)).map(|_| random.random_range(b'!'..b'~')));
+        let text = String::from_utf8(bytes).expect("ASCII");
+        let answer = self.http.post_text(path, &text).expect("an answer");
+        assert!((400..500).contains(&answer.status), "{text}: {}", answer.text);
+        "garbled"
+    }
+
+    /// Gone while the answer comes, or is waited for.
+    fn abandoned(&self, path: &str, mut body: Value, random: &mut StdRng) -> &'static str {
+        let length = ["max_completion_tokens", "max_output_tokens", "max_tokens"]
+            .into_iter()
+            .find(|name| body.get(name).is_some())
+            .expect("each has a length");
+        body[length] = json!(500);
+        let (stream, how) = match random.random_bool(0.7) {
+            true => (true, "abandoned"),
+            false => (false, "not waited for"),
+        };
+        body["stream"] = json!(stream);
+        if !stream && let Some(body) = body.as_object_mut() {
+            body.remove("stream_options");
         }
-        _ => {
-            // Gone while the answer comes.
-            let mut body = body;
-            body["stream"] = json!(true);
-            body["max_tokens"] = json!(500);
-            let body = body.to_string();
-            send(port, path, body.len(), &body, random.random_range(0..2000));
-            "abandoned"
-        }
+        let body = body.to_string();
+        let read = if stream { random.random_range(0..2000) } else { 0 };
+        send(self.port, path, body.len(), &body, read);
+        how
     }
 }
 
@@ -328,28 +321,4 @@ fn send(port: u16, path: &str, length: usize, part: &str, read: usize) {
         // What it says does not matter to a client that goes.
         drop(stream.read(&mut answer));
     }
-}
-
-/// Waits until nothing runs or waits.
-fn at_rest(http: &Http) {
-    eventually("the worker being at rest", || {
-        let status = http.get("/status")?.json();
-        let requests = &status["requests"];
-        if requests["running"] == 0 && requests["queued"] == 0 {
-            Ok(())
-        } else {
-            Err(requests.to_string())
-        }
-    });
-}
-
-/// Resident bytes of the process, and what the engine holds.
-fn sizes(http: &Http, worker: &Process) -> (u64, u64) {
-    let status = http.get("/status").expect("an answer").json();
-    let engine = status["memory"]["activeBytes"].as_u64().expect("a number");
-    let mut system = sysinfo::System::new();
-    let pid = sysinfo::Pid::from_u32(worker.pid());
-    system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[pid]), true);
-    let resident = system.process(pid).expect("it runs").memory();
-    (resident, engine)
 }

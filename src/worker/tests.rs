@@ -22,6 +22,7 @@ mod lookup;
 mod prefixes;
 mod process;
 mod sampling;
+mod script;
 mod scripted;
 mod structure;
 mod traces;

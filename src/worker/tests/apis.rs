@@ -1,6 +1,6 @@
 //! The same answers by `/v1/responses` and `/v1/messages`, on models whose text is known.
 
-use super::scripted::Script;
+use super::script::Script;
 use super::*;
 
 /// Events of a stream by their names, which are their types.

@@ -199,7 +199,7 @@ fn tokens_are_told_as_vllm_tells_them() {
 #[test]
 fn an_embedding_is_the_mean_of_hidden_states() {
     let dir = tempfile::tempdir().unwrap();
-    let script = scripted::Script::new(&[(&[b"a", b"b", b"c"], true)]);
+    let script = script::Script::new(&[(&[b"a", b"b", b"c"], true)]);
     script.write(dir.path());
     let config = WorkerConfig {
         model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),

@@ -1,6 +1,6 @@
 //! What is in an answer besides content: reasoning and tool calls, on models whose text is known.
 
-use super::scripted::Script;
+use super::script::Script;
 use super::*;
 
 /// Answers what the last message's cue says; knows no tools.
