@@ -241,7 +241,7 @@ impl Client {
             8 => {
                 // Half a body, then nobody.
                 let body = body.to_string();
-                let half = &body[..random.random_range(1..body.len())];
+                let half = &body.as_bytes()[..random.random_range(1..body.len())];
                 send(self.port, path, body.len(), half, 0);
                 "broken off"
             }
@@ -303,19 +303,19 @@ impl Client {
         }
         let body = body.to_string();
         let read = if stream { random.random_range(0..2000) } else { 0 };
-        send(self.port, path, body.len(), &body, read);
+        send(self.port, path, body.len(), body.as_bytes(), read);
         how
     }
 }
 
 /// Sends a part of a request, reads at most so many bytes of the answer, and goes.
-fn send(port: u16, path: &str, length: usize, part: &str, read: usize) {
+fn send(port: u16, path: &str, length: usize, part: &[u8], read: usize) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nHost: worker\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{part}"
-    )
-    .expect("it reads");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: worker\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("it reads");
+    stream.write_all(part).expect("it reads");
     let mut answer = vec![0; read];
     if read > 0 {
         // What it says does not matter to a client that goes.

@@ -27,7 +27,7 @@ const fn text(body: &'static str, param: &'static str) -> Wrong {
     }
 }
 
-pub(super) const WRONG: [Wrong; 19] = [
+pub(super) const WRONG: [Wrong; 24] = [
     chat("", 400, None),
     chat("{", 400, None),
     chat("[1, 2]", 400, None),
@@ -82,6 +82,31 @@ pub(super) const WRONG: [Wrong; 19] = [
         r#"{"model": "MODEL", "messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}"#,
         400,
         Some("tools[0].function"),
+    ),
+    chat(
+        r#"{"model": "MODEL", "messages": [{"role": "tool", "content": "a"}]}"#,
+        400,
+        Some("messages[0].tool_call_id"),
+    ),
+    chat(
+        r#"{"model": "MODEL", "messages": [{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": "a"}]}"#,
+        400,
+        Some("messages[1].tool_call_id"),
+    ),
+    chat(
+        r#"{"model": "MODEL", "messages": [{"role": "assistant"}]}"#,
+        400,
+        Some("messages[0].content"),
+    ),
+    chat(
+        r#"{"model": "MODEL", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]}"#,
+        400,
+        Some("messages[0].content[0].type"),
+    ),
+    chat(
+        r#"{"model": "MODEL", "messages": [{"role": "user", "content": []}]}"#,
+        400,
+        Some("messages[0].content"),
     ),
     text(r#"{"model": "MODEL"}"#, "prompt"),
     text(r#"{"model": "MODEL", "prompt": [[-1]]}"#, "prompt"),

@@ -3,6 +3,7 @@
 
 use crate::openai::ApiError;
 use crate::openai::json::Json;
+use crate::openai::message::calls::{self, CallProblem};
 use crate::openai::message::{self, AssistantTurn, append_line};
 
 /// Anthropic's own limit.
@@ -29,6 +30,16 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
         let place = Place(format!("messages[{index}]"));
         let content = place.below(".content");
         let blocks = content.blocks(message.get("content"))?;
+        let is_last = index + 1 == listed.len();
+        let prefills = is_last && message.get("role").and_then(Json::as_str) == Some("assistant");
+        let says_nothing = match message.get("content").and_then(Json::as_str) {
+            Some(text) => text.is_empty(),
+            None => blocks.is_empty(),
+        };
+        // Anthropic's rule: only an answer that is to be gone on with may be empty yet.
+        if says_nothing && !prefills {
+            return Err(content.invalid("", "more than nothing"));
+        }
         match message.get("role").and_then(Json::as_str) {
             Some("user") => {
                 let mut text = open.into_user(&mut turns);
@@ -44,7 +55,24 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
         }
     }
     open.close(&mut turns);
+    check_calls(&turns)?;
     Ok(turns)
+}
+
+/// Anthropic's own rule, in its words.
+fn check_calls(turns: &[Json]) -> Result<(), ApiError> {
+    let message = match calls::check(turns) {
+        Ok(()) => return Ok(()),
+        Err(CallProblem::Unasked { id, .. }) => format!(
+            "'messages' has a `tool_result` for '{id}': there is no `tool_use` block with that id in the message before, \
+             or something stands between them."
+        ),
+        Err(CallProblem::Unanswered { ids, .. }) => format!(
+            "'messages' has `tool_use` blocks without `tool_result` blocks at the beginning of the next message: {}.",
+            ids.join(", ")
+        ),
+    };
+    Err(ApiError::invalid_value("messages", message))
 }
 
 /// The turn to which more may be said: several messages of one role are one turn.
@@ -93,19 +121,36 @@ fn user(
     for (index, block) in blocks.iter().enumerate() {
         let place = content.below(&format!("[{index}]"));
         match block.kind() {
-            Some("text") => append_line(text, block.text(&place, "text")?),
+            Some("text") => append_line(text, block.some_text(&place)?),
             Some("tool_result") => {
                 Open::User(std::mem::take(text)).close(turns);
                 let result = match block.get("content") {
                     None | Some(Json::Null) => String::new(),
                     Some(content) => place.below(".content").texts(content)?,
                 };
+                let failed = match block.get("is_error") {
+                    None | Some(Json::Null) => false,
+                    Some(Json::Bool(failed)) => *failed,
+                    Some(Json::Number(_) | Json::String(_) | Json::Array(_) | Json::Object(_)) => {
+                        return Err(place.invalid(".is_error", "true or false"));
+                    }
+                };
+                let result = if failed { as_error(&result) } else { result };
                 turns.push(message::call_result(block.text(&place, "tool_use_id")?, &result));
             }
             kind => return Err(place.unsupported(kind)),
         }
     }
     Ok(())
+}
+
+/// A tool's failure in words: chat templates have no other place for it.
+fn as_error(result: &str) -> String {
+    match result {
+        "" => "Error".to_owned(),
+        told if told.starts_with("Error") => told.to_owned(),
+        told => format!("Error: {told}"),
+    }
 }
 
 fn assistant(content: &Place, blocks: &[Block<'_>], turn: &mut AssistantTurn) -> Result<(), ApiError> {
@@ -150,6 +195,14 @@ impl<'a> Block<'a> {
         match self {
             Self::Text(_) => None,
             Self::Typed(block) => block.get(name),
+        }
+    }
+
+    /// The text of a block; Anthropic refuses empty ones.
+    fn some_text(&self, place: &Place) -> Result<&'a str, ApiError> {
+        match self.text(place, "text")? {
+            "" => Err(place.invalid(".text", "more than nothing")),
+            text => Ok(text),
         }
     }
 
@@ -252,6 +305,32 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_tool_says_so_in_the_prompt() {
+        let told = |result: &str| {
+            let listed = format!(
+                r#"[{{"role": "assistant", "content": [{{"type": "tool_use", "id": "1", "name": "f", "input": {{}}}}]}},
+                    {{"role": "user", "content": [{{"type": "tool_result", "tool_use_id": "1", {result}}}]}}]"#
+            );
+            read("null", &listed).map(|messages| messages[1]["content"].clone())
+        };
+        assert_eq!(
+            told(r#""is_error": true, "content": "no file""#),
+            Ok(json!("Error: no file"))
+        );
+        assert_eq!(
+            told(r#""is_error": true, "content": "Error: no file""#),
+            Ok(json!("Error: no file"))
+        );
+        assert_eq!(told(r#""is_error": true"#), Ok(json!("Error")));
+        assert_eq!(
+            told(r#""is_error": false, "content": "no file""#),
+            Ok(json!("no file"))
+        );
+        let param = "messages[1].content[0].is_error".to_owned();
+        assert_eq!(told(r#""is_error": "yes""#), Err(Some(param)));
+    }
+
+    #[test]
     fn refusals_name_the_block() {
         for (listed, param) in [
             ("[]", "messages"),
@@ -273,6 +352,24 @@ mod tests {
             (
                 r#"[{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": "{}"}]}]"#,
                 "messages[0].content[0].input",
+            ),
+            (
+                r#"[{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]"#,
+                "messages",
+            ),
+            (
+                r#"[{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}]"#,
+                "messages",
+            ),
+            (r#"[{"role": "user", "content": ""}]"#, "messages[0].content"),
+            (r#"[{"role": "user", "content": []}]"#, "messages[0].content"),
+            (
+                r#"[{"role": "assistant", "content": ""}, {"role": "user", "content": "a"}]"#,
+                "messages[0].content",
+            ),
+            (
+                r#"[{"role": "user", "content": [{"type": "text", "text": ""}]}]"#,
+                "messages[0].content[0].text",
             ),
         ] {
             assert_eq!(read("null", listed), Err(Some(param.to_owned())), "{listed}");

@@ -1,5 +1,7 @@
 //! `instructions` and `input` of a request: from items to the messages of a chat.
 
+use std::collections::BTreeSet;
+
 use crate::openai::ApiError;
 use crate::openai::json::Json;
 use crate::openai::message::{self, AssistantTurn};
@@ -28,6 +30,7 @@ pub(super) fn messages(instructions: Option<&str>, input: Option<Json>) -> Resul
         }
     }
     turns.end_assistant();
+    turns.check_calls()?;
     Ok(turns.messages)
 }
 
@@ -36,6 +39,9 @@ struct Turns {
     messages: Vec<Json>,
     /// What the assistant says in several items.
     assistant: AssistantTurn,
+    /// Ids of calls, and of calls that have an output.
+    calls: BTreeSet<String>,
+    outputs: BTreeSet<String>,
 }
 
 impl Turns {
@@ -53,6 +59,7 @@ impl Turns {
                 let arguments = message::parsed_arguments(item.text("arguments")?);
                 self.assistant
                     .call(item.text("call_id")?, item.text("name")?, arguments);
+                self.calls.insert(item.text("call_id")?.to_owned());
                 Ok(())
             }
             Some("function_call_output") => {
@@ -60,6 +67,7 @@ impl Turns {
                 let result = message::call_result(item.text("call_id")?, &output);
                 self.end_assistant();
                 self.messages.push(result);
+                self.outputs.insert(item.text("call_id")?.to_owned());
                 Ok(())
             }
             Some(kind) => {
@@ -85,6 +93,22 @@ impl Turns {
         };
         self.end_assistant();
         self.messages.push(message::said(role, &text));
+        Ok(())
+    }
+
+    /// Every call has its output, wherever it stands, and every output its call.
+    fn check_calls(&self) -> Result<(), ApiError> {
+        let refused = |message: String| Err(ApiError::invalid_value("input", message));
+        if let Some(id) = self.outputs.difference(&self.calls).next() {
+            return refused(format!(
+                "'input' has an output of the function call '{id}', and not the call."
+            ));
+        }
+        if let Some(id) = self.calls.difference(&self.outputs).next() {
+            return refused(format!(
+                "'input' has the function call '{id}', and no output of it."
+            ));
+        }
         Ok(())
     }
 
@@ -212,6 +236,14 @@ mod tests {
             (
                 r#"[{"type": "function_call_output", "call_id": "a"}]"#,
                 "input[0].output",
+            ),
+            (
+                r#"[{"type": "function_call_output", "call_id": "a", "output": "b"}]"#,
+                "input",
+            ),
+            (
+                r#"[{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}]"#,
+                "input",
             ),
         ] {
             assert_eq!(read(input), Err(Some(param.to_owned())), "{input}");
