@@ -5,6 +5,8 @@
 //! depend on all that stood before and are those that it gives alone. What is sent follows a seed. `cargo xtask soak
 //! --requests N` sends more than the tests do.
 
+#![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
+
 mod answers;
 mod guide;
 mod script;

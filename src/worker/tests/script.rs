@@ -69,20 +69,20 @@ impl Script {
             .tokens
             .iter()
             .position(|token| token == text.as_bytes())
-            .unwrap();
-        self.special.push(u32::try_from(place).unwrap());
+            .expect("a token of the script's");
+        self.special.push(place as u32);
     }
 
     fn add(&mut self, text: Vec<u8>) -> u32 {
         self.tokens.push(text);
         assert!(self.tokens.len() <= SIZE);
-        u32::try_from(self.tokens.len() - 1).unwrap()
+        self.tokens.len() as u32 - 1
     }
 
     /// Of a model for chats, too: `template` renders them, a line's cue being the text `<cue INDEX>`.
     pub(crate) fn write_for_chats(&self, dir: &Path, template: &str) {
         self.write(dir);
-        std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
+        std::fs::write(dir.join("chat_template.jinja"), template).expect("writable");
     }
 
     pub(crate) fn write(&self, dir: &Path) {
@@ -91,9 +91,9 @@ impl Script {
             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": SIZE,
             "max_position_embeddings": CONTEXT, "tie_word_embeddings": false, "eos_token_id": END
         });
-        std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-        std::fs::write(dir.join("tokenizer.json"), self.tokenizer().to_string()).unwrap();
-        std::fs::write(dir.join("model.safetensors"), self.weights()).unwrap();
+        std::fs::write(dir.join("config.json"), config.to_string()).expect("writable");
+        std::fs::write(dir.join("tokenizer.json"), self.tokenizer().to_string()).expect("writable");
+        std::fs::write(dir.join("model.safetensors"), self.weights()).expect("writable");
     }
 
     fn is_added(&self, id: u32) -> bool {
@@ -106,11 +106,11 @@ impl Script {
         let others: Vec<u8> = (0..=255).filter(|byte| !plain(*byte)).collect();
         let letter = |byte: &u8| match others.iter().position(|other| other == byte) {
             None => char::from(*byte),
-            Some(index) => char::from_u32(0x100 + u32::try_from(index).unwrap()).unwrap(),
+            Some(index) => char::from_u32(0x100 + index as u32).expect("a letter"),
         };
         let mut vocab = serde_json::Map::new();
         for (id, bytes) in self.tokens.iter().enumerate() {
-            let added = self.is_added(u32::try_from(id).unwrap());
+            let added = self.is_added(id as u32);
             let text = match String::from_utf8(bytes.clone()) {
                 // Added tokens are texts, not pieces of the model's alphabet.
                 Ok(text) if added => text,
@@ -123,7 +123,7 @@ impl Script {
             .filter(|(id, _)| self.is_added(*id))
             .map(|(id, bytes)| {
                 let special = !self.cues.contains(&id);
-                json!({"id": id, "content": String::from_utf8(bytes.clone()).unwrap(), "single_word": false,
+                json!({"id": id, "content": String::from_utf8_lossy(bytes), "single_word": false,
                        "lstrip": false, "rstrip": false, "normalized": false, "special": special})
             })
             .collect();
