@@ -340,7 +340,7 @@ pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f
     }
     match best {
         Some(placement) => Search::Found(Answer {
-            placement: drop_idle(placement, model.instance, model.goal),
+            placement: drop_idle(placement, model.instance, model.goal).without_idle(model.instance),
             value: best_value,
             bound: best_value.max(given_up),
         }),

@@ -249,37 +249,52 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
         .collect();
     let mut nodes: Vec<NodeLoad> = Vec::new();
     let (mut unplaced, mut work) = (Vec::new(), 0);
+    let mut hosts: Vec<Host> = Vec::new();
     for model in order.iter().copied() {
         let load = &instance.models[model];
         let wanted = load.rate * factor;
         let (mut left, mut replicas) = (wanted, 0);
+        // A node takes one replica of a model, so what each has room for does not change while one is placed.
+        work += nodes.len() + fresh.len();
+        let used = nodes.iter().enumerate().map(|(index, node)| (Some(index), node));
+        let unused = empty
+            .iter()
+            .filter(|node| fresh[node.class] > 0)
+            .map(|node| (None, node));
+        hosts.clear();
+        hosts.extend(
+            used.chain(unused)
+                .filter_map(|(index, node)| Host::new(instance, node, index, model)),
+        );
         while left > TOLERANCE * wanted || replicas < load.min_replicas {
             let still = load.min_replicas.saturating_sub(replicas).max(1);
             // What this replica should take where several must be there anyway.
             let share = left / f64::from(still);
-            let unused = (0..fresh.len())
-                .filter(|class| fresh[*class] > 0)
-                .map(|class| &empty[class]);
-            work += nodes.len() + fresh.len();
-            let candidates = nodes.iter().chain(unused).enumerate();
-            let best = candidates
-                .filter_map(|(index, node)| {
-                    Some((index, node.class, score(instance, node, model, share, rule)?))
-                })
-                .min_by(|a, b| compare(&a.2, &b.2).then(a.0.cmp(&b.0)));
-            let Some((index, class, choice)) = best else {
+            work += hosts.len();
+            let choices = hosts.iter().enumerate();
+            let best = choices
+                .filter_map(|(position, host)| Some((position, host.choice(share, rule)?)))
+                .min_by(|a, b| compare(&a.1, &b.1).then(a.0.cmp(&b.0)));
+            let Some((position, choice)) = best else {
                 break;
             };
-            let rate = choice.rate;
-            if index < nodes.len() {
-                nodes[index].put(instance, model, rate);
-            } else {
-                fresh[class] -= 1;
-                let mut node = empty[class].clone();
-                node.put(instance, model, rate);
-                nodes.push(node);
+            let class = hosts[position].class;
+            match hosts[position].node {
+                Some(index) => {
+                    nodes[index].put(instance, model, choice.rate);
+                    hosts.remove(position);
+                }
+                None => {
+                    let mut node = empty[class].clone();
+                    node.put(instance, model, choice.rate);
+                    nodes.push(node);
+                    fresh[class] -= 1;
+                    if fresh[class] == 0 {
+                        hosts.remove(position);
+                    }
+                }
             }
-            left -= rate;
+            left -= choice.rate;
             replicas += 1;
         }
         if left > TOLERANCE * wanted || replicas < load.min_replicas {
@@ -293,30 +308,57 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
     }
 }
 
+/// A node that could have a replica of the model that is being placed.
+struct Host {
+    class: usize,
+    /// `None`: any unused one of the class.
+    node: Option<usize>,
+    /// Requests per second that it could answer.
+    room: f64,
+    /// Share of its memory that is free then.
+    left: f64,
+    /// Shares of the node that the replica takes: of its memory and by promise, and of its time per request.
+    taken: f64,
+    service: f64,
+}
+
+impl Host {
+    fn new(instance: &Instance, node: &NodeLoad, index: Option<usize>, model: usize) -> Option<Self> {
+        let room = node.room(instance, model)?;
+        let need = instance.need(model, node.class)?;
+        let supply = &instance.classes[node.class];
+        let total = supply.memory.0.max(1) as f64;
+        Some(Self {
+            class: node.class,
+            node: index,
+            room,
+            left: (supply.memory - node.memory - need.memory).0 as f64 / total,
+            taken: need.memory.0 as f64 / total + need.reserved,
+            service: need.service,
+        })
+    }
+
+    /// What taking it for `share` requests per second would mean; `None`: it answers none of them.
+    fn choice(&self, share: f64, rule: Rule) -> Option<Choice> {
+        let rate = self.room.min(share);
+        if share > 0.0 && rate < 1e-9 * share {
+            return None;
+        }
+        let part = self.taken + rate * self.service;
+        let served = if share > 0.0 { rate / share } else { 1.0 };
+        let key = match rule {
+            Rule::MostRoom => [-served, self.left, part],
+            Rule::TightestMemory => [if served > 0.5 { 0.0 } else { 1.0 }, self.left, part],
+            Rule::Cheapest => [part / served, self.left, -served],
+        };
+        Some(Choice { rate, key })
+    }
+}
+
 /// What taking a node would mean; compared by [`compare`], the smaller the better.
 struct Choice {
     rate: f64,
     key: [f64; 3],
-}
-
-fn score(instance: &Instance, node: &NodeLoad, model: usize, share: f64, rule: Rule) -> Option<Choice> {
-    let room = node.room(instance, model)?;
-    let rate = room.min(share);
-    if share > 0.0 && rate < 1e-9 * share {
-        return None;
-    }
-    let need = instance.need(model, node.class)?;
-    let supply = &instance.classes[node.class];
-    let total = supply.memory.0.max(1) as f64;
-    let left = (supply.memory - node.memory - need.memory).0 as f64 / total;
-    let part = need.memory.0 as f64 / total + need.reserved + rate * need.service;
-    let served = if share > 0.0 { rate / share } else { 1.0 };
-    let key = match rule {
-        Rule::MostRoom => [-served, left, part],
-        Rule::TightestMemory => [if served > 0.5 { 0.0 } else { 1.0 }, left, part],
-        Rule::Cheapest => [part / served, left, -served],
-    };
-    Some(Choice { rate, key })
 }
 
 fn compare(a: &Choice, b: &Choice) -> Ordering {

@@ -201,6 +201,24 @@ impl Group {
     pub(super) fn models(&self) -> Vec<usize> {
         self.replicas.iter().map(|share| share.model).collect()
     }
+
+    /// Requests per second that the `k`th replica of a node could answer, the loads of the others as they are.
+    fn room(&self, instance: &Instance, k: usize) -> f64 {
+        let rows = instance.node_rows(self.class, &self.models()).unwrap_or_default();
+        let most = |row: &NodeRow| {
+            let loads = row.terms.iter().zip(&self.replicas).enumerate();
+            let others: f64 = loads
+                .filter(|(other, _)| *other != k)
+                .map(|(_, (term, share))| term * share.rate)
+                .sum();
+            if row.terms[k] > 0.0 {
+                ((row.room - others) / row.terms[k]).max(0.0)
+            } else {
+                f64::INFINITY
+            }
+        };
+        rows.iter().map(most).fold(f64::INFINITY, f64::min)
+    }
 }
 
 impl Placement {
@@ -220,6 +238,12 @@ impl Placement {
             let share = group.replicas.iter().find(|share| share.model == model)?;
             Some((group.nodes, share.rate))
         })
+    }
+
+    /// Nodes of `class` that have a replica.
+    pub(super) fn nodes(&self, class: usize) -> u32 {
+        let groups = self.groups.iter().filter(|group| group.class == class);
+        groups.map(|group| group.nodes).sum()
     }
 
     pub(super) fn total_replicas(&self) -> u32 {
@@ -254,6 +278,38 @@ impl Placement {
             .collect();
         for share in self.groups.iter_mut().flat_map(|group| &mut group.replicas) {
             share.rate *= ratios[share.model];
+        }
+        self
+    }
+
+    /// The same replicas, none without load where its node has room for some: models of which one has none are split anew,
+    /// by what each replica could answer beside its node's other loads.
+    pub(super) fn without_idle(mut self, instance: &Instance) -> Self {
+        for model in 0..instance.models.len() {
+            let answered = self.answered(model);
+            let replicas: Vec<(usize, usize)> = self
+                .groups
+                .iter()
+                .enumerate()
+                .filter_map(|(g, group)| {
+                    Some((g, group.replicas.iter().position(|share| share.model == model)?))
+                })
+                .collect();
+            let idle = |(g, k): &(usize, usize)| self.groups[*g].replicas[*k].rate <= TOLERANCE * answered;
+            if answered <= 0.0 || !replicas.iter().any(idle) {
+                continue;
+            }
+            let rooms: Vec<f64> = replicas
+                .iter()
+                .map(|(g, k)| self.groups[*g].room(instance, *k))
+                .collect();
+            let nodes = replicas.iter().map(|(g, _)| f64::from(self.groups[*g].nodes));
+            let total: f64 = nodes.zip(&rooms).map(|(nodes, room)| nodes * room).sum();
+            if total.is_finite() && total > 0.0 {
+                for ((g, k), room) in replicas.into_iter().zip(rooms) {
+                    self.groups[g].replicas[k].rate = answered * room / total;
+                }
+            }
         }
         self
     }

@@ -1,7 +1,8 @@
 //! Linear programs, solved exactly enough: the simplex method on a dense dictionary, in two phases.
 //!
 //! After Dantzig (1947) with Bland's rule (1977) against cycling; the form with one auxiliary variable is that of Cormen
-//! et al., *Introduction to Algorithms*, chapter 29. Each optimum comes with its dual, which proves it.
+//! et al., *Introduction to Algorithms*, chapter 29. Each optimum comes with its dual, which proves it. From one optimum
+//! to that of the same program with other limits leads the dual simplex method (Lemke, 1954), mostly in few steps.
 
 /// Numbers nearer to zero than this are zero.
 const EPSILON: f64 = 1e-9;
@@ -63,28 +64,65 @@ impl LinearProgram {
 
     pub(super) fn solve(&self) -> Outcome {
         let mut dictionary = Dictionary::new(self);
-        match dictionary.find_feasible() {
-            Phase::Done => {}
-            Phase::Unbounded => return Outcome::Infeasible,
-            Phase::Unfinished => return Outcome::Unfinished,
-        }
-        dictionary.install(&self.objective);
-        match dictionary.maximise() {
-            Phase::Done => Outcome::Optimal(dictionary.solution(self)),
-            Phase::Unbounded => Outcome::Unbounded,
-            Phase::Unfinished => Outcome::Unfinished,
+        match dictionary.solve(&self.objective) {
+            Ended::Optimal => Outcome::Optimal(dictionary.solution()),
+            Ended::Infeasible => Outcome::Infeasible,
+            Ended::Unbounded => Outcome::Unbounded,
+            Ended::Unfinished => Outcome::Unfinished,
         }
     }
 }
 
-enum Phase {
-    Done,
+/// A program at its optimum, to be asked again with other limits.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Optimum {
+    program: LinearProgram,
+    dictionary: Dictionary,
+}
+
+impl Optimum {
+    /// `None`: there is none, or the program was given up.
+    pub(super) fn new(program: LinearProgram) -> Option<Self> {
+        let mut dictionary = Dictionary::new(&program);
+        match dictionary.solve(&program.objective) {
+            Ended::Optimal => Some(Self { program, dictionary }),
+            Ended::Infeasible | Ended::Unbounded | Ended::Unfinished => None,
+        }
+    }
+
+    pub(super) fn solution(&self) -> Solution {
+        self.dictionary.solution()
+    }
+
+    /// The same program with the limits of these rows moved. `None` as in [`Self::new`].
+    pub(super) fn with_limits(&self, limits: impl IntoIterator<Item = (usize, f64)>) -> Option<Self> {
+        let mut moved = self.clone();
+        for (row, limit) in limits {
+            let old = std::mem::replace(&mut moved.program.rows[row].limit, limit);
+            if limit != old {
+                moved.dictionary.shift(row, limit - old);
+            }
+        }
+        match moved.dictionary.restore() {
+            Ended::Optimal => Some(moved),
+            Ended::Infeasible => None,
+            // Numbers got out of hand on the short way.
+            Ended::Unbounded | Ended::Unfinished => Self::new(moved.program),
+        }
+    }
+}
+
+/// How a search for an optimum ended.
+enum Ended {
+    Optimal,
+    Infeasible,
     Unbounded,
     Unfinished,
 }
 
 /// Basic variables written in the nonbasic ones: `basic[i] = b[i] − Σ a[i][j]·nonbasic[j]`, `value + Σ c[j]·nonbasic[j]`.
 /// Variables count from 0, then the slacks of the rows, then the auxiliary one.
+#[derive(Debug, Clone, PartialEq)]
 struct Dictionary {
     basic: Vec<usize>,
     nonbasic: Vec<usize>,
@@ -93,6 +131,7 @@ struct Dictionary {
     c: Vec<f64>,
     value: f64,
     variables: usize,
+    rows: usize,
 }
 
 impl Dictionary {
@@ -118,15 +157,30 @@ impl Dictionary {
             c: vec![0.0; variables],
             value: 0.0,
             variables,
+            rows,
+        }
+    }
+
+    fn solve(&mut self, objective: &[f64]) -> Ended {
+        // Where nothing is gained by using any variable, using none is the optimum of a program with wider limits.
+        if objective.iter().all(|factor| *factor <= 0.0) {
+            self.install(objective);
+            return self.restore();
+        }
+        match self.find_feasible() {
+            Ended::Optimal => {
+                self.install(objective);
+                self.maximise()
+            }
+            other @ (Ended::Infeasible | Ended::Unbounded | Ended::Unfinished) => other,
         }
     }
 
     /// Phase one: every row's slack is lifted by an auxiliary variable, which is then driven out.
-    /// `Unbounded` stands for a program that has no solution.
-    fn find_feasible(&mut self) -> Phase {
+    fn find_feasible(&mut self) -> Ended {
         let worst = (0..self.b.len()).min_by(|i, j| self.b[*i].total_cmp(&self.b[*j]));
         let Some(worst) = worst.filter(|worst| self.b[*worst] < -EPSILON) else {
-            return Phase::Done;
+            return Ended::Optimal;
         };
         let auxiliary = self.variables + self.b.len();
         self.nonbasic.push(auxiliary);
@@ -138,12 +192,11 @@ impl Dictionary {
         self.c[last] = -1.0;
         self.pivot(worst, last);
         match self.maximise() {
-            Phase::Done => {}
-            Phase::Unbounded => return Phase::Unbounded,
-            Phase::Unfinished => return Phase::Unfinished,
+            Ended::Optimal => {}
+            other @ (Ended::Infeasible | Ended::Unbounded | Ended::Unfinished) => return other,
         }
         if self.value < -1e-7 {
-            return Phase::Unbounded;
+            return Ended::Infeasible;
         }
         if let Some(row) = self.basic.iter().position(|variable| *variable == auxiliary) {
             // It is zero; any other variable may take its place.
@@ -166,7 +219,7 @@ impl Dictionary {
                 row.swap_remove(column);
             }
         }
-        Phase::Done
+        Ended::Optimal
     }
 
     /// Writes the objective in the nonbasic variables.
@@ -185,15 +238,16 @@ impl Dictionary {
         }
     }
 
-    fn maximise(&mut self) -> Phase {
+    /// The primal method: from a solution to better ones.
+    fn maximise(&mut self) -> Ended {
         let mut stalled = 0;
         for _ in 0..MAX_PIVOTS {
             let bland = stalled > STALLED;
             let Some(entering) = self.entering(bland) else {
-                return Phase::Done;
+                return Ended::Optimal;
             };
             let Some(leaving) = self.leaving(entering) else {
-                return Phase::Unbounded;
+                return Ended::Unbounded;
             };
             let before = self.value;
             self.pivot(leaving, entering);
@@ -203,7 +257,80 @@ impl Dictionary {
                 stalled + 1
             };
         }
-        Phase::Unfinished
+        Ended::Unfinished
+    }
+
+    /// Moves the limit of a row.
+    fn shift(&mut self, row: usize, by: f64) {
+        let slack = self.variables + row;
+        if let Some(column) = self.nonbasic.iter().position(|variable| *variable == slack) {
+            for (b, a) in self.b.iter_mut().zip(&self.a) {
+                *b += a[column] * by;
+            }
+            self.value -= self.c[column] * by;
+        } else if let Some(row) = self.basic.iter().position(|variable| *variable == slack) {
+            self.b[row] += by;
+        }
+    }
+
+    /// The dual method: from what would be best to what is allowed. No variable may be worth using at the start.
+    fn restore(&mut self) -> Ended {
+        let mut stalled = 0;
+        for _ in 0..MAX_PIVOTS {
+            let bland = stalled > STALLED;
+            let Some(leaving) = self.violated(bland) else {
+                // Of ties that were taken for equal something may be left to gain.
+                return self.maximise();
+            };
+            let Some(entering) = self.dual_entering(leaving, bland) else {
+                return Ended::Infeasible;
+            };
+            let before = self.value;
+            self.pivot(leaving, entering);
+            stalled = if self.value < before - EPSILON {
+                0
+            } else {
+                stalled + 1
+            };
+        }
+        Ended::Unfinished
+    }
+
+    fn violated(&self, bland: bool) -> Option<usize> {
+        let negative = (0..self.b.len()).filter(|i| self.b[*i] < -EPSILON);
+        if bland {
+            negative.min_by_key(|i| self.basic[*i])
+        } else {
+            negative.min_by(|i, j| self.b[*i].total_cmp(&self.b[*j]))
+        }
+    }
+
+    /// The variable that loses least when it takes over the violated row; of equal ones the steepest, or the one with the
+    /// smallest index, as Bland asks.
+    fn dual_entering(&self, leaving: usize, bland: bool) -> Option<usize> {
+        let row = &self.a[leaving];
+        let mut best: Option<(usize, f64)> = None;
+        for (j, slope) in row.iter().enumerate() {
+            if *slope >= -EPSILON {
+                continue;
+            }
+            let ratio = (-self.c[j]).max(0.0) / -slope;
+            let better = match best {
+                None => true,
+                Some((column, known)) => {
+                    let first = if bland {
+                        self.nonbasic[j] < self.nonbasic[column]
+                    } else {
+                        *slope < row[column]
+                    };
+                    ratio < known - EPSILON || (ratio < known + EPSILON && first)
+                }
+            };
+            if better {
+                best = Some((j, ratio));
+            }
+        }
+        best.map(|(column, _)| column)
     }
 
     fn entering(&self, bland: bool) -> Option<usize> {
@@ -249,6 +376,7 @@ impl Dictionary {
         let filled: Vec<usize> = (0..row.len()).filter(|j| row[*j] != 0.0).collect();
         // Plain slices: this loop is where the time goes, and a build without optimisation indexes vectors by two calls.
         let (terms, filled): (&[f64], &[usize]) = (&row, &filled);
+        let dense = 4 * filled.len() > terms.len();
         for i in 0..self.a.len() {
             if i == leaving {
                 continue;
@@ -259,8 +387,14 @@ impl Dictionary {
             }
             let other: &mut [f64] = &mut self.a[i];
             other[entering] = 0.0;
-            for j in filled {
-                other[*j] -= factor * terms[*j];
+            if dense {
+                for (other, term) in other.iter_mut().zip(terms) {
+                    *other -= factor * term;
+                }
+            } else {
+                for j in filled {
+                    other[*j] -= factor * terms[*j];
+                }
             }
             self.b[i] -= factor * level;
         }
@@ -277,14 +411,14 @@ impl Dictionary {
         std::mem::swap(&mut self.basic[leaving], &mut self.nonbasic[entering]);
     }
 
-    fn solution(&self, program: &LinearProgram) -> Solution {
+    fn solution(&self) -> Solution {
         let mut x = vec![0.0; self.variables];
         for (variable, value) in self.basic.iter().zip(&self.b) {
             if *variable < self.variables {
                 x[*variable] = value.max(0.0);
             }
         }
-        let mut duals = vec![0.0; program.rows.len()];
+        let mut duals = vec![0.0; self.rows];
         for (variable, slope) in self.nonbasic.iter().zip(&self.c) {
             if let Some(row) = variable.checked_sub(self.variables) {
                 duals[row] = (-slope).max(0.0);
@@ -374,6 +508,33 @@ mod tests {
                 let worth: f64 = program.objective.iter().zip(&solution.x).map(|(c, x)| c * x).sum();
                 prop_assert!((worth - solution.value).abs() < 1e-6);
                 prop_assert!((price - solution.value).abs() < 1e-6, "{price} != {}", solution.value);
+            }
+        }
+
+        /// The short way from an optimum to that of other limits leads to where the long one does.
+        #[test]
+        fn other_limits_have_the_same_optimum_either_way(
+            mut program in programs(),
+            limits in prop::collection::vec(-6i32..12, 7),
+        ) {
+            let optimum = Optimum::new(program.clone());
+            let limits: Vec<f64> = limits[..program.rows.len()].iter().copied().map(f64::from).collect();
+            for (row, limit) in program.rows.iter_mut().zip(&limits) {
+                row.limit = *limit;
+            }
+            if let Some(optimum) = optimum {
+                let short = optimum.with_limits(limits.into_iter().enumerate());
+                match (short.map(|short| short.solution()), program.solve()) {
+                    (Some(short), Outcome::Optimal(long)) => {
+                        prop_assert!((short.value - long.value).abs() < 1e-6, "{} != {}", short.value, long.value);
+                        for row in &program.rows {
+                            let used: f64 = row.terms.iter().map(|(j, a)| a * short.x[*j]).sum();
+                            prop_assert!(used <= row.limit + 1e-6, "{used} > {}", row.limit);
+                        }
+                    }
+                    (None, Outcome::Infeasible) => {}
+                    (short, long) => prop_assert!(false, "{short:?}, the long way {long:?}"),
+                }
             }
         }
 

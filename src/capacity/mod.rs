@@ -13,6 +13,7 @@ mod purchase;
 mod question;
 mod relaxation;
 mod search;
+mod shop;
 mod spec;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 //! whole, and on no node the counts of what fits together exceed 1.
 
 use super::instance::{Instance, MAX_FACTOR};
-use super::linear::{LinearProgram, Outcome};
+use super::linear::{LinearProgram, Optimum, Outcome};
 
 /// Orders of the dual feasible functions that are used.
 const ORDERS: [u32; 5] = [1, 2, 3, 4, 5];
@@ -21,28 +21,61 @@ enum Ask {
 /// No placement answers more than this many times the demand; 0 where not even the replicas fit.
 /// `None`: the program was given up.
 pub(super) fn most_demand(instance: &Instance) -> Option<f64> {
-    match relaxed(instance, Ask::Factor).solve() {
+    match relaxed(instance, Ask::Factor).program.solve() {
         Outcome::Optimal(solution) => Some(solution.value),
         Outcome::Infeasible => Some(0.0),
         Outcome::Unbounded | Outcome::Unfinished => None,
     }
 }
 
-/// No selection of nodes that carries the whole demand costs less, and how many of each class it would take.
-/// `None`: not even all nodes carry it.
-pub(super) fn least_price(instance: &Instance) -> Option<(f64, Vec<f64>)> {
-    match relaxed(instance, Ask::Price).solve() {
-        Outcome::Optimal(solution) => {
-            let nodes = solution.x[..instance.classes.len()].to_vec();
-            Some((-solution.value, nodes))
-        }
-        Outcome::Infeasible | Outcome::Unbounded | Outcome::Unfinished => None,
+/// The least price of nodes that carry a demand. What it takes to find that is done once, however often it is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LeastPrice {
+    optimum: Optimum,
+    /// Rows of the models' demands; those of the classes' nodes are the first.
+    coverage: Vec<usize>,
+    classes: usize,
+}
+
+impl LeastPrice {
+    /// `None`: not even all nodes carry the demand.
+    pub(super) fn new(instance: &Instance) -> Option<Self> {
+        let Relaxed { program, coverage } = relaxed(instance, Ask::Price);
+        Some(Self {
+            optimum: Optimum::new(program)?,
+            coverage,
+            classes: instance.classes.len(),
+        })
     }
+
+    /// The same with so many nodes of each class to choose from, and so many times the demand. `None`: not even all of them
+    /// carry it.
+    pub(super) fn with(&self, nodes: &[u32], times: f64) -> Option<Self> {
+        let nodes = nodes.iter().map(|nodes| f64::from(*nodes)).enumerate();
+        let demands = self.coverage.iter().map(|row| (*row, -times));
+        Some(Self {
+            optimum: self.optimum.with_limits(nodes.chain(demands))?,
+            coverage: self.coverage.clone(),
+            classes: self.classes,
+        })
+    }
+
+    /// No selection of nodes that carries the demand costs less than this, and how many of each class it would take.
+    pub(super) fn answer(&self) -> (f64, Vec<f64>) {
+        let solution = self.optimum.solution();
+        (0.0 - solution.value, solution.x[..self.classes].to_vec())
+    }
+}
+
+/// A program, and which of its rows say that a model is answered.
+struct Relaxed {
+    program: LinearProgram,
+    coverage: Vec<usize>,
 }
 
 /// Variables, in this order: nodes used of each class; then, for each model and class where it can run, replicas that
 /// are as busy as they can be, and replicas that are idle; last the factor.
-fn relaxed(instance: &Instance, ask: Ask) -> LinearProgram {
+fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     let mut program = LinearProgram::default();
     let nodes: Vec<usize> = instance
         .classes
@@ -118,6 +151,7 @@ fn relaxed(instance: &Instance, ask: Ask) -> LinearProgram {
         }
         Ask::Price => None,
     };
+    let mut answered = Vec::new();
     for (model, load) in instance.models.iter().enumerate() {
         if load.rate > 0.0 {
             let mut terms = std::mem::take(&mut coverage[model]);
@@ -128,13 +162,17 @@ fn relaxed(instance: &Instance, ask: Ask) -> LinearProgram {
                 }
                 None => 1.0,
             };
+            answered.push(program.rows.len());
             program.at_least(terms, least);
         }
         if load.min_replicas > 0 {
             program.at_least(std::mem::take(&mut replicas[model]), f64::from(load.min_replicas));
         }
     }
-    program
+    Relaxed {
+        program,
+        coverage: answered,
+    }
 }
 
 /// The dual feasible function of this order; see the module.

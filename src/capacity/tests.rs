@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::exact::{self, Goal, Search};
 use super::instance::{ClassSupply, Group, Instance, MAX_FACTOR, ModelLoad, Need, Placement, Share};
 use super::linear::{LinearProgram, Outcome};
+use super::relaxation::LeastPrice;
+use super::shop::Shop;
 use super::{greedy, relaxation, search};
 use crate::units::Bytes;
 
@@ -200,6 +202,74 @@ proptest! {
             prop_assert_eq!(frugal.check(&instance), Ok(()));
             prop_assert!(frugal.factor(&instance) >= 1.0 - 1e-5);
             prop_assert!(frugal.total_replicas() <= best.total_replicas());
+        }
+    }
+
+    /// A corner of a linear program likes to give one replica everything. That a replica is there and does nothing, while
+    /// its node has room, would be no plan.
+    #[test]
+    fn no_replica_of_a_frugal_placement_is_idle_without_need(instance in instances(2, 3, 4)) {
+        let capacity = search::capacity(&instance);
+        if capacity.carries_demand() {
+            let frugal = search::frugal(&instance, &capacity.placement.unwrap());
+            for group in &frugal.groups {
+                let rows = instance.node_rows(group.class, &group.models()).unwrap();
+                for (k, share) in group.replicas.iter().enumerate() {
+                    let full = rows.iter().any(|row| {
+                        let load: f64 = row.terms.iter().zip(&group.replicas).map(|(t, share)| t * share.rate).sum();
+                        row.terms[k] > 0.0 && load >= row.room * (1.0 - 1e-6) - 1e-6
+                    });
+                    let asked = instance.models[share.model].rate > 0.0;
+                    prop_assert!(!asked || share.rate > 0.0 || full, "{frugal:?}");
+                }
+            }
+        }
+    }
+
+    /// Where the exact search has an answer, what is bought is worth as much; and what a purchase is said to survive, it does.
+    #[test]
+    fn what_is_bought_is_the_least_that_is_enough(instance in instances(3, 3, 3)) {
+        let bought = Shop::new(&instance, 0).and_then(|shop| Some((shop.choice()?, shop)));
+        match (exact::solve(&instance, Goal::LeastPrice, None), bought) {
+            (Search::Found(answer), Some((choice, shop))) => {
+                let price = shop.price(&choice.best);
+                prop_assert!(close(-answer.value, price), "{price} instead of {}", -answer.value);
+                for counts in choice.others.iter().chain([&choice.best]) {
+                    let fleet = shop.with(counts);
+                    prop_assert!(search::capacity(&fleet).carries_demand(), "{counts:?}");
+                    prop_assert!(shop.price(counts) >= price - 1e-6);
+                    let lost = (0..counts.len()).filter(|class| counts[*class] > 0);
+                    let mut rests = lost.map(|class| fleet.without_node(class));
+                    prop_assert_eq!(shop.survives(counts), rests.all(|rest| search::capacity(&rest).carries_demand()));
+                }
+            }
+            (Search::Impossible, None) => {}
+            (found, bought) => prop_assert!(false, "{found:?}, bought {:?}", bought.map(|(choice, _)| choice)),
+        }
+    }
+
+    /// Asked again for other nodes and another demand, the relaxation says what it says when asked for the first time.
+    #[test]
+    fn a_relaxation_that_is_asked_again_answers_alike(
+        instance in instances(3, 6, 5),
+        counts in prop::collection::vec(0u32..7, 3),
+        times in 0.2f64..3.0,
+    ) {
+        let mut other = instance.clone();
+        for (class, count) in other.classes.iter_mut().zip(&counts) {
+            // The relaxation knows no variables of classes that nothing can be had of.
+            class.nodes = class.nodes.min(*count);
+        }
+        for load in &mut other.models {
+            load.rate *= times;
+        }
+        let counts: Vec<u32> = other.classes.iter().map(|class| class.nodes).collect();
+        if let Some(first) = LeastPrice::new(&instance) {
+            let again = first.with(&counts, times).map(|again| again.answer().0);
+            match (again, LeastPrice::new(&other).map(|first| first.answer().0)) {
+                (Some(again), Some(first)) => prop_assert!(close(again, first), "{again} != {first}"),
+                (again, first) => prop_assert_eq!(again, first),
+            }
         }
     }
 

@@ -1,0 +1,251 @@
+//! What has to be bought so that a demand is carried, in bare numbers: counts of nodes by class, those that are there
+//! all counted in.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::exact::{self, Goal, Search};
+use super::greedy;
+use super::instance::{ClassSupply, Instance, Placement};
+use super::relaxation::LeastPrice;
+use super::search;
+
+/// How much more than the demand the relaxation is asked to carry, step by step, until what it buys is enough.
+const SURPLUS: f64 = 1.03;
+const MAX_STEPS: i32 = 40;
+/// Macs that are added so that one may be lost, before that is given up.
+const MAX_SPARE: u32 = 8;
+/// Offers that are tried by themselves, in the order of the catalogue.
+const MAX_ALONE: usize = 6;
+
+/// A fleet, and what can be bought beside it.
+pub(super) struct Shop<'a> {
+    /// Of the fleet's classes, then of the offers.
+    instance: &'a Instance,
+    owned: usize,
+    least_price: LeastPrice,
+    /// Counts of which it is known whether any one node may be lost.
+    surviving: RefCell<BTreeMap<Vec<u32>, bool>>,
+}
+
+/// What to buy, and what else could be bought.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Choice {
+    pub(super) best: Vec<u32>,
+    /// The cheapest first.
+    pub(super) others: Vec<Vec<u32>>,
+    /// Nothing that is enough costs less.
+    pub(super) lower_bound: f64,
+}
+
+impl<'a> Shop<'a> {
+    /// `None`: not even all that there is to buy carries the demand.
+    pub(super) fn new(instance: &'a Instance, owned: usize) -> Option<Self> {
+        Some(Self {
+            instance,
+            owned,
+            least_price: LeastPrice::new(instance)?,
+            surviving: RefCell::default(),
+        })
+    }
+
+    /// `None`: nothing was found that carries the demand.
+    pub(super) fn choice(&self) -> Option<Choice> {
+        let everything: Vec<u32> = self.instance.classes.iter().map(|class| class.nodes).collect();
+        let (mut best, lower_bound) = self.cheapest(&everything)?;
+        let mut others = Vec::new();
+        if self.buys(&best) {
+            others = self.alternatives(&best);
+            // Of what is not proven to be the least, one offer by itself may be less.
+            if let Some(first) = others.first_mut()
+                && self.price(first) < self.price(&best)
+            {
+                std::mem::swap(first, &mut best);
+            }
+        }
+        Some(Choice {
+            // Of Macs there are whole numbers only.
+            lower_bound: lower_bound.min(self.price(&best)),
+            best,
+            others,
+        })
+    }
+
+    /// The fleet with these counts of nodes.
+    pub(super) fn with(&self, counts: &[u32]) -> Instance {
+        let mut bought = self.instance.clone();
+        for (class, count) in bought.classes.iter_mut().zip(counts) {
+            class.nodes = *count;
+        }
+        bought
+    }
+
+    pub(super) fn price(&self, counts: &[u32]) -> f64 {
+        let each = self.instance.classes.iter().zip(counts);
+        each.map(|(class, count)| class.price * f64::from(*count)).sum()
+    }
+
+    /// Whether any one node may be lost.
+    pub(super) fn survives(&self, counts: &[u32]) -> bool {
+        if let Some(known) = self.surviving.borrow().get(counts) {
+            return *known;
+        }
+        let bought = self.with(counts);
+        let placed = greedy::place(&bought, 1.0).ok();
+        // An unused node like the lost one takes its place.
+        let all_used = |class: &usize| {
+            placed
+                .as_ref()
+                .is_none_or(|placed| placed.nodes(*class) == counts[*class])
+        };
+        let survives = (0..counts.len())
+            .filter(|class| counts[*class] > 0)
+            .filter(all_used)
+            .all(|class| search::survives_without_one(&bought, class));
+        self.surviving.borrow_mut().insert(counts.to_vec(), survives);
+        survives
+    }
+
+    fn buys(&self, counts: &[u32]) -> bool {
+        counts[self.owned..].iter().any(|count| *count > 0)
+    }
+
+    /// The least that was found to survive the loss of a node, and each offer by itself; the cheapest first.
+    fn alternatives(&self, best: &[u32]) -> Vec<Vec<u32>> {
+        let offers = self.owned..self.instance.classes.len();
+        let mut others: Vec<Vec<u32>> = offers
+            .take(MAX_ALONE)
+            .filter_map(|offer| self.alone(offer))
+            .collect();
+        if !self.survives(best) {
+            others.extend(self.with_spare(best, &others));
+        }
+        others.retain(|counts| counts != best);
+        others.sort_by(|a, b| {
+            let prices = (self.price(a), self.price(b));
+            prices.0.total_cmp(&prices.1).then_with(|| a.cmp(b))
+        });
+        others.dedup();
+        others
+    }
+
+    /// The least of one offer that is enough.
+    fn alone(&self, offer: usize) -> Option<Vec<u32>> {
+        let available = |(class, supply): (usize, &ClassSupply)| {
+            if class < self.owned || class == offer {
+                supply.nodes
+            } else {
+                0
+            }
+        };
+        let available: Vec<u32> = self.instance.classes.iter().enumerate().map(available).collect();
+        self.cheapest(&available).map(|(counts, _)| counts)
+    }
+
+    /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a node.
+    fn with_spare(&self, best: &[u32], others: &[Vec<u32>]) -> Option<Vec<u32>> {
+        let mut found: Option<(f64, Vec<u32>)> = None;
+        let others = others.iter().map(Vec::as_slice).filter(|other| *other != best);
+        for start in std::iter::once(best).chain(others) {
+            for offer in self.owned..self.instance.classes.len() {
+                let with = |spare: u32| {
+                    let mut counts = start.to_vec();
+                    counts[offer] += spare;
+                    counts
+                };
+                let dear = |counts: &[u32]| {
+                    found
+                        .as_ref()
+                        .is_some_and(|(known, _)| self.price(counts) >= *known)
+                };
+                let room = self.instance.classes[offer].nodes.saturating_sub(start[offer]);
+                // What the most of it does not help, less of it does not.
+                if room == 0 || dear(&with(1)) || !self.survives(&with(MAX_SPARE.min(room))) {
+                    continue;
+                }
+                let enough = (1..=MAX_SPARE.min(room))
+                    .map(with)
+                    .take_while(|counts| !dear(counts))
+                    .find(|counts| self.survives(counts));
+                if let Some(counts) = enough {
+                    found = Some((self.price(&counts), counts));
+                }
+            }
+        }
+        found.map(|(_, counts)| counts)
+    }
+
+    /// Of so many nodes those that are enough, and a price that nothing goes below.
+    fn cheapest(&self, available: &[u32]) -> Option<(Vec<u32>, f64)> {
+        let least_price = self.least_price.with(available, 1.0)?;
+        let (bound, _) = least_price.answer();
+        let part = self.with(available);
+        let known = self.by_relaxation(&least_price, available);
+        let start = known
+            .as_ref()
+            .map(|(counts, placement)| (placement.clone(), -self.price(counts)));
+        let (placement, lower_bound) = match exact::solve(&part, Goal::LeastPrice, start) {
+            Search::Found(answer) => (answer.placement, (-answer.bound).max(bound)),
+            Search::Impossible => return None,
+            Search::TooLarge => (known?.1, bound),
+        };
+        let mut counts: Vec<u32> = part
+            .classes
+            .iter()
+            .map(|class| if class.price > 0.0 { 0 } else { class.nodes })
+            .collect();
+        for group in &placement.groups {
+            if part.classes[group.class].price > 0.0 {
+                counts[group.class] += group.nodes;
+            }
+        }
+        Some((counts, lower_bound))
+    }
+
+    /// What the relaxation buys, rounded up, for ever more than the demand until a placement is found; then whatever can
+    /// be left out again is.
+    fn by_relaxation(&self, least_price: &LeastPrice, available: &[u32]) -> Option<(Vec<u32>, Placement)> {
+        let classes = &self.instance.classes;
+        let enough = (0..MAX_STEPS).find_map(|step| {
+            let (_, nodes) = least_price.with(available, SURPLUS.powi(step))?.answer();
+            let whole = |((available, nodes), class): ((&u32, &f64), &ClassSupply)| {
+                if class.price > 0.0 {
+                    ((nodes - 1e-6).ceil().max(0.0) as u32).min(*available)
+                } else {
+                    *available
+                }
+            };
+            let counts: Vec<u32> = available.iter().zip(&nodes).zip(classes).map(whole).collect();
+            self.place(&counts).map(|placement| (counts, placement))
+        });
+        let everything = || Some((available.to_vec(), self.place(available)?));
+        let (mut counts, mut placement) = enough.or_else(everything)?;
+        let mut dearest: Vec<usize> = (0..counts.len())
+            .filter(|class| classes[*class].price > 0.0)
+            .collect();
+        dearest.sort_by(|a, b| classes[*b].price.total_cmp(&classes[*a].price));
+        for class in dearest {
+            // One less, then twice as many at once as long as that works, and half as many once it does not.
+            let (mut step, mut growing) = (1, true);
+            while step > 0 {
+                let fewer = counts[class].checked_sub(step).and_then(|left| {
+                    let mut fewer = counts.clone();
+                    fewer[class] = left;
+                    // Where the relaxation has no answer, there is none to look for.
+                    least_price.with(&fewer, 1.0)?;
+                    Some((self.place(&fewer)?, fewer))
+                });
+                match fewer {
+                    Some(found) => (placement, counts) = found,
+                    None => growing = false,
+                }
+                step = if growing { 2 * step } else { step / 2 };
+            }
+        }
+        Some((counts, placement))
+    }
+
+    fn place(&self, counts: &[u32]) -> Option<Placement> {
+        greedy::place(&self.with(counts), 1.0).ok()
+    }
+}
