@@ -30,6 +30,10 @@ use crate::task::Tasks;
 /// More requests at once than any of these servers batches.
 const MOST_CONCURRENT: i64 = 256;
 
+const RUNS_OF_ONE: u32 = 5;
+/// If all rounds agree, the chance that they do by accident is 2 in 2^8: enough below 5 % that not all need to.
+const RUNS_OF_TWO: u32 = 8;
+
 /// Arguments of `rooflet bench`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -59,9 +63,9 @@ pub(super) struct Args {
     /// Whether answers are streamed. Without a stream there is no time to the first token.
     #[arg(long, value_enum, default_value = "yes")]
     stream: Streaming,
-    /// How often all of it is measured.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: u32,
+    /// How often all of it is measured. Default: 5, or 8 where two are compared: fewer than 6 can show no difference.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
     /// Tokens asked for in each answer.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=8192))]
     tokens: u32,
@@ -123,6 +127,11 @@ struct TargetName {
     model: String,
 }
 
+/// `1 run`, `2 runs`.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 fn parse_tokens(text: &str) -> Result<u32, String> {
     let wrong = || format!("`{text}` is no number of tokens; write 128, 4k or 4096");
     let lower = text.to_ascii_lowercase();
@@ -160,7 +169,10 @@ impl Args {
                     Streaming::No => vec![false],
                     Streaming::Both => vec![true, false],
                 },
-                runs: self.runs,
+                runs: self.runs.unwrap_or(match self.targets.len() {
+                    1 => RUNS_OF_ONE,
+                    _ => RUNS_OF_TWO,
+                }),
                 tokens: self.tokens,
             },
         }
@@ -211,9 +223,9 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     };
     let expected: f64 = cells.iter().map(of_cell).sum();
     ui::progress(&format!(
-        "{} combinations, {} runs each: about {}",
-        cells.len(),
-        matrix.runs,
+        "{}, {} each: about {}",
+        counted(cells.len(), "combination"),
+        counted(matrix.runs as usize, "run"),
         duration(expected)
     ));
     let bar = progress_bar(expected);

@@ -1,10 +1,16 @@
 //! The outcome for a terminal, as Markdown.
 
-use super::Report;
+use super::{Report, counted};
 use crate::benchmark::{CellReport, Metric, TargetFigures};
 
 /// A ratio is called a difference below this chance of being one by accident.
 const SIGNIFICANT: f64 = 0.05;
+
+/// In fewer, even if all agree, they do so by accident more often than that.
+const LEAST_ROUNDS: usize = 6;
+
+/// With fewer, the interval is from the smallest to the largest, between which a median lies less often.
+const LEAST_SAMPLES: usize = 6;
 
 pub(super) fn table(report: &Report) -> String {
     let mut out = "| prompt, tokens | cache | at a time | target | first token, ms | decode, tokens/s | throughput, tokens/s \
@@ -19,11 +25,22 @@ pub(super) fn table(report: &Report) -> String {
         }
     }
     out += "\nMedian (95 % confidence interval), then p95 and p99 where there are samples enough to tell them from the largest.\n";
+    if has_few_samples(report) {
+        out += &format!(
+            "Of fewer than {LEAST_SAMPLES} samples, the brackets hold the smallest and the largest, which is less than 95 %.\n"
+        );
+    }
     let notes = notes(report);
     if !notes.is_empty() {
         out += &format!("\n{notes}");
     }
     out
+}
+
+fn has_few_samples(report: &Report) -> bool {
+    let figures = report.cells.iter().flat_map(|cell| &cell.targets);
+    let mut quantiles = figures.flat_map(|target| target.metrics.values());
+    quantiles.any(|quantiles| quantiles.samples < LEAST_SAMPLES)
 }
 
 fn row(report: &Report, cell: &CellReport, figures: &TargetFigures, at: usize) -> String {
@@ -83,6 +100,7 @@ fn ratios(cell: &CellReport) -> String {
         cell.ratios.get(&metric).map_or("-".to_owned(), |ratio| {
             let better = (ratio.of.value > 1.0) == metric.more_is_better();
             let verdict = match (ratio.p < SIGNIFICANT, better) {
+                (false, _) if ratio.rounds < LEAST_ROUNDS => "too few rounds to show a difference",
                 (false, _) => "no difference shown",
                 (true, true) => "B is better",
                 (true, false) => "A is better",
@@ -126,8 +144,8 @@ pub(super) fn notes(report: &Report) -> String {
             }
             if let Some(failure) = figures.failures.first() {
                 out += &format!(
-                    "! {place}: {} requests failed: {failure}\n",
-                    figures.failures.len()
+                    "! {place}: {} failed: {failure}\n",
+                    counted(figures.failures.len(), "request")
                 );
             }
         }
