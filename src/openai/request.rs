@@ -250,6 +250,18 @@ impl<'de> Visitor<'de> for BodyVisitor {
     }
 }
 
+/// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong should hear so.
+pub(crate) fn check_hints(fields: &Fields) -> Result<(), ApiError> {
+    for name in WITHOUT_EFFECT {
+        match *name {
+            "store" => drop(fields.boolean(name)?),
+            "metadata" => drop(fields.read(name, "an object", Value::as_object)?),
+            name => drop(fields.text(name)?),
+        }
+    }
+    Ok(())
+}
+
 /// `own` are the lists of parameters that only this endpoint serves.
 fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
     let served = [
@@ -259,6 +271,7 @@ fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
         SamplingOptions::NAMES,
         WITHOUT_EFFECT,
     ];
+    check_hints(fields)?;
     for (name, value) in fields.iter() {
         if served.iter().chain(own).any(|names| names.contains(&name)) {
             continue;

@@ -431,7 +431,7 @@ impl Prompter {
         Ok(echo)
     }
 
-    fn check_tokens<'a>(
+    pub(crate) fn check_tokens<'a>(
         &self,
         param: &str,
         mut tokens: impl Iterator<Item = &'a u32>,

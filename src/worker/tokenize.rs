@@ -91,6 +91,7 @@ pub(crate) async fn detokenize(
     let body = accept(body)?;
     let request = DetokenizeRequest::parse(&body)?;
     check_model(&app, request.model.as_deref())?;
+    app.prompter.check_tokens("tokens", request.tokens.iter())?;
     let detokenized = move |app: &App| {
         let text = app.prompter.tokenizer().decode_with_special(&request.tokens);
         text.map_err(|err| ApiError::invalid_value("tokens", err.to_string()))
