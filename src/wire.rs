@@ -111,6 +111,20 @@ pub(crate) struct MeasuredSpeed {
 /// gateway learns from it of the requests that others have sent.
 pub(crate) const RUNNING_HEADER: &str = "x-rooflet-running";
 
+/// On a gateway's request for a response: by what the gateway knows the replica, 16 hexadecimal digits. They become a
+/// part of the response's id, by which any gateway finds the replica that keeps it.
+pub(crate) const KEEPER_HEADER: &str = "x-rooflet-keeper";
+
+/// What ids of responses begin with; the keeper follows, and then what is the response's own.
+pub(crate) const RESPONSE_ID_PREFIX: &str = "resp_";
+
+/// The replica that keeps a response, as a gateway knows it; 0 where no gateway was asked. `None`: no id of ours.
+pub(crate) fn keeper_of(response_id: &str) -> Option<u64> {
+    let digits = response_id.strip_prefix(RESPONSE_ID_PREFIX)?.get(..16)?;
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u64::from_str_radix(digits, 16).ok().filter(|_| plain)
+}
+
 /// What waits in a gateway, in an annotation of its Lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -161,6 +175,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_id_tells_who_keeps_the_response() {
+        assert_eq!(keeper_of("resp_00000000000000ffabc"), Some(255));
+        assert_eq!(keeper_of("resp_ffffffffffffffff"), Some(u64::MAX));
+        for id in [
+            "resp_1",
+            "resp_+000000000000000",
+            "msg_00000000000000ff",
+            "resp_00000000000000é",
+            "",
+        ] {
+            assert_eq!(keeper_of(id), None, "{id}");
+        }
+    }
 
     #[test]
     fn a_status_reads_as_documented() {

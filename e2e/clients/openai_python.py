@@ -227,10 +227,16 @@ def responds_in_a_given_shape():
 
 
 @check
-def keeps_no_responses():
+def keeps_responses():
+    first = client.responses.create(model=MODEL, input=QUESTION, temperature=0, max_output_tokens=4)
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    more = dict(model=MODEL, input="And?", temperature=0, max_output_tokens=4)
+    second = client.responses.create(previous_response_id=first.id, **more)
+    assert second.usage.input_tokens > first.usage.total_tokens
+    client.responses.delete(first.id)
     try:
-        client.responses.create(model=MODEL, input=QUESTION, previous_response_id="resp_1")
+        client.responses.create(previous_response_id=first.id, **more)
     except openai.BadRequestError as raised:
-        assert raised.param == "previous_response_id"
+        assert (raised.param, raised.code) == ("previous_response_id", "previous_response_not_found")
     else:
         raise AssertionError("no BadRequestError")

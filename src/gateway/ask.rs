@@ -20,6 +20,9 @@ const CLIENT_TIMEOUT_HEADERS: [&str; 2] = ["x-stainless-timeout", "x-stainless-r
 /// Nobody may make the gateway hold a request for longer.
 const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Its answers can be kept by the replica that gave them.
+pub(super) const RESPONSES_PATH: &str = "/v1/responses";
+
 /// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -51,6 +54,8 @@ pub(super) struct Ask {
     pub(super) client: u64,
     /// How long the client will wait, if it says so.
     pub(super) patience: Option<Duration>,
+    /// The response before, which one replica keeps.
+    pub(super) previous_response: Option<String>,
     /// The least of [`Self::patience`] and what the client's own clock allows.
     pub(super) client_timeout: Option<Duration>,
 }
@@ -86,6 +91,8 @@ struct Envelope<'a> {
     prompt_cache_key: Option<&'a RawValue>,
     #[serde(borrow)]
     user: Option<&'a RawValue>,
+    #[serde(borrow)]
+    previous_response_id: Option<&'a RawValue>,
 }
 
 fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
@@ -159,6 +166,7 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
+            previous_response: number(envelope.previous_response_id).filter(|_| path == RESPONSES_PATH),
             client_timeout: CLIENT_TIMEOUT_HEADERS
                 .iter()
                 .find_map(|name| figure(name).and_then(time)),

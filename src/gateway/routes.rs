@@ -11,17 +11,17 @@ use axum::response::{IntoResponse, Response};
 use futures::future::{Either, select};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use tokio::sync::watch;
 use tracing::debug;
 
 use super::answer::{Begun, BrokenOff, Tracked, begin};
-use super::ask::Ask;
+use super::ask::{Ask, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
 use super::health::Fault;
 use super::metrics::GatewayMetrics;
 use super::state::{ModelKey, Refusal};
-use super::table::{Model, RoutingTable, Unknown};
+use super::table::{Model, RoutingTable, Target, Unknown};
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::metrics::{Registry, render};
@@ -30,7 +30,7 @@ use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 use crate::trace::{OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
-use crate::wire::RUNNING_HEADER;
+use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
@@ -244,6 +244,9 @@ impl Gateway {
             began,
             span,
         };
+        if let Some(id) = &incoming.ask.previous_response {
+            return self.answer_by_keeper(&incoming, model, id).await;
+        }
         let no_answer = match self.answer_by(&incoming, &model.key(), deadline).await {
             Ok(answered) => return Ok(answered),
             Err(no_answer) => no_answer,
@@ -264,6 +267,43 @@ impl Gateway {
             }
         }
         Err(no_answer)
+    }
+
+    /// Asks the replica that keeps the response before: no other can go on with it. Where it is busy, the request waits there.
+    async fn answer_by_keeper(
+        &self,
+        incoming: &Incoming,
+        model: &Model,
+        response_id: &str,
+    ) -> Result<Answered, NoAnswer> {
+        let gone = || NoAnswer::from(ApiError::previous_response_not_found(response_id));
+        let keeper = keeper_of(response_id).ok_or_else(gone)?;
+        let others: Vec<u64> = model
+            .replicas
+            .iter()
+            .map(|replica| replica.id)
+            .filter(|id| *id != keeper)
+            .collect();
+        let place = self.dispatcher.another(model, &incoming.ask, &others, true);
+        match self.attempt(incoming, place.ok_or_else(gone)?).await {
+            Ok(answered) => Ok(answered),
+            Err(Missed::Said(response)) => Err(NoAnswer::Said(response)),
+            Err(Missed::Failed(err)) => Err(unreachable(model, &err).into()),
+        }
+    }
+
+    /// `GET` and `DELETE` of a response, by the replica that keeps it.
+    pub(super) async fn kept(&self, request: Request, response_id: &str) -> Result<Response, ApiError> {
+        let table = self.table()?;
+        let keeper = keeper_of(response_id);
+        let (model, replica) = table
+            .all()
+            .flat_map(|model| model.replicas.iter().map(move |replica| (model, replica)))
+            .find(|(_, replica)| Some(replica.id) == keeper)
+            .ok_or_else(|| ApiError::response_not_found(response_id))?;
+        let path = path_of(&replica.target, request.uri());
+        let answer = self.proxy.forward(request, &replica.upstream, &path).await;
+        answer.map_err(|err| unreachable(model, &err.into()))
     }
 
     /// Asks replicas of one model, round after round, until one answers, waiting can help no more, or the deadline is there.
@@ -476,16 +516,13 @@ impl Gateway {
         place: &Place,
         context: Option<TraceContext>,
     ) -> Result<Response, ForwardError> {
-        let path = incoming
-            .parts
-            .uri
-            .path_and_query()
-            .map_or("/", PathAndQuery::as_str);
-        let target = &place.replica.target;
-        // Names of objects need no escapes in a URL, and `path` came as one.
-        let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
-        let path = path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"));
+        let path = path_of(&place.replica.target, &incoming.parts.uri);
         let mut request = again(&incoming.parts, incoming.body.clone());
+        if incoming.parts.uri.path() == RESPONSES_PATH
+            && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", place.replica.id))
+        {
+            request.headers_mut().insert(KEEPER_HEADER, keeper);
+        }
         // Without a span of ours, the client's own context passes as it came.
         if let Some(context) = context {
             request.headers_mut().insert(TRACEPARENT, context.to_header());
@@ -532,6 +569,14 @@ impl Gateway {
             ),
         }
     }
+}
+
+/// Where a replica's agent takes a request for it.
+fn path_of(target: &Target, uri: &Uri) -> PathAndQuery {
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    // Names of objects need no escapes in a URL, and `path` came as one.
+    let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
+    path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
 fn seconds(time: Duration) -> u32 {

@@ -23,6 +23,7 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
+        .route("/v1/responses/{id}", get(kept).delete(kept))
         .route("/v1/{*path}", post(forward).fallback(unknown_url))
         .route("/openapi.json", get(openapi::show))
         .route("/tokenize", post(forward))
@@ -74,6 +75,14 @@ async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
 
 async fn model(State(gateway): State<Arc<Gateway>>, Path(asked): Path<String>) -> Result<Response, ApiError> {
     gateway.model(&asked)
+}
+
+async fn kept(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    gateway.kept(request, &id).await
 }
 
 async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {

@@ -25,6 +25,7 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::*;
 use crate::proxy::{Proxy, Upstream};
+use crate::wire::KEEPER_HEADER;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -262,7 +263,13 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().expect("a path").to_string();
         let body = body.collect().await.expect("a body").to_bytes();
-        let body = serde_json::from_slice(&body).expect("JSON");
+        let mut body: Value = match body.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&body).expect("JSON"),
+        };
+        if let Some(keeper) = parts.headers.get(KEEPER_HEADER) {
+            body["keeper"] = json!(keeper.to_str().expect("ASCII"));
+        }
         let status = agent.statuses.lock().expect("ok").get(&replica).copied();
         agent
             .asked

@@ -47,8 +47,10 @@ pub(crate) enum ErrorCode {
     ModelNotFound,
     ModelLoading,
     ModelUnavailable,
+    PreviousResponseNotFound,
     RateLimitExceeded,
     RequestTooLarge,
+    ResponseNotFound,
     ServerError,
     UnknownUrl,
     UnknownParameter,
@@ -131,6 +133,30 @@ impl ApiError {
                 format!("The model `{model}` does not exist or you do not have access to it."),
             )
         }
+    }
+
+    /// In OpenAI's words, and what helps.
+    pub(crate) fn previous_response_not_found(id: &str) -> Self {
+        Self::invalid(
+            ErrorCode::PreviousResponseNotFound,
+            "previous_response_id",
+            format!(
+                "Previous response with id '{id}' not found: the replica that kept it has ended or needed the room, or it \
+                 was not to be stored. Please send the earlier items in 'input'."
+            ),
+        )
+    }
+
+    pub(crate) fn response_not_found(id: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            ErrorType::InvalidRequest,
+            ErrorCode::ResponseNotFound,
+            format!(
+                "Response with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to \
+                 be stored."
+            ),
+        )
     }
 
     pub(crate) fn unknown_url(method: &str, path: &str) -> Self {

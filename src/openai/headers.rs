@@ -60,7 +60,7 @@ fn permission(request: &Request) -> Response {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
     headers.insert(
         ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static("GET, POST, OPTIONS"),
+        HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
     );
     // Seconds: a day.
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));

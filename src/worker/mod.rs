@@ -53,6 +53,7 @@ use self::metrics::WorkerMetrics;
 use self::prefix_cache::OpenFilesError;
 pub(crate) use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
+use self::responses::store::ResponseStore;
 use self::server::App;
 use crate::clock::Clock;
 use crate::error::{Chain, ExitStatus};
@@ -294,6 +295,7 @@ impl Worker {
             name: config.name,
             prompter,
             engine,
+            responses: ResponseStore::default(),
             clock: config.clock,
             metrics,
             registry,

@@ -1,5 +1,6 @@
 //! `/v1/responses`: a chat whose answer is told in items.
 
+pub(crate) mod store;
 mod writer;
 
 use std::collections::VecDeque;
@@ -7,43 +8,107 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, header};
+use uuid::Uuid;
 
+use self::store::Stored;
 use self::writer::ResponseWriter;
 use super::completions::{accept, begin_chat, collect};
 use super::event::{Done, Piece};
 use super::server::App;
 use super::stream::{self, Frames, event_frame};
 use crate::openai::ApiError;
+use crate::openai::json::Json as OrderedJson;
 use crate::openai::response::Usage;
 use crate::openai::responses::ResponsesRequest;
 use crate::openai::responses::event::Event;
+use crate::wire::{KEEPER_HEADER, RESPONSE_ID_PREFIX, keeper_of};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let body = accept(body)?;
-    let ResponsesRequest { chat, settings } = ResponsesRequest::parse(&body)?;
+    let recall = |id: &str| Some(app.responses.get(id)?.items.clone());
+    let ResponsesRequest {
+        chat,
+        items,
+        settings,
+    } = ResponsesRequest::parse(&body, recall)?;
     let stream = chat.options.stream;
+    let kept = settings.store.then_some(items);
     let (answer, submitted) = begin_chat(&app, chat, body.len()).await?;
     let created = app.clock.now().as_second();
-    let mut writer = ResponseWriter::new(app.name.clone(), created, settings, answer);
+    let writer = ResponseWriter::new(new_id(&headers), app.name.clone(), created, settings, answer);
+    let mut frames = ResponseFrames { app, writer, kept };
     if stream {
-        return Ok(stream::response(ResponseFrames { writer }, submitted));
+        return Ok(stream::response(frames, submitted));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {
-        pieces.iter().for_each(|piece| drop(writer.push(piece)));
-        drop(writer.finish(&done, usage));
+        pieces.iter().for_each(|piece| drop(frames.writer.push(piece)));
+        drop(frames.writer.finish(&done, usage));
     }
-    Ok(Json(writer.into_response()).into_response())
+    frames.keep();
+    Ok(Json(frames.writer.response()).into_response())
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let stored = app.responses.get(&id);
+    let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, json)], stored.body.clone()).into_response())
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    if !app.responses.remove(&id) {
+        return Err(ApiError::response_not_found(&id));
+    }
+    Ok(Json(serde_json::json!({"id": id, "object": "response", "deleted": true})).into_response())
+}
+
+/// Tells who keeps the response, where a gateway said who that is.
+fn new_id(headers: &HeaderMap) -> String {
+    let own = Uuid::new_v4().simple().to_string();
+    let keeper = headers.get(KEEPER_HEADER).and_then(|value| value.to_str().ok());
+    let id = |keeper: &str| format!("{RESPONSE_ID_PREFIX}{keeper}{own}");
+    let is_one = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
+    id(keeper.filter(is_one).unwrap_or("0000000000000000"))
 }
 
 struct ResponseFrames {
+    app: Arc<App>,
     writer: ResponseWriter,
+    /// What was said before, if the response is to be kept.
+    kept: Option<Vec<OrderedJson>>,
+}
+
+impl ResponseFrames {
+    /// The response has come to its end.
+    fn keep(&mut self) {
+        let Some(mut items) = self.kept.take() else { return };
+        let response = self.writer.response();
+        let said = serde_json::to_string(&response.output).and_then(|json| serde_json::from_str(&json));
+        let body = serde_json::to_vec(response);
+        // Both are made of texts and numbers, which are always JSON.
+        if let (Ok(OrderedJson::Array(said)), Ok(body)) = (said, body) {
+            items.extend(said);
+            self.app.responses.keep(Stored {
+                id: response.id.clone(),
+                body: body.into(),
+                items,
+            });
+        }
+    }
 }
 
 impl Frames for ResponseFrames {
@@ -56,7 +121,10 @@ impl Frames for ResponseFrames {
     }
 
     fn end(&mut self, _index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>) {
-        write(self.writer.finish(&done, usage), out);
+        let events = self.writer.finish(&done, usage);
+        // Who reads of the end may ask for it at once.
+        self.keep();
+        write(events, out);
     }
 
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>) {

@@ -15,7 +15,7 @@ use super::engine::Engine;
 use super::messages;
 use super::metrics::WorkerMetrics;
 use super::prompt::Prompter;
-use super::responses;
+use super::responses::{self, store::ResponseStore};
 use super::spans;
 use super::tokenize;
 use crate::anthropic;
@@ -37,6 +37,7 @@ pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) engine: Engine,
+    pub(crate) responses: ResponseStore,
     pub(crate) clock: Clock,
     pub(crate) metrics: WorkerMetrics,
     pub(crate) registry: Registry,
@@ -72,6 +73,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
         .route("/v1/responses", post(responses::create))
+        .route(
+            "/v1/responses/{id}",
+            get(responses::show).delete(responses::delete),
+        )
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/embeddings", post(embeddings::embeddings))

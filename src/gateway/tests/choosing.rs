@@ -231,3 +231,51 @@ async fn what_hangs_at_a_silent_node_is_sent_elsewhere() {
     let (response, ()) = within(async { tokio::join!(asking, losing) }).await;
     assert_eq!(text(response).await, "from g2");
 }
+
+#[tokio::test]
+async fn a_response_is_told_and_gone_on_with_by_the_replica_that_keeps_it() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let replicas = ["g1 on=a ready", "g2 on=a ready", "o1 serves=other on=a ready"];
+    scene.know(&["guide", "other"], &replicas, &[("a", &url)]);
+    let create = async |body: Value| scene.send("POST", "/v1/responses", body.to_string()).await;
+    drop(text(create(json!({"model": "guide", "input": "hi"})).await).await);
+    let (first, keeper) = {
+        let asked = seen.asked.lock().expect("ok");
+        (
+            asked[0].0.clone(),
+            asked[0].2["keeper"].as_str().expect("a keeper").to_owned(),
+        )
+    };
+    let id = format!("resp_{keeper}00112233445566778899aabbccddeeff");
+    for _ in 0..4 {
+        let more = json!({"model": "guide", "input": "more", "previous_response_id": id});
+        assert_eq!(create(more).await.status(), 200);
+    }
+    for method in ["GET", "DELETE"] {
+        let told = scene
+            .send(method, &format!("/v1/responses/{id}"), Body::empty())
+            .await;
+        assert_eq!(told.status(), 200, "{method}");
+    }
+    assert_eq!(seen.asked(), vec![first; 7]);
+    // Another model's replica, none that is known, and no id of ours.
+    for (model, id) in [
+        ("other", id.as_str()),
+        ("guide", "resp_0000000000000000aa"),
+        ("guide", "resp_1"),
+        ("guide", "+é"),
+    ] {
+        let refused = create(json!({"model": model, "input": "more", "previous_response_id": id})).await;
+        assert_eq!(refused.status(), 400, "{id}");
+        let error = &json_of(refused).await["error"];
+        assert_eq!(
+            (error["code"].as_str(), error["param"].as_str()),
+            (Some("previous_response_not_found"), Some("previous_response_id"))
+        );
+    }
+    let unknown = scene.send("GET", "/v1/responses/resp_1", Body::empty()).await;
+    assert_eq!(unknown.status(), 404);
+    assert_eq!(json_of(unknown).await["error"]["code"], "response_not_found");
+}

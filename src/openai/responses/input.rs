@@ -3,30 +3,43 @@
 use std::collections::BTreeSet;
 
 use crate::openai::ApiError;
-use crate::openai::json::Json;
+use crate::openai::json::{Json, Members};
 use crate::openai::message::{self, AssistantTurn};
 
 /// A conversation of more items than this would not fit any context.
 const MAX_ITEMS: usize = 100_000;
 
-pub(super) fn messages(instructions: Option<&str>, input: Option<Json>) -> Result<Vec<Json>, ApiError> {
+/// A request's own items: a text is one of the user's.
+pub(super) fn items(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
+    match input {
+        None | Some(Json::Null) => Err(ApiError::missing("input")),
+        Some(text @ Json::String(_)) => {
+            let said = Members::new([("role", "user".into()), ("content", text)]);
+            Ok(vec![Json::Object(said)])
+        }
+        Some(Json::Array(items)) if (1..=MAX_ITEMS).contains(&items.len()) => Ok(items),
+        Some(Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_)) => {
+            Err(ApiError::invalid_value(
+                "input",
+                format!("'input' must be a string or a list of 1 to {MAX_ITEMS} items."),
+            ))
+        }
+    }
+}
+
+/// `earlier` are items of requests and answers before this one.
+pub(super) fn messages(
+    instructions: Option<&str>,
+    earlier: &[Json],
+    items: &[Json],
+) -> Result<Vec<Json>, ApiError> {
     let mut turns = Turns::default();
     turns
         .messages
         .extend(instructions.map(|text| message::said("system", text)));
-    match input {
-        None | Some(Json::Null) => return Err(ApiError::missing("input")),
-        Some(Json::String(text)) => turns.messages.push(message::user(&text)),
-        Some(Json::Array(items)) if (1..=MAX_ITEMS).contains(&items.len()) => {
-            for (index, item) in items.iter().enumerate() {
-                turns.add(&Item { index, json: item })?;
-            }
-        }
-        Some(Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_)) => {
-            return Err(ApiError::invalid_value(
-                "input",
-                format!("'input' must be a string or a list of 1 to {MAX_ITEMS} items."),
-            ));
+    for items in [earlier, items] {
+        for (index, json) in items.iter().enumerate() {
+            turns.add(&Item { index, json })?;
         }
     }
     turns.end_assistant();
@@ -182,7 +195,8 @@ mod tests {
     use super::*;
 
     fn read(input: &str) -> Result<serde_json::Value, Option<String>> {
-        let messages = messages(Some("Be terse."), Some(serde_json::from_str(input).unwrap()));
+        let items = items(Some(serde_json::from_str(input).unwrap()));
+        let messages = items.and_then(|items| messages(Some("Be terse."), &[], &items));
         Ok(serde_json::to_value(messages.map_err(|err| err.param)?).unwrap())
     }
 

@@ -8,7 +8,7 @@ use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::fields::Fields;
 use crate::openai::request::{
-    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, parse_model, template,
+    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, check_hints, parse_model, template,
 };
 use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::{self, Tools};
@@ -17,6 +17,8 @@ use crate::openai::tools::{self, Tools};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ResponsesRequest {
     pub(crate) chat: ChatRequest,
+    /// What was said before the answer, and can be gone on with: the earlier responses' items, and its own.
+    pub(crate) items: Vec<Json>,
     pub(crate) settings: Settings,
 }
 
@@ -28,10 +30,9 @@ pub(crate) struct Settings {
     max_output_tokens: Option<usize>,
     metadata: Value,
     parallel_tool_calls: bool,
-    previous_response_id: (),
+    previous_response_id: Option<String>,
     reasoning: Value,
-    /// Nothing is.
-    store: bool,
+    pub(crate) store: bool,
     temperature: Option<f32>,
     text: Json,
     tool_choice: Value,
@@ -52,6 +53,7 @@ const SERVED: &[&str] = &[
     "max_output_tokens",
     "model",
     "parallel_tool_calls",
+    "previous_response_id",
     "reasoning",
     "tool_choice",
     "truncation",
@@ -62,7 +64,6 @@ const UNSERVED: &[(&str, Value)] = &[
     ("background", Value::Bool(false)),
     ("conversation", Value::Null),
     ("max_tool_calls", Value::Null),
-    ("previous_response_id", Value::Null),
     ("prompt", Value::Null),
     ("top_logprobs", Value::Null),
 ];
@@ -79,7 +80,11 @@ const INCLUDED: &[&str] = &[
 ];
 
 impl ResponsesRequest {
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    /// `recall` knows the items of a response that was kept.
+    pub(crate) fn parse(
+        body: &[u8],
+        recall: impl FnOnce(&str) -> Option<Vec<Json>>,
+    ) -> Result<Self, ApiError> {
         let (mut apart, fields) = Fields::split(body, ORDERED)?;
         check_parameters(&fields)?;
         let max_output_tokens = fields.integer("max_output_tokens", 1, usize::MAX)?;
@@ -92,18 +97,26 @@ impl ResponsesRequest {
         let choice = fields.get("tool_choice");
         let parallel = fields.boolean("parallel_tool_calls")?;
         let instructions = fields.text("instructions")?;
+        let previous = fields.text("previous_response_id")?;
+        let mut items = match previous {
+            None => Vec::new(),
+            Some(id) => recall(id).ok_or_else(|| ApiError::previous_response_not_found(id))?,
+        };
+        let own = input::items(apart.remove("input"))?;
+        let messages = input::messages(instructions, &items, &own)?;
+        items.extend(own);
         let settings = Settings {
             background: false,
             instructions: instructions.map(str::to_owned),
             max_output_tokens,
             metadata: fields.get("metadata").cloned().unwrap_or(json!({})),
             parallel_tool_calls: parallel.unwrap_or(true),
-            previous_response_id: (),
+            previous_response_id: previous.map(str::to_owned),
             reasoning: fields
                 .get("reasoning")
                 .cloned()
                 .unwrap_or(json!({"effort": null, "summary": null})),
-            store: false,
+            store: fields.boolean("store")?.unwrap_or(true),
             temperature: options.sampling.temperature,
             text: text.unwrap_or_else(plain_text),
             tool_choice: choice.cloned().unwrap_or(json!("auto")),
@@ -116,13 +129,14 @@ impl ResponsesRequest {
         Ok(Self {
             chat: ChatRequest {
                 model: parse_model(&fields)?,
-                messages: input::messages(instructions, apart.remove("input"))?,
+                messages,
                 template_variables: template::parse_variables(kwargs, &without_summary(&fields))?,
                 tools: parse_tools(listed, choice, parallel)?,
                 continues: false,
                 n: 1,
                 options,
             },
+            items,
             settings,
         })
     }
@@ -142,6 +156,7 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         SamplingOptions::NAMES,
         WITHOUT_EFFECT,
     ];
+    check_hints(fields)?;
     for (name, value) in fields.iter() {
         // It has another name here.
         if name != "max_tokens" && served.iter().any(|names| names.contains(&name)) {
@@ -150,11 +165,6 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         match UNSERVED.iter().find(|(known, _)| *known == name) {
             None => return Err(ApiError::unknown_parameter(name)),
             Some((_, nothing)) if value == nothing || value.is_null() || *value == json!(0) => {}
-            Some(("previous_response_id", _)) => {
-                let message = "'previous_response_id' is not supported by this server: it keeps no responses. \
-                               Please send the earlier items in 'input'.";
-                return Err(ApiError::unsupported(name, message));
-            }
             Some(_) => {
                 let message = format!("'{name}' is not supported by this server.");
                 return Err(ApiError::unsupported(name, message));
@@ -277,11 +287,14 @@ mod tests {
     use crate::openai::tools::ToolChoice;
 
     fn parse(extra: Value) -> Result<ResponsesRequest, String> {
+        let known = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+        let recall = |id: &str| (id == "resp_0").then(|| serde_json::from_str(known).unwrap());
         let mut body = json!({"model": "m", "input": "Hi"});
         for (name, value) in extra.as_object().unwrap() {
             body[name] = value.clone();
         }
-        ResponsesRequest::parse(body.to_string().as_bytes()).map_err(|err| err.param.unwrap_or_default())
+        ResponsesRequest::parse(body.to_string().as_bytes(), recall)
+            .map_err(|err| err.param.unwrap_or_default())
     }
 
     #[test]
@@ -314,8 +327,29 @@ mod tests {
         let settings = serde_json::to_value(&request.settings).unwrap();
         assert_eq!(
             (&settings["store"], &settings["tools"][0]["name"]),
-            (&json!(false), &json!("f"))
+            (&json!(true), &json!("f"))
         );
+    }
+
+    #[test]
+    fn what_was_said_before_comes_first_and_its_instructions_do_not() {
+        let request =
+            parse(json!({"previous_response_id": "resp_0", "instructions": "Be terse.", "store": false}))
+                .unwrap();
+        assert_eq!(
+            serde_json::to_value(&request.chat.messages).unwrap(),
+            json!([{"role": "system", "content": "Be terse."}, {"role": "user", "content": "a"},
+                   {"role": "assistant", "content": "b"}, {"role": "user", "content": "Hi"}])
+        );
+        assert_eq!(
+            serde_json::to_value(&request.items).unwrap(),
+            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                   {"role": "user", "content": "Hi"}])
+        );
+        assert!(!request.settings.store);
+        // Places are those of the request's own items.
+        let wrong = json!({"previous_response_id": "resp_0", "input": [{"role": "user"}]});
+        assert_eq!(parse(wrong).unwrap_err(), "input[0].content");
     }
 
     #[test]
@@ -344,6 +378,8 @@ mod tests {
             (json!({"messages": []}), "messages"),
             (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
             (json!({"background": true}), "background"),
+            (json!({"metadata": "a"}), "metadata"),
+            (json!({"store": 1}), "store"),
             (json!({"truncation": "auto"}), "truncation"),
             (json!({"include": ["message.output_text.logprobs"]}), "include"),
             (json!({"reasoning": {"effort": "most"}}), "reasoning.effort"),

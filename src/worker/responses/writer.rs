@@ -27,10 +27,16 @@ pub(super) struct ResponseWriter {
 }
 
 impl ResponseWriter {
-    pub(super) fn new(model: String, created_at: i64, settings: Settings, parser: AnswerParser) -> Self {
+    pub(super) fn new(
+        id: String,
+        model: String,
+        created_at: i64,
+        settings: Settings,
+        parser: AnswerParser,
+    ) -> Self {
         Self {
             response: Response {
-                id: id("resp"),
+                id,
                 object: "response",
                 created_at,
                 model,
@@ -105,8 +111,9 @@ impl ResponseWriter {
         self.numbered()
     }
 
-    pub(super) fn into_response(self) -> Response {
-        self.response
+    /// As far as it has come.
+    pub(super) fn response(&self) -> &Response {
+        &self.response
     }
 
     fn numbered(&mut self) -> Vec<Event> {

@@ -75,7 +75,7 @@ fn a_response_is_told_in_items() {
             let whole = worker.post("/v1/responses", &ask).await.json();
             assert_eq!(
                 (&whole["object"], &whole["status"], &whole["store"]),
-                (&json!("response"), &json!("completed"), &json!(false))
+                (&json!("response"), &json!("completed"), &json!(true))
             );
             assert_eq!(
                 without_ids(whole["output"].clone()),
@@ -170,10 +170,83 @@ fn a_response_is_told_in_items() {
                 )
             );
             assert_eq!(cut["output"][0]["content"][0]["text"], "abcdab");
-            let stored = merged(ask, json!({"previous_response_id": "resp_1"}));
-            let refused = worker.post("/v1/responses", &stored).await;
-            assert_eq!(refused.status, 400);
-            assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+        })
+    });
+}
+
+#[test]
+fn a_response_is_kept_gone_on_with_and_forgotten() {
+    let (_dir, config) = script();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let create = async |extra: Value| {
+                let ask =
+                    json!({"model": "tiny", "input": "<cue 1>", "temperature": 0, "max_output_tokens": 3});
+                worker.post("/v1/responses", &merged(ask, extra)).await
+            };
+            let url = |response: &Value| format!("/v1/responses/{}", response["id"].as_str().unwrap());
+            let first = create(json!({"instructions": "<cue 0>"})).await.json();
+            assert_eq!(first["usage"]["input_tokens"], 2);
+            let shown = worker.send("GET", &url(&first), "").await;
+            assert_eq!((shown.status.as_u16(), shown.json()), (200, first.clone()));
+
+            // Of all that was said, the model knows the cues alone. Instructions are not gone on with.
+            let second = create(json!({"previous_response_id": first["id"]})).await.json();
+            assert_eq!(
+                (&second["usage"]["input_tokens"], &second["previous_response_id"]),
+                (&json!(2), &first["id"])
+            );
+            let streamed = create(json!({"previous_response_id": second["id"], "stream": true})).await;
+            let third = named_events(&streamed).pop().unwrap()["response"].clone();
+            assert_eq!(third["usage"]["input_tokens"], 3);
+            assert_eq!(worker.send("GET", &url(&third), "").await.json(), third);
+
+            // Calls are kept, too, and their outputs are asked for.
+            let tools = json!({"tools": [{"type": "function", "name": "weather"}], "input": "<cue 0>", "max_output_tokens": 20});
+            let called = create(tools.clone()).await.json();
+            let unanswered = create(json!({"previous_response_id": called["id"]})).await;
+            assert_eq!(unanswered.json()["error"]["param"], "input");
+            let outputs: Vec<Value> = called["output"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|item| item["type"] == "function_call")
+                .map(|call| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "<cue 1>"}))
+                .collect();
+            let answered = create(json!({"previous_response_id": called["id"], "input": outputs})).await;
+            assert_eq!(
+                answered.json()["output"][0]["content"][0]["text"],
+                "abcdab",
+                "{}",
+                answered.body
+            );
+
+            let deleted = worker.send("DELETE", &url(&first), "").await.json();
+            assert_eq!(
+                (&deleted["deleted"], &deleted["id"]),
+                (&json!(true), &first["id"])
+            );
+            let unkept = create(json!({"store": false})).await.json();
+            assert_eq!(unkept["store"], false);
+            for gone in [&first, &unkept, &json!({"id": "resp_1"})] {
+                for method in ["GET", "DELETE"] {
+                    let refused = worker.send(method, &url(gone), "").await;
+                    assert_eq!(
+                        (refused.status.as_u16(), &refused.json()["error"]["code"]),
+                        (404, &json!("response_not_found"))
+                    );
+                }
+                let refused = create(json!({"previous_response_id": gone["id"]})).await;
+                let error = refused.json()["error"].clone();
+                assert_eq!(
+                    (refused.status.as_u16(), &error["code"], &error["param"]),
+                    (
+                        400,
+                        &json!("previous_response_not_found"),
+                        &json!("previous_response_id")
+                    )
+                );
+            }
         })
     });
 }

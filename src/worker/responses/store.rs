@@ -1,0 +1,95 @@
+//! Responses that are kept for later requests, in memory: as long as the worker runs, and the oldest give way when they are
+//! too many bytes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+
+use crate::openai::json::Json;
+
+/// Thousands of conversations of a few pages.
+pub(crate) const MAX_BYTES: usize = 32 << 20;
+
+/// A response and what was said up to its end.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    /// As it was answered.
+    pub(crate) body: Bytes,
+    /// Items of the request, of those before it, and of the answer.
+    pub(crate) items: Vec<Json>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseStore(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The oldest first, each with its bytes.
+    responses: VecDeque<(Arc<Stored>, usize)>,
+    bytes: usize,
+}
+
+impl ResponseStore {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // What is kept is whole at every moment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keep(&self, stored: Stored) {
+        let items = serde_json::to_vec(&stored.items).map_or(0, |json| json.len());
+        let bytes = stored.id.len() + stored.body.len() + items;
+        let mut kept = self.lock();
+        kept.bytes += bytes;
+        kept.responses.push_back((Arc::new(stored), bytes));
+        while kept.bytes > MAX_BYTES
+            && let Some((_, bytes)) = kept.responses.pop_front()
+        {
+            kept.bytes -= bytes;
+        }
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<Stored>> {
+        let kept = self.lock();
+        let found = kept.responses.iter().find(|(stored, _)| stored.id == id);
+        found.map(|(stored, _)| Arc::clone(stored))
+    }
+
+    /// Whether it was there.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        let mut kept = self.lock();
+        let place = kept.responses.iter().position(|(stored, _)| stored.id == id);
+        let removed = place.and_then(|place| kept.responses.remove(place));
+        kept.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
+        removed.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_give_way_to_the_newest() {
+        let store = ResponseStore::default();
+        let keep = |id: &str, bytes: usize| {
+            store.keep(Stored {
+                id: id.to_owned(),
+                body: vec![b'x'; bytes].into(),
+                items: vec!["hi".into()],
+            });
+        };
+        keep("a", MAX_BYTES / 2);
+        keep("b", 10);
+        assert!(store.get("a").is_some() && store.get("b").is_some());
+        keep("c", MAX_BYTES / 2);
+        assert!(store.get("a").is_none() && store.get("b").is_some() && store.get("c").is_some());
+        assert!(store.remove("b") && !store.remove("b"));
+        // One that is too large alone leaves nothing behind.
+        keep("d", MAX_BYTES);
+        assert!(store.get("d").is_none() && store.get("c").is_none());
+        assert_eq!(store.lock().bytes, 0);
+    }
+}
