@@ -1,9 +1,5 @@
 //! What the gateway makes of waiting: for a busy replica, for one that is being replaced, and for one that has to be
 //! started first.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "how long somebody is kept waiting is the real clock's"
-)]
 
 use serde_json::json;
 
@@ -202,36 +198,22 @@ fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(NOWHERE).ok();
-    // Also the first request, which comes before the scheduler.
-    let begin = std::time::Instant::now();
-    let answer = fleet
-        .gateway
-        .post("/v1/chat/completions", &question("nowhere"))
-        .expect("an answer");
-    assert_eq!(answer.status, 503, "{}", answer.text);
-    assert_eq!(
-        answer.json()["error"]["code"],
-        "model_unavailable",
-        "{}",
-        answer.text
-    );
-    assert!(answer.text.contains("0/1 nodes are available"), "{}", answer.text);
-    assert!(
-        begin.elapsed() < std::time::Duration::from_secs(40),
-        "{:?}",
-        begin.elapsed()
-    );
-    let begin = std::time::Instant::now();
-    let answer = fleet
-        .gateway
-        .post("/v1/chat/completions", &question("nowhere"))
-        .expect("an answer");
-    assert_eq!(answer.status, 503, "{}", answer.text);
-    assert!(
-        begin.elapsed() < std::time::Duration::from_secs(5),
-        "{:?}",
-        begin.elapsed()
-    );
+    // The first one comes before the scheduler. How long each waits is held against a clock of their own in the gateway's
+    // tests.
+    for _ in 0..2 {
+        let answer = fleet
+            .gateway
+            .post("/v1/chat/completions", &question("nowhere"))
+            .expect("an answer");
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        assert_eq!(
+            answer.json()["error"]["code"],
+            "model_unavailable",
+            "{}",
+            answer.text
+        );
+        assert!(answer.text.contains("0/1 nodes are available"), "{}", answer.text);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::heard::{Heard, Heartbeats, renewed};
+use super::heard::{Heard, Heartbeats};
 use super::plan::{NodePlan, Observed, Step};
 use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, lease_name};
 use crate::api::v1alpha1::ModelReplica;
@@ -125,15 +125,15 @@ impl NodeLifecycle {
         let mut leases: HashMap<String, _> = match &listed {
             Ok(leases) => leases
                 .iter()
-                .map(|lease| (lease.name_any(), renewed(lease)))
+                .map(|lease| (lease.name_any(), lease.resource_version()))
                 .collect(),
             Err(_) => HashMap::new(),
         };
         for node in doubtful {
             let silence = match &listed {
                 Ok(_) => {
-                    let renewed = leases.remove(&lease_name(&node)).flatten();
-                    self.heartbeats.confirm(&node, renewed, now)
+                    let version = leases.remove(&lease_name(&node)).flatten();
+                    self.heartbeats.confirm(&node, version, now)
                 }
                 // It may well have been heard of; nobody can tell.
                 Err(_) => Duration::ZERO,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 
 use super::plan::{LEASE_EXPIRES, is_known_silent};
@@ -39,13 +38,13 @@ impl Heard {
     }
 }
 
-/// A node's Lease.
+/// A node's Lease. Whether it was renewed is told by its version: a clock that was set back may show the same time again.
 #[derive(Debug)]
 struct Beat {
-    /// When it was renewed last, as the watch shows it.
-    watched: Option<MicroTime>,
+    /// Its version as the watch shows it.
+    watched: Option<String>,
     /// The same as the server itself said when it was asked.
-    asked: Option<MicroTime>,
+    asked: Option<String>,
     /// Since when neither has changed.
     since: Instant,
 }
@@ -74,16 +73,16 @@ impl Heartbeats {
         }
     }
 
-    /// A second opinion on one node: when its Lease was renewed by what the server itself says. A watch may have
+    /// A second opinion on one node: the version of its Lease by what the server itself says. A watch may have
     /// stalled. For how long the node has been silent then.
-    pub(crate) fn confirm(&mut self, node: &str, renewed: Option<MicroTime>, now: Instant) -> Duration {
+    pub(crate) fn confirm(&mut self, node: &str, version: Option<String>, now: Instant) -> Duration {
         let Some(beat) = self.seen.get_mut(node) else {
             return Duration::ZERO;
         };
-        if renewed != beat.watched && renewed != beat.asked {
+        if version != beat.watched && version != beat.asked {
             beat.since = now;
         }
-        beat.asked = renewed;
+        beat.asked = version;
         now - beat.since
     }
 
@@ -98,7 +97,7 @@ impl Heartbeats {
             .iter()
             .map(|node| {
                 let name = node.name_any();
-                let watched = lease(&lease_name(&name)).and_then(|lease| renewed(&lease));
+                let watched = lease(&lease_name(&name)).and_then(|lease| lease.resource_version());
                 let beat = match self.seen.remove(&name) {
                     // What the server has said already is no news when the watch shows it.
                     Some(beat) if watched == beat.watched || watched == beat.asked => {
@@ -167,9 +166,4 @@ impl Heartbeats {
         }
         durations
     }
-}
-
-/// When a Lease was renewed last, by the clock of whoever did.
-pub(super) fn renewed(lease: &Lease) -> Option<MicroTime> {
-    lease.spec.as_ref()?.renew_time.clone()
 }

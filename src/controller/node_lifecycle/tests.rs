@@ -408,18 +408,17 @@ fn it_looks_again_when_a_lease_may_have_expired() {
     );
 }
 
-/// A Lease of node a that was renewed then, by somebody's clock.
-fn lease(renewed: i64) -> impl Fn(&str) -> Option<Lease> {
+/// The Lease of node a in a version, renewed then by somebody's clock.
+fn lease(version: u32, renewed: i64) -> impl Fn(&str) -> Option<Lease> {
     move |name: &str| {
         assert_eq!(name, "fleetnode-a");
-        let spec = LeaseSpec {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec = Some(LeaseSpec {
             renew_time: Some(MicroTime(at(renewed))),
             ..LeaseSpec::default()
-        };
-        Some(Lease {
-            spec: Some(spec),
-            ..Lease::default()
-        })
+        });
+        Some(lease)
     }
 }
 
@@ -429,53 +428,55 @@ fn silence_is_measured_by_our_own_clock() {
     let clock = Clock::Manual(manual.clone());
     let node = node("a");
     let mut heartbeats = Heartbeats::default();
-    let mut silence = |renewed| {
+    let mut silence = |version, renewed| {
         heartbeats
-            .observe(&[&node], &[], lease(renewed), clock.instant())
+            .observe(&[&node], &[], lease(version, renewed), clock.instant())
             .silence["a"]
     };
     // Its clock is an hour behind: that is no silence.
-    assert_eq!(silence(NOW - 3600), Duration::ZERO);
+    assert_eq!(silence(1, NOW - 3600), Duration::ZERO);
     manual.advance(Duration::from_secs(30));
-    assert_eq!(silence(NOW - 3600), Duration::from_secs(30));
-    assert_eq!(silence(NOW - 3590), Duration::ZERO);
+    assert_eq!(silence(1, NOW - 3600), Duration::from_secs(30));
+    assert_eq!(silence(2, NOW - 3590), Duration::ZERO);
     manual.advance(Duration::from_secs(5));
-    assert_eq!(silence(NOW - 3590), Duration::from_secs(5));
-    // Its clock was set back: that is a renewal, too.
-    assert_eq!(silence(NOW - 7200), Duration::ZERO);
+    assert_eq!(silence(2, NOW - 3590), Duration::from_secs(5));
+    // Its clock was set back, even to the very moment that was seen last: that is a renewal, too.
+    assert_eq!(silence(3, NOW - 7200), Duration::ZERO);
+    manual.advance(Duration::from_secs(10));
+    assert_eq!(silence(4, NOW - 7200), Duration::ZERO);
 }
 
-/// What the watch shows stands still from second 0 on.
+/// What the watch shows stands still from the first look on.
 #[test]
 fn a_watch_that_has_stalled_makes_no_node_silent() {
     let manual = ManualClock::new(at(NOW));
     let clock = Clock::Manual(manual.clone());
     let node = node("a");
     let mut heartbeats = Heartbeats::default();
-    let mut look = |asked: Option<i64>, watched: i64| {
-        let mut heard = heartbeats.observe(&[&node], &[], lease(watched), clock.instant());
+    let mut look = |asked: Option<u32>, watched: u32| {
+        let mut heard = heartbeats.observe(&[&node], &[], lease(watched, NOW), clock.instant());
         let doubtful = heard.doubtful(&[&node]);
         assert_eq!(doubtful.len(), usize::from(asked.is_some()), "{heard:?}");
         for name in doubtful {
-            let renewed = asked.map(|renewed| MicroTime(at(renewed)));
-            let silence = heartbeats.confirm(&name, renewed, clock.instant());
+            let version = asked.map(|version| version.to_string());
+            let silence = heartbeats.confirm(&name, version, clock.instant());
             heard.silence.insert(name, silence);
         }
         heard.silence["a"]
     };
-    assert_eq!(look(None, 0), Duration::ZERO);
+    assert_eq!(look(None, 1), Duration::ZERO);
     manual.advance(LEASE_EXPIRES);
-    assert_eq!(look(Some(40), 0), Duration::ZERO);
+    assert_eq!(look(Some(4), 1), Duration::ZERO);
     manual.advance(LEASE_EXPIRES);
-    assert_eq!(look(Some(80), 0), Duration::ZERO);
+    assert_eq!(look(Some(8), 1), Duration::ZERO);
     // Then its agent dies as well, which is found as soon as ever.
     manual.advance(Duration::from_secs(39));
-    assert_eq!(look(None, 0), Duration::from_secs(39));
+    assert_eq!(look(None, 1), Duration::from_secs(39));
     manual.advance(Duration::from_secs(1));
-    assert_eq!(look(Some(80), 0), LEASE_EXPIRES);
+    assert_eq!(look(Some(8), 1), LEASE_EXPIRES);
     // The watch catches up with what is known.
-    assert_eq!(look(Some(80), 80), LEASE_EXPIRES);
-    assert_eq!(look(None, 90), Duration::ZERO);
+    assert_eq!(look(Some(8), 8), LEASE_EXPIRES);
+    assert_eq!(look(None, 9), Duration::ZERO);
 }
 
 #[test]
