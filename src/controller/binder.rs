@@ -4,6 +4,7 @@
 //! since it was read.
 
 mod intents;
+mod settling;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 const MAX_NAMED: usize = 5;
 
 pub(crate) use intents::{bound as bound_status, intents as binding_intents, rival as rival_intents};
+pub(crate) use settling::Settling;
 
 /// One thing to do for one replica.
 #[derive(Debug, PartialEq)]
@@ -258,11 +260,15 @@ fn refusals(replica: &ModelReplica, refused: &[&ModelReplica], now: Timestamp) -
 /// See the module.
 pub(super) struct Binder {
     world: World,
+    settling: Settling,
 }
 
 impl Binder {
     pub(super) fn new(world: World) -> Self {
-        Self { world }
+        Self {
+            world,
+            settling: Settling::default(),
+        }
     }
 }
 
@@ -355,6 +361,13 @@ impl Reconciler for Binder {
         let now = world.clock.now();
         let mut fleet = world.fleet.lock().await;
         let replicas = fleet.replicas().to_vec();
+        let deployments = world.deployments.list();
+        let instant = world.clock.instant();
+        let wait = self.settling.wait(&deployments, &replicas, instant);
+        if wait.is_some() {
+            pass.look_again(wait);
+            return pass;
+        }
         let all: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
         let steps = fleet.trial(|fleet| plan(fleet, &all, now));
         drop(fleet);

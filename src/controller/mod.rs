@@ -16,7 +16,7 @@ mod runtime;
 mod weekly;
 mod world;
 
-pub(crate) use binder::{binding_intents, bound_status, rival_intents};
+pub(crate) use binder::{Settling, binding_intents, bound_status, rival_intents};
 pub(crate) use deployment::{deployment_intents, is_template_of};
 pub(crate) use fleet::FollowedFleet;
 pub(crate) use node_lifecycle::{Heartbeats, node_intents};

@@ -1,11 +1,11 @@
 //! Decides for all waiting replicas, one after the other, each on what the ones before have left.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::filter::filter;
 use super::fleet::Fleet;
 use super::preempt::{Preemption, preempt};
+use super::repair::repair;
 use super::request::{ReplicaKey, ReplicaRequest};
 use super::reserve::survives;
 use super::score::PlacementScore;
@@ -17,8 +17,6 @@ use crate::roofline::admission::Verdict;
 const SHOWN_NODES: usize = 3;
 /// Nodes that are tried while a reserve for failures is kept.
 const TRIED_NODES: usize = 16;
-/// Placements of one pass that are tried elsewhere to make room for what has found none.
-const MAX_REPAIRS: usize = 512;
 /// The most decisions of one call that are looked at once more, and how often they are. One alone knew all there is.
 const MAX_POLISHED: usize = 256;
 const POLISHING_ROUNDS: usize = 3;
@@ -92,7 +90,8 @@ pub(crate) fn place(request: &ReplicaRequest, fleet: &mut Fleet) -> Result<Place
     choose(request, fleet).ok_or_else(|| explain(request, fleet))
 }
 
-fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
+/// [`place`] without a word where there is none.
+pub(super) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
     if let Some(placement) = place_where_nominated(request, fleet) {
         return Some(placement);
     }
@@ -246,76 +245,4 @@ fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut 
             return;
         }
     }
-}
-
-/// Tries to make room for what has none by moving one placement of the same call.
-fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
-    let mut by_node: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, decision) in decisions.iter().enumerate() {
-        if let Ok(placement) = &decision.outcome {
-            by_node
-                .entry(placement.node().to_owned())
-                .or_default()
-                .push(index);
-        }
-    }
-    let mut tries = MAX_REPAIRS;
-    for waiting in 0..decisions.len() {
-        if decisions[waiting].outcome.is_ok() || decisions[waiting].preemption.is_some() {
-            continue;
-        }
-        let candidates: Vec<(String, usize)> = by_node
-            .iter()
-            .flat_map(|(node, placed)| placed.iter().map(|index| (node.clone(), *index)))
-            .filter(|(_, index)| {
-                let is_known = |placement: &Placement| placement.needed.is_some();
-                decisions[*index].outcome.as_ref().is_ok_and(is_known)
-                    && !requests[*index].is_like(requests[waiting])
-            })
-            .take(tries)
-            .collect();
-        for (from, moved) in candidates {
-            tries -= 1;
-            let Some((newcomer, elsewhere)) = swap(requests[waiting], requests[moved], &from, fleet) else {
-                continue;
-            };
-            if let Some(placed) = by_node.get_mut(&from) {
-                placed.retain(|index| *index != moved);
-            }
-            by_node
-                .entry(elsewhere.node().to_owned())
-                .or_default()
-                .push(moved);
-            by_node
-                .entry(newcomer.node().to_owned())
-                .or_default()
-                .push(waiting);
-            decisions[moved].outcome = Ok(elsewhere);
-            decisions[waiting].outcome = Ok(newcomer);
-            break;
-        }
-        if tries == 0 {
-            return;
-        }
-    }
-}
-
-/// Places `waiting` where `moved` was and `moved` elsewhere, or leaves all as it is.
-fn swap(
-    waiting: &ReplicaRequest,
-    moved: &ReplicaRequest,
-    from: &str,
-    fleet: &mut Fleet,
-) -> Option<(Placement, Placement)> {
-    fleet.take_back(&moved.key, None);
-    if let Some(newcomer) = choose(waiting, fleet) {
-        fleet.promise(waiting, newcomer.node());
-        if let Some(elsewhere) = choose(moved, fleet) {
-            fleet.promise(moved, elsewhere.node());
-            return Some((newcomer, elsewhere));
-        }
-        fleet.take_back(&waiting.key, None);
-    }
-    fleet.promise(moved, from);
-    None
 }

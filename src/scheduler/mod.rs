@@ -18,6 +18,7 @@ mod outlook;
 mod preempt;
 mod ranking;
 mod rebalance;
+mod repair;
 mod request;
 mod reserve;
 mod rival;

@@ -89,6 +89,23 @@ fn slack_is_kept_where_objectives_are_tight() {
 }
 
 #[test]
+fn what_is_placed_together_leaves_room_for_the_largest() {
+    let nodes = "a chip=M4_Pro mem=10 model=guide:4; b chip=M4_Pro mem=10 model=guide:4; \
+                 max chip=M4_Max/40 mem=40 model=guide:4,large:36";
+    check(nodes, "x rate=10; y rate=10", "x->max\ny->max");
+    check(nodes, "x rate=10; y rate=10; z model=large", "x->a\ny->b\nz->max");
+    // What is bound stays where it is.
+    check(
+        nodes,
+        "x on=max rate=10; y rate=10; z model=large",
+        "y->max\n\
+         z: 0/3 nodes are available: 2 had no model `large` in its model directory, 1 insufficient memory; max: needs \
+         36.5 GiB (weights 36.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), \
+         31.1 GiB free",
+    );
+}
+
+#[test]
 fn replicas_keep_off_one_another_where_they_must() {
     let nodes = "a model=guide:2; b model=guide:2";
     check(

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
@@ -19,7 +18,7 @@ use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevisi
 use crate::clock::since;
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use crate::controller::{
-    FollowedFleet, Heartbeats, binding_intents, bound_status, deployment_intents, node_intents,
+    FollowedFleet, Heartbeats, Settling, binding_intents, bound_status, deployment_intents, node_intents,
 };
 
 /// Replicas that wait for a node, and what nodes do not tell by a change, are looked at again after this time.
@@ -49,6 +48,7 @@ pub(super) struct Control {
     node_lifecycle: Writer,
     heartbeats: Heartbeats,
     fleet: FollowedFleet,
+    settling: Settling,
     pub(super) passes: u64,
 }
 
@@ -224,6 +224,17 @@ impl Run<'_> {
 
     fn bindings(&mut self, snapshot: &Snapshot) -> Intents {
         let now = self.clock();
+        let instant = self.origin + self.now;
+        let wait = self
+            .control
+            .settling
+            .wait(&snapshot.deployments, &snapshot.replicas, instant);
+        if wait.is_some() && self.policy.settles() {
+            return Intents {
+                look_again_after: wait,
+                ..Intents::default()
+            };
+        }
         let mut snapshot = snapshot.clone();
         if self.planted.has(Bug::UnreachableNotCounted) {
             let silent: BTreeSet<_> = snapshot
@@ -273,39 +284,33 @@ impl Run<'_> {
     fn node_life(&mut self, snapshot: &Snapshot) -> Intents {
         let instant = self.origin + self.now;
         let heard_at = self.control.stale_since.unwrap_or(self.now);
-        let leases: BTreeMap<String, Timestamp> = snapshot
+        let leases: BTreeMap<String, Lease> = snapshot
             .nodes
             .iter()
             .filter_map(|node| {
                 let name = node.name_any();
-                let renewed = self.renewed(&name, heard_at)?;
-                Some((lease_name(&name), renewed))
+                let lease = self.lease(&name, heard_at)?;
+                Some((lease_name(&name), lease))
             })
             .collect();
-        let lease = |name: &str| {
-            let renewed = leases.get(name)?;
-            Some(Lease {
-                spec: Some(LeaseSpec {
-                    renew_time: Some(MicroTime(*renewed)),
-                    ..LeaseSpec::default()
-                }),
-                ..Lease::default()
-            })
-        };
+        let lease = |name: &str| leases.get(name).cloned();
         let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
         let mut heard = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
         // As the controller's shell does: the server itself is asked before a node is taken for silent.
         for name in heard.doubtful(&nodes) {
-            let renewed = self.renewed(&name, self.now).map(MicroTime);
-            let silence = self.control.heartbeats.confirm(&name, renewed, instant);
+            let version = self
+                .lease(&name, self.now)
+                .and_then(|lease| lease.resource_version());
+            let silence = self.control.heartbeats.confirm(&name, version, instant);
             heard.silence.insert(name, silence);
         }
         if self.planted.has(Bug::SilenceBySendersClock) {
             let now = self.clock();
             for (node, silence) in &mut heard.silence {
-                let renewed = leases.get(&lease_name(node));
-                *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, *renewed));
+                let lease = leases.get(&lease_name(node));
+                let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
+                *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, renewed.0));
             }
         }
         if self.planted.has(Bug::MissingAtOnce) {
@@ -357,11 +362,17 @@ impl Run<'_> {
         intents
     }
 
-    /// When the node's Lease was renewed last, by the clock of its agent and as of `at`.
-    fn renewed(&self, name: &str, at: Duration) -> Option<Timestamp> {
+    /// The node's Lease as of `at`: its time is by the clock of its agent, its version is the moment of the renewal.
+    fn lease(&self, name: &str, at: Duration) -> Option<Lease> {
         let node = &self.nodes[*self.by_name.get(name)?];
         let renewed = node.renewed(at)?;
-        Some(node.shown(self.scenario.start + renewed))
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some(renewed.as_micros().to_string());
+        lease.spec = Some(LeaseSpec {
+            renew_time: Some(MicroTime(node.shown(self.scenario.start + renewed))),
+            ..LeaseSpec::default()
+        });
+        Some(lease)
     }
 
     fn nothing_is_silent(&self) -> bool {

@@ -111,6 +111,14 @@ impl Policy {
         spec
     }
 
+    /// Whether it waits for replicas that are about to be made.
+    pub(super) fn settles(self) -> bool {
+        match self.placement {
+            Placement::AsWritten | Placement::Strategy(_) => true,
+            Placement::Rival(_) => false,
+        }
+    }
+
     /// `fleet` follows the snapshot's objects.
     pub(super) fn bind(self, fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
         match self.placement {
