@@ -5,7 +5,6 @@
 
 mod thread;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -143,16 +142,24 @@ impl Engine {
             metrics: config.metrics.clone(),
         };
         let thread = EngineThread::new(config, state, stop, commands_rx, waker);
-        std::thread::Builder::new()
+        let failed = |err| EngineError::Spawn { err };
+        let engine_thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .stack_size(STACK_BYTES)
+            .spawn(move || thread.run())
+            .map_err(failed)?;
+        std::thread::Builder::new()
+            .name("engine-end".to_owned())
             .spawn(move || {
-                let outcome = catch_unwind(AssertUnwindSafe(|| thread.run()))
-                    .unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
+                // Not before the thread is gone with all that MLX keeps for it: where the process ends meanwhile, MLX's CUDA
+                // back end frees that on a driver which is not there any more, and aborts.
+                let outcome = engine_thread.join();
+                let outcome =
+                    outcome.unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
                 // Nobody listens any more when the whole process is ending.
                 drop(ended_tx.send(outcome));
             })
-            .map_err(|err| EngineError::Spawn { err })?;
+            .map_err(failed)?;
         Ok((engine, ended_rx))
     }
 
