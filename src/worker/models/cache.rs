@@ -1,11 +1,13 @@
 //! The keys and values of one sequence, layer by layer. Where all tokens are kept, buffers grow in steps, so that a token
-//! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. And
-//! copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
+//! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. Another
+//! sequence with the same tokens can begin from copies ([`KvBlock`]).
 
+mod block;
 mod quantised;
 mod recurrent;
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
@@ -16,7 +18,9 @@ use crate::mlx::put_tokens;
 use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
 
-pub(crate) use recurrent::{RecurrentCache, State};
+pub(crate) use self::block::KvBlock;
+use self::block::{KvSpan, Stretch};
+pub(crate) use self::recurrent::{RecurrentCache, State};
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
@@ -33,28 +37,6 @@ pub(crate) enum LayerRows<'a> {
         /// `offsets` on the device.
         positions: &'a Array,
     },
-}
-
-/// A copy of what a cache holds of some tokens.
-#[derive(Debug, Clone)]
-pub(crate) struct KvBlock {
-    /// Keys and values of these tokens in each layer that keeps all tokens: one pair, or three where they are quantised.
-    pub(crate) layers: Vec<(Array, Array)>,
-    /// What each other layer holds after the last of these tokens: keys and values of its window, or its state. A
-    /// sequence can begin at that token where this is there, or where there are no such layers.
-    pub(crate) snapshot: Option<Vec<(Array, Array)>>,
-}
-
-impl KvBlock {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.arrays().map(|array| array.nbytes() as u64).sum()
-    }
-
-    /// Those of the layers that keep all tokens, then those of the snapshot.
-    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let pairs = self.layers.iter().chain(self.snapshot.iter().flatten());
-        pairs.flat_map(|(keys, values)| [keys, values])
-    }
 }
 
 /// All layers' caches of one sequence.
@@ -77,16 +59,18 @@ impl KvCache {
     /// the last block, all tokens count where not all layers keep everything. Lazy.
     pub(crate) fn begun(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
         let offset = length(blocks.iter().map(|(_, tokens)| tokens).sum());
+        let stretches = Stretch::of(blocks);
         let (mut full, mut others) = (0, 0);
+        let mut room = block::Room::new(capacity);
         let mut layers = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             layers.push(if layer.keeps_all() {
                 let pairs = full..full + layer.pairs();
                 full = pairs.end;
-                layer.filled(blocks, pairs, capacity)?
+                layer.filled(&stretches, pairs, &mut room)?
             } else {
                 others += 1;
-                let snapshot = blocks.last().and_then(|(block, _)| block.snapshot.as_ref());
+                let snapshot = blocks.last().and_then(|(block, _)| block.snapshot());
                 let held = snapshot.and_then(|layers| layers.get(others - 1));
                 let held = held.ok_or_else(|| Exception::custom("a block without a snapshot"))?;
                 layer.resumed(offset, held)?
@@ -95,26 +79,38 @@ impl KvCache {
         Ok(Self { layers, offset })
     }
 
-    /// A copy of these tokens' keys and values, which stays what it is when this goes on, and of what the layers that do
-    /// not keep all tokens hold now, if `snapshot`. Lazy.
-    pub(crate) fn block(&self, tokens: &Range<usize>, snapshot: bool) -> Result<KvBlock> {
-        let (start, end) = (length(tokens.start), length(tokens.end));
+    /// Copies of these tokens' keys and values, each range right behind the one before, which stay what they are when this
+    /// goes on; the last one with what the layers that do not keep all tokens hold now, if `snapshot`. Lazy.
+    pub(crate) fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
+            return Ok(Vec::new());
+        };
+        let (start, end) = (length(first.start), length(last.end));
         let full = self.layers.iter().filter(|layer| layer.keeps_all());
         let layer =
             |(keys, values): &(Array, Array)| Ok((copied(keys, start, end)?, copied(values, start, end)?));
+        let span = full
+            .flat_map(|layer| &layer.buffers)
+            .map(layer)
+            .collect::<Result<_>>()?;
+        let span = Rc::new(KvSpan::new(span));
         let others = self.layers.iter().filter(|layer| !layer.keeps_all());
         let others = others.map(|layer| layer.snapshot(self.offset));
-        Ok(KvBlock {
-            layers: full
-                .flat_map(|layer| &layer.buffers)
-                .map(layer)
-                .collect::<Result<_>>()?,
-            snapshot: if snapshot {
-                Some(others.collect::<Result<_>>()?)
+        let mut snapshot = if snapshot {
+            Some(others.collect::<Result<_>>()?)
+        } else {
+            None
+        };
+        let block = |range: &Range<usize>| {
+            let tokens = length(range.start) - start..length(range.end) - start;
+            let snapshot = if range.end == last.end {
+                snapshot.take()
             } else {
                 None
-            },
-        })
+            };
+            KvBlock::part(Rc::clone(&span), tokens, snapshot)
+        };
+        Ok(ranges.iter().map(block).collect())
     }
 
     /// Tokens held.
@@ -216,18 +212,9 @@ impl LayerCache {
         if self.quantised.is_some() { 3 } else { 1 }
     }
 
-    /// A layer such as this, which keeps all tokens, with these pairs of each block.
-    fn filled(&self, blocks: &[(&KvBlock, usize)], pairs: Range<usize>, capacity: usize) -> Result<Self> {
-        let pair = |index: usize| {
-            let (mut keys, mut values) = (Vec::new(), Vec::new());
-            for (block, tokens) in blocks {
-                let pair = block.layers.get(index);
-                let (key, value) = pair.ok_or_else(|| Exception::custom("a block of too few layers"))?;
-                keys.push((key, *tokens));
-                values.push((value, *tokens));
-            }
-            Ok((joined(&keys, capacity)?, joined(&values, capacity)?))
-        };
+    /// A layer such as this, which keeps all tokens, with these pairs of each stretch.
+    fn filled(&self, stretches: &[Stretch<'_>], pairs: Range<usize>, room: &mut block::Room) -> Result<Self> {
+        let pair = |index: usize| room.joined(stretches, index);
         Ok(Self {
             buffers: pairs.map(pair).collect::<Result<_>>()?,
             quantised: self.quantised,
@@ -439,27 +426,6 @@ fn grown(old: Array, used: i32, new: &Array) -> Result<Array> {
 
 fn length(tokens: usize) -> i32 {
     i32::try_from(tokens).expect("a cache is far shorter than i32::MAX")
-}
-
-/// The first tokens of each array, one after the other, and zeros up to whole steps.
-fn joined(parts: &[(&Array, usize)], capacity: usize) -> Result<Array> {
-    let mut arrays = Vec::with_capacity(parts.len() + 1);
-    let mut tokens = 0;
-    for (array, count) in parts {
-        let count = length(*count);
-        tokens += count;
-        arrays.push(if count == array.dim(2) {
-            (*array).clone()
-        } else {
-            array.try_index((Ellipsis, ..count, ..))?
-        });
-    }
-    let capacity = length(capacity.next_multiple_of(CACHE_STEP_TOKENS as usize));
-    if let (true, Some((like, _))) = (tokens < capacity, parts.first()) {
-        let shape = [like.dim(0), like.dim(1), capacity - tokens, like.dim(3)];
-        arrays.push(zeros_dtype(&shape, like.dtype())?);
-    }
-    concatenate(&arrays, 2)
 }
 
 /// An array of its own.

@@ -141,10 +141,7 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
         orders.try_iter().for_each(|order| todo.add(order));
         // A request waits for what is read, nobody for what is written.
         if !todo.reads.is_empty() {
-            let keys: Vec<BlockKey> = todo.reads.drain(..READERS.min(todo.reads.len())).collect();
-            for (key, block) in read(files, &keys) {
-                report(Report::Read(key, block));
-            }
+            read(files, &mut todo, orders, report);
             continue;
         }
         match todo.changes.pop_front() {
@@ -163,8 +160,8 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
     }
 }
 
-/// All at the same time; in order.
-fn read(files: &BlockFiles, keys: &[BlockKey]) -> Vec<(BlockKey, Option<RawBlock>)> {
+/// All that are to be read, some at the same time, reported in order, each as soon as it is there.
+fn read(files: &BlockFiles, todo: &mut Todo, orders: &Receiver<Order>, report: impl Fn(Report)) {
     let read = |key: BlockKey| {
         let block = files.read(key);
         if let Err(err) = &block {
@@ -172,17 +169,22 @@ fn read(files: &BlockFiles, keys: &[BlockKey]) -> Vec<(BlockKey, Option<RawBlock
         }
         (key, block.ok())
     };
-    if let [one] = keys {
-        return vec![read(*one)];
-    }
     std::thread::scope(|scope| {
-        let readers: Vec<_> = keys.iter().map(|key| scope.spawn(|| read(*key))).collect();
-        let all = readers.into_iter().map(|reader| match reader.join() {
-            Ok(block) => block,
-            Err(panic) => resume_unwind(panic),
-        });
-        all.collect()
-    })
+        let mut readers = VecDeque::with_capacity(READERS);
+        loop {
+            while readers.len() < READERS
+                && let Some(key) = todo.reads.pop_front()
+            {
+                readers.push_back(scope.spawn(move || read(key)));
+            }
+            let Some(reader) = readers.pop_front() else { return };
+            match reader.join() {
+                Ok((key, block)) => report(Report::Read(key, block)),
+                Err(panic) => resume_unwind(panic),
+            }
+            orders.try_iter().for_each(|order| todo.add(order));
+        }
+    });
 }
 
 /// Orders that are not carried out yet.

@@ -6,7 +6,8 @@
 //! kept, as a snapshot. Such models' prompts are read with stops ([`PrefixCache::stops`]), and found up to one.
 //!
 //! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks ([`tree`]), by the
-//! tokens that lead to them. They use memory that running requests do not hold yet, and give way when those grow. Where
+//! tokens that lead to them. Neighbouring blocks lie in one piece where they can, and a text that has come together piece
+//! by piece is put into larger ones when a request that had it ends. They use memory that running requests do not hold yet, and give way when those grow. Where
 //! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
 
 mod block_file;
@@ -23,7 +24,7 @@ use std::time::Instant;
 
 use camino::Utf8PathBuf;
 use mlx_rs::error::Result;
-use mlx_rs::transforms;
+use mlx_rs::{Array, transforms};
 
 use self::block_file::{BlockName, RawBlock};
 pub(crate) use self::disk::Disk;
@@ -35,7 +36,7 @@ pub(crate) use self::key::BlockKey;
 use self::raw::Copying;
 use self::read_pace::ReadPace;
 pub(crate) use self::tree::Cuts;
-use self::tree::{BLOCK_TOKENS, Filed, Missing, Stored, Tiers, Tree};
+use self::tree::{BLOCK_TOKENS, Filed, InMemory, Missing, Stored, Tiers, Tree, runs};
 use super::models::{KvBlock, KvCache};
 use crate::units::Bytes;
 
@@ -258,30 +259,78 @@ impl PrefixCache {
         let Some(end) = self.end_to_keep(root, &tokens[..computed], keep) else {
             return Ok(());
         };
-        let snapshots = self.tree.cuts() == Cuts::AtSnapshots;
         let limit = room.min(self.capacity).0;
         let mut kept = Vec::new();
-        for Missing { parent, range } in self.tree.missing(root, &tokens[..end]) {
-            let snapshot = snapshots && range.end == end;
-            let block = cache.block(&range, snapshot)?;
-            let bytes = block.bytes();
-            let Some(others) = limit.checked_sub(bytes) else {
-                break;
-            };
-            self.tree.shrink(others, false);
-            if self.tree.bytes() > others {
+        for run in runs(self.tree.missing(root, &tokens[..end])) {
+            let whole = run.len();
+            if self.keep_run(run, tokens, end, cache, limit, &mut kept)? < whole {
+                // What follows would be of no use.
                 break;
             }
-            kept.extend(block.arrays().cloned());
-            let size = Stored { bytes, snapshot };
-            let obsolete = self.tree.insert(parent, &tokens[range], size, block);
-            if let Some(files) = &self.files {
-                obsolete.into_iter().for_each(|key| files.disk.remove(key));
+        }
+        if keep == Keep::Everything {
+            for run in self.tree.scattered(root, &tokens[..end]) {
+                let bytes = self.tree.bytes();
+                let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
+                let blocks = cache.blocks(&ranges, false)?;
+                // Nobody gives way for it.
+                if bytes + blocks.iter().map(KvBlock::bytes).sum::<u64>() <= limit {
+                    self.insert(&run, tokens, blocks, &mut kept);
+                }
             }
         }
         self.save_later(root, &tokens[..end], keep);
         // Now, while the sequence's cache is what it is: it goes on in place once nothing refers to it any more.
         transforms::async_eval(&kept)
+    }
+
+    /// Keeps a run of blocks, or as many of its first as there is room for, and returns how many.
+    fn keep_run(
+        &mut self,
+        mut run: Vec<Missing>,
+        tokens: &[u32],
+        end: usize,
+        cache: &KvCache,
+        limit: u64,
+        kept: &mut Vec<Array>,
+    ) -> Result<usize> {
+        let snapshots = self.tree.cuts() == Cuts::AtSnapshots;
+        while let Some(last) = run.last() {
+            let snapshot = snapshots && last.range.end == end;
+            let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
+            let blocks = cache.blocks(&ranges, snapshot)?;
+            if let Some(others) = limit.checked_sub(blocks.iter().map(KvBlock::bytes).sum()) {
+                self.tree.shrink(others, false);
+                if self.tree.bytes() <= others {
+                    self.insert(&run, tokens, blocks, kept);
+                    break;
+                }
+            }
+            run.pop();
+        }
+        Ok(run.len())
+    }
+
+    /// Puts what was copied of these parts of a text into memory.
+    fn insert(&mut self, run: &[Missing], tokens: &[u32], blocks: Vec<KvBlock>, kept: &mut Vec<Array>) {
+        let (Some(first), Some(copied), Some(last)) = (run.first(), blocks.first(), blocks.last()) else {
+            return;
+        };
+        kept.extend(copied.arrays().cloned());
+        if blocks.len() > 1 {
+            kept.extend(last.snapshot_arrays().cloned());
+        }
+        let parts = run.iter().zip(blocks).map(|(part, block)| {
+            let size = Stored {
+                bytes: block.bytes(),
+                snapshot: block.snapshot().is_some(),
+            };
+            (&tokens[part.range.clone()], size, block)
+        });
+        let obsolete = self.tree.insert(first.parent, parts);
+        if let Some(files) = &self.files {
+            obsolete.into_iter().for_each(|key| files.disk.remove(key));
+        }
     }
 
     /// How many of these tokens, which have been computed, are to be kept.
@@ -422,7 +471,7 @@ impl PrefixCache {
             self.tree.touch_path(key);
             self.tree.shrink(others, false);
             if self.tree.bytes() <= others {
-                let snapshot = block.snapshot.is_some();
+                let snapshot = block.snapshot().is_some();
                 self.tree.hold(key, Stored { bytes, snapshot }, block);
             }
         }
@@ -493,6 +542,12 @@ impl PrefixCache {
         files.disk.write(name, bytes);
         self.limit_files();
         Ok(())
+    }
+}
+
+impl InMemory for KvBlock {
+    fn take_snapshot(&mut self, other: Self) {
+        self.take_snapshot(other);
     }
 }
 

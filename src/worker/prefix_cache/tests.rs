@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -238,7 +239,7 @@ fn no_more_is_kept_than_there_is_room_for() {
     let model = model();
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(700), 700, 0);
-    let token = row.block(&(0..1), false).unwrap().bytes();
+    let token = block(&row, 0..1).bytes();
     let room = Bytes(token * 600);
     for (capacity, room) in [(room, ROOMY), (ROOMY, room)] {
         let mut prefixes = PrefixCache::new(capacity, Cuts::Anywhere);
@@ -254,20 +255,62 @@ fn no_more_is_kept_than_there_is_room_for() {
             Bytes(token * 512),
             "the first two blocks of the new one"
         );
-        prefixes.give_way(Bytes(token * 300));
-        assert_eq!(prefixes.bytes(), Bytes(token * 256));
-        assert_eq!(
-            prefixes
-                .find("new", &text(700), &model.new_cache())
-                .unwrap()
-                .unwrap()
-                .tokens,
-            256
-        );
+        let found = prefixes.find("new", &text(700), &model.new_cache());
+        assert_eq!(found.unwrap().unwrap().tokens, 512);
+        prefixes.give_way(Bytes(token * 511));
+        assert_eq!(prefixes.bytes(), Bytes::ZERO, "both lie in one piece");
     }
     let mut off = PrefixCache::new(Bytes::ZERO, Cuts::Anywhere);
     off.keep("", &text(700), &row, Keep::Everything, ROOMY).unwrap();
     assert_eq!(off.bytes(), Bytes::ZERO);
+}
+
+/// A text that came in small chunks, or block by block from a disk, lies in large pieces once it is complete; with the same
+/// bits.
+#[test]
+fn a_scattered_text_is_put_together() {
+    let _mlx = mlx::exclusive();
+    let model = model();
+    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
+    let (tokens, mut row) = (text(2100), model.new_cache());
+    for (index, part) in tokens.chunks(300).enumerate() {
+        model.prefill(&token_row(part), &mut row).unwrap();
+        let read = &tokens[..300 * index + part.len()];
+        prefixes.keep("", read, &row, Keep::WholeBlocks, ROOMY).unwrap();
+    }
+    let lengths = |prefixes: &mut PrefixCache| {
+        let root = BlockKey::root("", "");
+        let found = prefixes.tree.find(root, &tokens, Tiers::Memory);
+        let all = found.held.iter().map(|(block, _)| block.layers()[0].0.dim(2));
+        all.collect::<Vec<_>>()
+    };
+    // 300 tokens are a block, or two.
+    let scattered = [256, 256, 256, 256, 256, 512, 512, 256];
+    assert_eq!(lengths(&mut prefixes), scattered);
+    let bytes = prefixes.bytes();
+    let full = Bytes(bytes.0 + 52 * bytes.0 / 2048);
+    prefixes.keep("", &tokens, &row, Keep::Everything, full).unwrap();
+    assert_eq!(
+        lengths(&mut prefixes)[..8],
+        scattered,
+        "there is no room for copies"
+    );
+    prefixes.keep("", &tokens, &row, Keep::Everything, ROOMY).unwrap();
+    assert_eq!(
+        lengths(&mut prefixes),
+        [2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 52]
+    );
+    assert_eq!(prefixes.bytes(), full);
+    drop(row);
+    let found = prefixes.find("", &tokens, &model.new_cache()).unwrap().unwrap();
+    let (mut cache, rest) = (found.cache, &tokens[found.tokens..]);
+    let reused = compute(&model, &mut cache, rest, 2048, 3);
+    let fresh = compute(&model, &mut model.new_cache(), &tokens, 2048, 3);
+    assert!(reused == fresh || Backend::current().unwrap() != Backend::Cpu);
+}
+
+fn block(row: &KvCache, tokens: Range<usize>) -> KvBlock {
+    row.blocks(&[tokens], false).unwrap().pop().unwrap()
 }
 
 /// In slices that end within numbers and within arrays.
@@ -284,8 +327,17 @@ fn blocks_become_bytes_and_come_back() {
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(300), 300, 0);
     for tokens in [0..256, 256..300] {
-        let block = row.block(&tokens, false).unwrap();
+        let block = block(&row, tokens);
         assert_eq!(copied(&block).data.len() as u64, block.bytes());
+    }
+    // Of several in one piece, each is what it is by itself.
+    let parts = [0..100, 100..256, 256..300];
+    for (one, tokens) in row.blocks(&parts, false).unwrap().iter().zip(parts) {
+        assert_eq!(one.layers()[0].0.dim(2), 300);
+        assert_eq!((copied(one), one.bytes()), {
+            let alone = block(&row, tokens);
+            (copied(&alone), alone.bytes())
+        });
     }
     for dtype in [
         mlx_rs::Dtype::Float32,
@@ -297,10 +349,7 @@ fn blocks_become_bytes_and_come_back() {
             let array = Array::from_slice(&numbers, &[1, 2, 3, 4]);
             array.as_dtype(dtype).unwrap()
         };
-        let block = KvBlock {
-            layers: vec![(array(0), array(24))],
-            snapshot: Some(vec![(array(48), array(72))]),
-        };
+        let block = KvBlock::alone(vec![(array(0), array(24))], Some(vec![(array(48), array(72))]));
         let raw = copied(&block);
         assert_eq!(raw.data.len() as u64, block.bytes());
         let back = raw::from_bytes(&raw).unwrap();
@@ -316,10 +365,7 @@ fn blocks_become_bytes_and_come_back() {
 /// Two and a half megabytes for 256 tokens.
 fn large_block() -> KvBlock {
     let half = || mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
-    KvBlock {
-        layers: vec![(half(), half())],
-        snapshot: None,
-    }
+    KvBlock::alone(vec![(half(), half())], None)
 }
 
 /// A directory that has that block.
@@ -422,7 +468,7 @@ fn a_block_is_copied_while_there_is_time() {
     let key = root.child(&tokens);
     let queue = |prefixes: &mut PrefixCache| {
         let size = Stored { bytes, snapshot };
-        prefixes.tree.insert(root, &tokens, size, block.clone());
+        prefixes.tree.insert(root, [(&tokens[..], size, block.clone())]);
         prefixes.files.as_mut().unwrap().unsaved.push_back(key);
     };
     let is_written = |prefixes: &PrefixCache| prefixes.files.as_ref().unwrap().writing.contains_key(&key);

@@ -2,19 +2,22 @@
 //! whole blocks have children, so a shared beginning is held once. A block is in memory, in a file, or both. Pure: what
 //! a block holds in memory is the caller's, and so are the files.
 //!
-//! The least recently used block goes first, the deepest first among equals. Whoever uses a block uses all before it:
-//! a block in memory has all its ancestors in memory, too. A file whose ancestors are lost is not found, and goes in
-//! its turn.
+//! The least recently used goes first, the deepest first among equals. Whoever uses a block uses all before it: a block in
+//! memory has all its ancestors in memory, too. A file whose ancestors are lost is not found, and goes in its turn. In
+//! memory, neighbours share spans ([`spans`]), which go as a whole.
 //!
 //! Of a model that keeps all tokens, any beginning of a block can be used ([`Cuts::Anywhere`]). Others can only begin
 //! where what their layers hold besides was kept: at the end of a block with a snapshot ([`snapshots`]).
 
 mod snapshots;
+mod spans;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+pub(super) use self::spans::runs;
+use self::spans::{SpanId, Spans};
 use super::key::BlockKey;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
 use crate::roofline::model::{LayerConfig, ModelConfig};
@@ -47,22 +50,22 @@ pub(super) enum Tiers {
     Both,
 }
 
-/// Blocks by what leads to them; `B` is what a block holds in memory.
+/// Blocks by what leads to them; `B` is what a block holds in memory ([`InMemory`]).
 #[derive(Debug)]
 pub(super) struct Tree<B> {
     cuts: Cuts,
     nodes: HashMap<BlockKey, Node<B>>,
     /// Of each block, and of the roots, which are no blocks themselves.
     children: HashMap<BlockKey, Vec<BlockKey>>,
-    memory: Tier,
-    files: Tier,
+    memory: Spans,
+    files: Files,
     /// Counts uses.
     now: u64,
 }
 
-/// The blocks in one kind of place.
+/// The blocks in files.
 #[derive(Debug, Default)]
-struct Tier {
+struct Files {
     /// In the order in which they go: last use, depth in tokens, and who it is.
     order: BTreeSet<(u64, Reverse<usize>, BlockKey)>,
     bytes: u64,
@@ -83,6 +86,7 @@ struct Node<B> {
 struct Held<B> {
     held: B,
     size: Stored,
+    span: SpanId,
 }
 
 /// What of a block is somewhere.
@@ -130,21 +134,27 @@ pub(super) struct Missing {
     pub(super) range: Range<usize>,
 }
 
-impl<B> Tree<B> {
+/// What a block holds in memory.
+pub(super) trait InMemory {
+    /// Takes the snapshot of another of the same tokens.
+    fn take_snapshot(&mut self, other: Self);
+}
+
+impl<B: InMemory> Tree<B> {
     pub(super) fn new(cuts: Cuts) -> Self {
         Self {
             cuts,
             nodes: HashMap::new(),
             children: HashMap::new(),
-            memory: Tier::default(),
-            files: Tier::default(),
+            memory: Spans::default(),
+            files: Files::default(),
             now: 0,
         }
     }
 
     /// Of everything in memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.memory.bytes
+        self.memory.bytes()
     }
 
     /// Of all files.
@@ -238,25 +248,34 @@ impl<B> Tree<B> {
         missing
     }
 
-    /// Puts a block into memory that was [`missing`](Self::missing), used as recently as its parent. Returns the files
-    /// that are of no use any more: of a shorter beginning of it.
-    pub(super) fn insert(
+    /// Puts blocks into memory that were [`missing`](Self::missing) or [scattered](Self::scattered), each the parent of the
+    /// next, used as recently as `parent`. They are in memory of their own together. Returns the files that are of no use
+    /// any more: of a shorter beginning of one of them.
+    pub(super) fn insert<'a>(
         &mut self,
-        parent: BlockKey,
-        tokens: &[u32],
-        size: Stored,
-        held: B,
+        mut parent: BlockKey,
+        blocks: impl IntoIterator<Item = (&'a [u32], Stored, B)>,
     ) -> Vec<BlockKey> {
-        let key = self.add(parent, tokens);
-        self.hold(key, size, held);
         let mut obsolete = Vec::new();
-        if self.cuts == Cuts::AtSnapshots {
-            // The shorter ones have snapshots of their own.
-            return obsolete;
+        let span = self.memory.new_span();
+        for (tokens, size, held) in blocks {
+            let key = self.add(parent, tokens);
+            self.put(key, size, held, span);
+            if self.cuts == Cuts::Anywhere {
+                obsolete.extend(self.forget_shorter(parent, tokens));
+            }
+            parent = key;
         }
-        for sibling in self.children.get(&parent).cloned().unwrap_or_default() {
-            let shorter =
-                |node: &Node<B>| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
+        obsolete
+    }
+
+    /// Lets go of the children that have a beginning of `tokens`, where any beginning of those will do. Returns those that
+    /// had files.
+    fn forget_shorter(&mut self, parent: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+        let siblings = self.children.get(&parent).cloned().unwrap_or_default();
+        let shorter = |node: &Node<B>| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
+        let mut obsolete = Vec::new();
+        for sibling in siblings {
             if self.nodes.get(&sibling).is_some_and(shorter) {
                 self.forget(sibling);
                 obsolete.extend(self.lose_file(sibling).then_some(sibling));
@@ -265,17 +284,36 @@ impl<B> Tree<B> {
         obsolete
     }
 
-    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it is there already
-    /// with more to it.
+    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it is in memory already
+    /// with no less to it.
     pub(super) fn hold(&mut self, key: BlockKey, size: Stored, held: B) {
         let there = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
-        if there.is_some_and(|there| there.size.snapshot && !size.snapshot) {
+        if there.is_some_and(|there| there.size.snapshot || !size.snapshot) {
             return;
         }
-        self.forget_only(key);
-        if let Some(node) = self.nodes.get_mut(&key) {
-            node.memory = Some(Held { held, size });
-            self.memory.add(node.used, node.depth, key, size.bytes);
+        let span = self.memory.new_span();
+        self.put(key, size, held, span);
+    }
+
+    /// In place of what was in memory of it; where it can only be a snapshot that is new, that is all that is taken.
+    fn put(&mut self, key: BlockKey, size: Stored, held: B, span: SpanId) {
+        if self.cuts == Cuts::Anywhere {
+            self.forget_only(key);
+        }
+        let Some(node) = self.nodes.get_mut(&key) else {
+            return;
+        };
+        match &mut node.memory {
+            None => {
+                node.memory = Some(Held { held, size, span });
+                self.memory.add(span, key, node.depth, node.used, size.bytes);
+            }
+            Some(there) => {
+                there.held.take_snapshot(held);
+                self.memory
+                    .grow(there.span, size.bytes.saturating_sub(there.size.bytes));
+                there.size = size;
+            }
         }
     }
 
@@ -346,11 +384,11 @@ impl<B> Tree<B> {
     /// Lets go of what is in memory and was used longest ago until that is no more than `limit` bytes; not of what the
     /// last use of the tree was about, unless `all`.
     pub(super) fn shrink(&mut self, limit: u64, all: bool) {
-        while self.memory.bytes > limit {
-            match self.memory.order.first() {
-                Some((used, _, key)) if all || *used < self.now => {
-                    let key = *key;
-                    self.forget(key);
+        while self.memory.bytes() > limit {
+            match self.memory.first() {
+                // From its end: what is before has to be there as long as this is.
+                Some((used, blocks)) if all || used < self.now => {
+                    blocks.into_iter().rev().for_each(|key| self.forget(key));
                 }
                 Some(_) | None => return,
             }
@@ -379,8 +417,12 @@ impl<B> Tree<B> {
         let children = self.children.get(&parent)?.iter();
         let common = children.filter_map(|key| {
             let node = self.nodes.get(key).filter(|node| wanted(node))?;
-            let same = node.tokens.iter().zip(tokens).take_while(|(a, b)| a == b);
-            Some((same.count(), node.memory.is_some(), *key))
+            let same = if tokens.starts_with(&node.tokens) {
+                node.tokens.len()
+            } else {
+                node.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
+            };
+            Some((same, node.memory.is_some(), *key))
         });
         let (length, _, key) = common.max()?;
         (length > 0).then_some((key, length))
@@ -411,9 +453,8 @@ impl<B> Tree<B> {
     fn touch(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key) {
             let before = std::mem::replace(&mut node.used, self.now);
-            if let Some(Held { size, .. }) = &node.memory {
-                self.memory.remove(before, node.depth, key, size.bytes);
-                self.memory.add(node.used, node.depth, key, size.bytes);
+            if let Some(Held { span, .. }) = &node.memory {
+                self.memory.touch(*span, self.now);
             }
             if let Some(file) = node.file {
                 self.files.remove(before, node.depth, key, file.bytes);
@@ -430,9 +471,9 @@ impl<B> Tree<B> {
 
     fn forget_only(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key)
-            && let Some(Held { size, .. }) = node.memory.take()
+            && let Some(Held { span, .. }) = node.memory.take()
         {
-            self.memory.remove(node.used, node.depth, key, size.bytes);
+            self.memory.remove(span, key);
         }
     }
 
@@ -456,7 +497,7 @@ impl<B> Tree<B> {
     }
 }
 
-impl Tier {
+impl Files {
     fn add(&mut self, used: u64, depth: usize, key: BlockKey, bytes: u64) {
         self.order.insert((used, Reverse(depth), key));
         self.bytes += bytes;

@@ -246,7 +246,7 @@ mod tests {
                 "chunks"
             );
             // Begun with blocks of another row.
-            let blocks = [0..256, 256..500].map(|range| whole_cache.block(&range, false).unwrap());
+            let blocks = whole_cache.blocks(&[0..256, 256..500], false).unwrap();
             let begun = [(&blocks[0], 256), (&blocks[1], 200)];
             let mut begun = model.new_cache().begun(&begun, 600).unwrap();
             assert_eq!(

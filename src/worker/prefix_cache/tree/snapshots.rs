@@ -1,7 +1,7 @@
 //! The tree of a model whose layers do not all keep all tokens: a text can be gone on from only where a snapshot of
 //! those layers was kept, which is at the end of a block. Blocks before it hold what the other layers keep.
 
-use super::{BLOCK_TOKENS, Missing, Node, Stored, Tiers, Tree};
+use super::{BLOCK_TOKENS, InMemory, Missing, Node, Stored, Tiers, Tree};
 use crate::worker::prefix_cache::key::BlockKey;
 
 impl<B> Node<B> {
@@ -12,7 +12,7 @@ impl<B> Node<B> {
     }
 }
 
-impl<B> Tree<B> {
+impl<B: InMemory> Tree<B> {
     /// Tokens up to the last snapshot in memory within `tokens`.
     pub(in crate::worker::prefix_cache) fn last_snapshot(&self, root: BlockKey, tokens: &[u32]) -> usize {
         let path = self.resumable(root, tokens, Tiers::Memory);

@@ -4,12 +4,16 @@ use super::*;
 
 /// Texts over two tokens, so that many begin alike.
 fn texts() -> impl Strategy<Value = Vec<u32>> {
-    let runs = proptest::collection::vec((0..2_u32, 1..200_usize), 1..8);
-    runs.prop_map(|runs| {
+    let repeated = proptest::collection::vec((0..2_u32, 1..200_usize), 1..8);
+    repeated.prop_map(|runs| {
         runs.into_iter()
             .flat_map(|(token, times)| vec![token; times])
             .collect()
     })
+}
+
+impl InMemory for Vec<u32> {
+    fn take_snapshot(&mut self, _: Self) {}
 }
 
 fn root() -> BlockKey {
@@ -22,10 +26,18 @@ fn of(bytes: u64, snapshot: bool) -> Stored {
 
 /// Each block holds the text up to its end.
 fn keep(tree: &mut Tree<Vec<u32>>, root: BlockKey, text: &[u32]) {
-    for Missing { parent, range } in tree.missing(root, text) {
-        let size = of(range.len() as u64, range.end == text.len());
-        tree.insert(parent, &text[range.clone()], size, text[..range.end].to_vec());
+    for run in runs(tree.missing(root, text)) {
+        put(tree, text, &run);
     }
+}
+
+/// Together.
+fn put(tree: &mut Tree<Vec<u32>>, text: &[u32], run: &[Missing]) {
+    let blocks = run.iter().map(|Missing { range, .. }| {
+        let size = of(range.len() as u64, range.end == text.len());
+        (&text[range.clone()], size, text[..range.end].to_vec())
+    });
+    tree.insert(run[0].parent, blocks);
 }
 
 /// What is found, put together from the blocks.
@@ -67,7 +79,13 @@ proptest! {
             tree.shrink(*limit, *all);
             prop_assert!(tree.bytes() <= *limit || !all);
             let sum: u64 = tree.nodes.values().filter_map(|node| Some(node.memory.as_ref()?.size.bytes)).sum();
-            prop_assert_eq!((tree.bytes(), tree.memory.order.len()), (sum, tree.nodes.len()));
+            prop_assert_eq!(tree.bytes(), sum);
+            let held = |key: &BlockKey| tree.nodes[key].memory.as_ref().map_or(0, |held| held.size.bytes);
+            for (blocks, bytes) in tree.memory.sizes() {
+                prop_assert_eq!(bytes, blocks.iter().map(held).sum::<u64>());
+                prop_assert!(!blocks.is_empty() && blocks.len() <= spans::SPAN_BLOCKS);
+            }
+            prop_assert_eq!(tree.memory.sizes().map(|(blocks, _)| blocks.len()).sum::<usize>(), tree.nodes.len());
             for node in tree.nodes.values() {
                 prop_assert!(node.depth == 0 || tree.nodes.contains_key(&node.parent));
                 prop_assert!(node.used <= tree.nodes.get(&node.parent).map_or(u64::MAX, |parent| parent.used));
@@ -108,6 +126,61 @@ fn a_longer_end_takes_the_place_of_a_shorter_one() {
     assert_eq!(tree.bytes(), 100, "it is held already");
     keep(&mut tree, root(), &[7; 600]);
     assert_eq!(tree.bytes(), 600);
+}
+
+/// The numbers of blocks that share a span, in the order of their texts.
+fn shared(tree: &Tree<Vec<u32>>) -> Vec<usize> {
+    let mut spans: Vec<_> = tree.memory.sizes().collect();
+    spans.sort_by_key(|(blocks, _)| tree.nodes[&blocks[0]].depth);
+    spans.into_iter().map(|(blocks, _)| blocks.len()).collect()
+}
+
+#[test]
+fn what_is_computed_together_shares_a_span_and_goes_with_it() {
+    let mut tree = Tree::new(Cuts::Anywhere);
+    let text: Vec<u32> = (0..3000).collect();
+    keep(&mut tree, root(), &text[..300]);
+    keep(&mut tree, root(), &text);
+    // What was there; up to a whole multiple; from there; what is less than a block.
+    assert_eq!(shared(&tree), [1, 7, 3, 1]);
+    tree.shrink(2999, true);
+    assert_eq!(tree.bytes(), 2816);
+    tree.shrink(2815, true);
+    assert_eq!(tree.bytes(), 2048);
+    assert_eq!(found(&mut tree, root(), &text), text[..2048]);
+}
+
+#[test]
+fn what_came_block_by_block_is_put_together() {
+    let mut tree = Tree::new(Cuts::Anywhere);
+    let text: Vec<u32> = (0..4500).collect();
+    for end in (0..4500).step_by(300) {
+        keep(&mut tree, root(), &text[..end]);
+    }
+    let scattered = tree.scattered(root(), &text);
+    assert_eq!(scattered.iter().map(Vec::len).collect::<Vec<_>>(), [8, 8]);
+    let bytes = tree.bytes();
+    for run in scattered {
+        put(&mut tree, &text, &run);
+    }
+    assert_eq!(shared(&tree), [8, 8, 1]);
+    assert_eq!(
+        (tree.bytes(), found(&mut tree, root(), &text).len()),
+        (bytes, 4200)
+    );
+    assert!(tree.scattered(root(), &text).is_empty());
+}
+
+/// Putting it together for the one would take it apart for the other.
+#[test]
+fn a_span_that_others_use_stays() {
+    let mut tree = Tree::new(Cuts::Anywhere);
+    let text: Vec<u32> = (0..2048).collect();
+    keep(&mut tree, root(), &text);
+    let other: Vec<u32> = (0..1024).chain(5000..6024).collect();
+    keep(&mut tree, root(), &other);
+    assert_eq!(shared(&tree), [8, 4]);
+    assert!(tree.scattered(root(), &other).is_empty() && tree.scattered(root(), &text).is_empty());
 }
 
 /// Files of every block of `text`, of which one token is one byte.
@@ -169,7 +242,8 @@ fn a_longer_end_makes_a_file_useless() {
     let short = tree.find(root(), &[7; 300], Tiers::Both).filed[1].key;
     tree.hold(BlockKey::child(root(), &[7; 256]), of(256, false), Vec::new());
     let parent = root().child(&[7; 256]);
-    assert_eq!(tree.insert(parent, &[7; 50], of(50, false), Vec::new()), [short]);
+    let longer = (&[7; 50][..], of(50, false), Vec::new());
+    assert_eq!(tree.insert(parent, [longer]), [short]);
     assert_eq!(tree.file_bytes(), 256);
 }
 
