@@ -36,7 +36,12 @@ fn table(tensors: &[(&str, Vec<u64>, &str)]) -> Result<TensorTable, CheckpointEr
     let mut end = 0;
     for (name, shape, dtype) in tensors {
         let begin = end;
-        end += shape.iter().product::<u64>() * if *dtype == "BF16" { 2 } else { 4 };
+        let bytes = match *dtype {
+            "U8" => 1,
+            "BF16" => 2,
+            _ => 4,
+        };
+        end += shape.iter().product::<u64>() * bytes;
         header.insert(
             (*name).to_owned(),
             json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}),
@@ -111,6 +116,28 @@ fn a_quantised_matrix_is_checked_against_its_scheme() {
             .unwrap_err()
             .to_string(),
         "model.safetensors: tensor `model.layers.0.mlp.gate_proj.scales` is quantised, but config.json has no `quantization`"
+    );
+}
+
+/// MLX multiplies by it only where both sides are quantised; without it, every product would be off by that factor.
+#[test]
+fn a_scale_of_a_whole_matrix_is_refused_by_name() {
+    let quantise = |whole: bool| {
+        float_table(|tensors| {
+            let gate = tensors.iter_mut().find(|(name, ..)| name.contains("gate_proj"));
+            let gate = gate.unwrap();
+            *gate = (gate.0, vec![128, 64 * 4 / 32], "U32");
+            tensors.push(("model.layers.0.mlp.gate_proj.scales", vec![128, 4], "U8"));
+            if whole {
+                tensors.push(("model.layers.0.mlp.gate_proj.global_scale", vec![1], "F32"));
+            }
+        })
+    };
+    let config = config(json!({"mode": "nvfp4", "group_size": 16, "bits": 4}));
+    assert!(ModelShape::new(config.clone(), &quantise(false)).is_ok());
+    assert_eq!(
+        ModelShape::new(config, &quantise(true)).unwrap_err().to_string(),
+        "model.safetensors: tensor `model.layers.0.mlp.gate_proj.global_scale` is not part of llama with this config.json"
     );
 }
 
