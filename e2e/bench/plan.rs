@@ -1,4 +1,4 @@
-//! `rooflet plan` for 500 Macs of ten kinds and 100 models: from its start to its end.
+//! `rooflet plan` for 500 Macs of ten kinds and 100 models, and what to buy beside them: from its start to its end.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -24,6 +24,13 @@ const MACS: [(&str, u32, &str, u32); 10] = [
     ("M4 Max", 40, "128Gi", 30),
     ("M3 Ultra", 60, "96Gi", 20),
     ("M3 Ultra", 80, "256Gi", 20),
+];
+/// What could be bought: name, chip, GPU cores, memory, price.
+const OFFERS: [(&str, &str, u32, &str, u32); 4] = [
+    ("mini-32", "M4", 10, "32Gi", 999),
+    ("mini-pro", "M4 Pro", 20, "48Gi", 1999),
+    ("studio", "M4 Max", 40, "64Gi", 2999),
+    ("ultra", "M3 Ultra", 60, "96Gi", 3999),
 ];
 const NAMES: [&str; 16] = [
     "qwen3-0.6b",
@@ -58,7 +65,7 @@ pub(crate) fn run() {
         ("three times the demand", 3.0),
     ] {
         let file = scratch.write("plan.yaml", &plan(scale));
-        let runs: Vec<(f64, Value)> = (0..RUNS).map(|_| once(&file)).collect();
+        let runs: Vec<(f64, Value)> = (0..RUNS).map(|_| once(&file, &[])).collect();
         let verdict = &runs[0].1;
         let times = |field: &str| format!("{:.3} times", verdict[field].as_f64().expect("a number"));
         row(&[
@@ -68,14 +75,36 @@ pub(crate) fn run() {
             times("demandFactorBound"),
         ]);
     }
+    head(&[
+        "`--recommend`, four offers",
+        "s",
+        "least price found",
+        "none below",
+    ]);
+    for (name, scale) in [
+        ("one and a half times the demand", 1.5),
+        ("three times the demand", 3.0),
+    ] {
+        let file = scratch.write("plan.yaml", &plan(scale));
+        let runs: Vec<(f64, Value)> = (0..RUNS).map(|_| once(&file, &["--recommend"])).collect();
+        let purchase = &runs[0].1["purchase"];
+        let price = |price: &Value| format!("{:.0}", price.as_f64().expect("a number"));
+        row(&[
+            format!("{name}, {RUNS} runs"),
+            Samples::new(runs.iter().map(|(seconds, _)| *seconds)).to_string(),
+            price(&purchase["best"]["price"]),
+            price(&purchase["lowerBound"]),
+        ]);
+    }
 }
 
 /// Wall-clock seconds, and the answer.
-fn once(file: &Path) -> (f64, Value) {
+fn once(file: &Path, more: &[&str]) -> (f64, Value) {
     let begin = Instant::now();
     let output = Command::new(rooflet())
         .args(["plan", "-o", "json", "-f"])
         .arg(file)
+        .args(more)
         .output()
         .expect("the binary starts");
     let seconds = begin.elapsed().as_secs_f64();
@@ -115,6 +144,14 @@ fn plan(scale: f64) -> String {
         writeln!(
             text,
             "      - {{chip: {chip}, gpuCores: {cores}, memory: {memory}, count: {count}}}"
+        )
+        .expect("writing into a String cannot fail");
+    }
+    text += "  catalogue:\n";
+    for (name, chip, cores, memory, price) in OFFERS {
+        writeln!(
+            text,
+            "    - {{name: {name}, chip: {chip}, gpuCores: {cores}, memory: {memory}, price: {price}}}"
         )
         .expect("writing into a String cannot fail");
     }

@@ -10,6 +10,9 @@ const EPSILON: f64 = 1e-9;
 const STALLED: u32 = 40;
 /// Pivots after which a program is given up; far above what programs of our size take.
 const MAX_PIVOTS: u32 = 50_000;
+/// Pivots after which the way from one optimum to another counts as no shorter than that from nothing: where most variables
+/// cost nothing the dual method has nothing to tell them apart by, and may go about in circles for long.
+const MAX_RESTORING_PIVOTS: u32 = 500;
 
 /// `maximise objective·x` where `x ≥ 0` and every row holds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -81,12 +84,12 @@ pub(super) struct Optimum {
 }
 
 impl Optimum {
-    /// `None`: there is none, or the program was given up.
-    pub(super) fn new(program: LinearProgram) -> Option<Self> {
+    pub(super) fn new(program: LinearProgram) -> Result<Self, NoOptimum> {
         let mut dictionary = Dictionary::new(&program);
         match dictionary.solve(&program.objective) {
-            Ended::Optimal => Some(Self { program, dictionary }),
-            Ended::Infeasible | Ended::Unbounded | Ended::Unfinished => None,
+            Ended::Optimal => Ok(Self { program, dictionary }),
+            Ended::Infeasible => Err(NoOptimum::Infeasible),
+            Ended::Unbounded | Ended::Unfinished => Err(NoOptimum::Unknown),
         }
     }
 
@@ -94,8 +97,11 @@ impl Optimum {
         self.dictionary.solution()
     }
 
-    /// The same program with the limits of these rows moved. `None` as in [`Self::new`].
-    pub(super) fn with_limits(&self, limits: impl IntoIterator<Item = (usize, f64)>) -> Option<Self> {
+    /// The same program with the limits of these rows moved.
+    pub(super) fn with_limits(
+        &self,
+        limits: impl IntoIterator<Item = (usize, f64)>,
+    ) -> Result<Self, NoOptimum> {
         let mut moved = self.clone();
         for (row, limit) in limits {
             let old = std::mem::replace(&mut moved.program.rows[row].limit, limit);
@@ -104,12 +110,21 @@ impl Optimum {
             }
         }
         match moved.dictionary.restore() {
-            Ended::Optimal => Some(moved),
-            Ended::Infeasible => None,
-            // Numbers got out of hand on the short way.
+            Ended::Optimal => Ok(moved),
+            Ended::Infeasible => Err(NoOptimum::Infeasible),
+            // The short way was none.
             Ended::Unbounded | Ended::Unfinished => Self::new(moved.program),
         }
     }
+}
+
+/// Why there is no optimum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoOptimum {
+    /// Nothing does what the rows ask.
+    Infeasible,
+    /// There is none, or the program was given up.
+    Unknown,
 }
 
 /// How a search for an optimum ended.
@@ -162,11 +177,6 @@ impl Dictionary {
     }
 
     fn solve(&mut self, objective: &[f64]) -> Ended {
-        // Where nothing is gained by using any variable, using none is the optimum of a program with wider limits.
-        if objective.iter().all(|factor| *factor <= 0.0) {
-            self.install(objective);
-            return self.restore();
-        }
         match self.find_feasible() {
             Ended::Optimal => {
                 self.install(objective);
@@ -276,7 +286,7 @@ impl Dictionary {
     /// The dual method: from what would be best to what is allowed. No variable may be worth using at the start.
     fn restore(&mut self) -> Ended {
         let mut stalled = 0;
-        for _ in 0..MAX_PIVOTS {
+        for _ in 0..MAX_RESTORING_PIVOTS {
             let bland = stalled > STALLED;
             let Some(leaving) = self.violated(bland) else {
                 // Of ties that were taken for equal something may be left to gain.
@@ -522,17 +532,17 @@ mod tests {
             for (row, limit) in program.rows.iter_mut().zip(&limits) {
                 row.limit = *limit;
             }
-            if let Some(optimum) = optimum {
+            if let Ok(optimum) = optimum {
                 let short = optimum.with_limits(limits.into_iter().enumerate());
                 match (short.map(|short| short.solution()), program.solve()) {
-                    (Some(short), Outcome::Optimal(long)) => {
+                    (Ok(short), Outcome::Optimal(long)) => {
                         prop_assert!((short.value - long.value).abs() < 1e-6, "{} != {}", short.value, long.value);
                         for row in &program.rows {
                             let used: f64 = row.terms.iter().map(|(j, a)| a * short.x[*j]).sum();
                             prop_assert!(used <= row.limit + 1e-6, "{used} > {}", row.limit);
                         }
                     }
-                    (None, Outcome::Infeasible) => {}
+                    (Err(NoOptimum::Infeasible), Outcome::Infeasible) => {}
                     (short, long) => prop_assert!(false, "{short:?}, the long way {long:?}"),
                 }
             }

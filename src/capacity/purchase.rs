@@ -1,6 +1,7 @@
 //! The least that has to be bought so that a demand is carried, from offers with prices.
 
 use super::instance::MAX_FACTOR;
+use super::linear::NoOptimum;
 use super::question::{Judged, NodeClass, Question};
 use super::search;
 use super::shop::Shop;
@@ -11,13 +12,13 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let judged = Judged::new(question, true);
     let priced = question.offers.iter().all(|offer| offer.price.is_some());
     let shop = Shop::new(&judged.instance, question.classes.len());
-    let choice = shop.as_ref().and_then(|shop| Some((shop, shop.choice()?)));
+    let choice = shop.as_ref().ok().and_then(|shop| Some((shop, shop.choice()?)));
     let minimises = if priced { "Price" } else { "Nodes" }.to_owned();
     let Some((shop, choice)) = choice else {
         return PlanPurchase {
             minimises,
             // Proven where the demand is beyond the bound, not where the search ended without an answer.
-            proven: shop.is_none(),
+            proven: shop.is_err_and(|err| err == NoOptimum::Infeasible),
             ..PlanPurchase::default()
         };
     };

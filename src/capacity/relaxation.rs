@@ -6,7 +6,7 @@
 //! whole, and on no node the counts of what fits together exceed 1.
 
 use super::instance::{Instance, MAX_FACTOR};
-use super::linear::{LinearProgram, Optimum, Outcome};
+use super::linear::{LinearProgram, NoOptimum, Optimum, Outcome};
 
 /// Orders of the dual feasible functions that are used.
 const ORDERS: [u32; 5] = [1, 2, 3, 4, 5];
@@ -38,22 +38,21 @@ pub(super) struct LeastPrice {
 }
 
 impl LeastPrice {
-    /// `None`: not even all nodes carry the demand.
-    pub(super) fn new(instance: &Instance) -> Option<Self> {
+    /// Infeasible: not even all nodes carry the demand.
+    pub(super) fn new(instance: &Instance) -> Result<Self, NoOptimum> {
         let Relaxed { program, coverage } = relaxed(instance, Ask::Price);
-        Some(Self {
+        Ok(Self {
             optimum: Optimum::new(program)?,
             coverage,
             classes: instance.classes.len(),
         })
     }
 
-    /// The same with so many nodes of each class to choose from, and so many times the demand. `None`: not even all of them
-    /// carry it.
-    pub(super) fn with(&self, nodes: &[u32], times: f64) -> Option<Self> {
+    /// The same with so many nodes of each class to choose from, and so many times the demand.
+    pub(super) fn with(&self, nodes: &[u32], times: f64) -> Result<Self, NoOptimum> {
         let nodes = nodes.iter().map(|nodes| f64::from(*nodes)).enumerate();
         let demands = self.coverage.iter().map(|row| (*row, -times));
-        Some(Self {
+        Ok(Self {
             optimum: self.optimum.with_limits(nodes.chain(demands))?,
             coverage: self.coverage.clone(),
             classes: self.classes,

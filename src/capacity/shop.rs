@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::exact::{self, Goal, Search};
 use super::greedy;
 use super::instance::{ClassSupply, Instance, Placement};
+use super::linear::NoOptimum;
 use super::relaxation::LeastPrice;
 use super::search;
 
@@ -39,9 +40,9 @@ pub(super) struct Choice {
 }
 
 impl<'a> Shop<'a> {
-    /// `None`: not even all that there is to buy carries the demand.
-    pub(super) fn new(instance: &'a Instance, owned: usize) -> Option<Self> {
-        Some(Self {
+    /// Infeasible: not even all that there is to buy carries the demand.
+    pub(super) fn new(instance: &'a Instance, owned: usize) -> Result<Self, NoOptimum> {
+        Ok(Self {
             instance,
             owned,
             least_price: LeastPrice::new(instance)?,
@@ -65,7 +66,7 @@ impl<'a> Shop<'a> {
         }
         Some(Choice {
             // Of Macs there are whole numbers only.
-            lower_bound: lower_bound.min(self.price(&best)),
+            lower_bound: lower_bound.min(self.price(&best)).max(0.0),
             best,
             others,
         })
@@ -177,7 +178,7 @@ impl<'a> Shop<'a> {
 
     /// Of so many nodes those that are enough, and a price that nothing goes below.
     fn cheapest(&self, available: &[u32]) -> Option<(Vec<u32>, f64)> {
-        let least_price = self.least_price.with(available, 1.0)?;
+        let least_price = self.least_price.with(available, 1.0).ok()?;
         let (bound, _) = least_price.answer();
         let part = self.with(available);
         let known = self.by_relaxation(&least_price, available);
@@ -207,7 +208,7 @@ impl<'a> Shop<'a> {
     fn by_relaxation(&self, least_price: &LeastPrice, available: &[u32]) -> Option<(Vec<u32>, Placement)> {
         let classes = &self.instance.classes;
         let enough = (0..MAX_STEPS).find_map(|step| {
-            let (_, nodes) = least_price.with(available, SURPLUS.powi(step))?.answer();
+            let (_, nodes) = least_price.with(available, SURPLUS.powi(step)).ok()?.answer();
             let whole = |((available, nodes), class): ((&u32, &f64), &ClassSupply)| {
                 if class.price > 0.0 {
                     ((nodes - 1e-6).ceil().max(0.0) as u32).min(*available)
@@ -232,7 +233,12 @@ impl<'a> Shop<'a> {
                     let mut fewer = counts.clone();
                     fewer[class] = left;
                     // Where the relaxation has no answer, there is none to look for.
-                    least_price.with(&fewer, 1.0)?;
+                    if least_price
+                        .with(&fewer, 1.0)
+                        .is_err_and(|err| err == NoOptimum::Infeasible)
+                    {
+                        return None;
+                    }
                     Some((self.place(&fewer)?, fewer))
                 });
                 match fewer {
