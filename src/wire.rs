@@ -99,12 +99,27 @@ pub(crate) struct MeasuredSpeed {
     pub(crate) context_tokens: Option<f64>,
     /// How many requests the medians rest on.
     pub(crate) samples: u64,
+    /// How fast prompts are read: of requests that had the engine to themselves, and of whose prompts nothing was cached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill: Option<MeasuredPrefill>,
     /// How `decode_tokens_per_second` is spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) decode_tokens_per_second_sample: Option<Sample>,
     /// How `time_to_first_token_seconds` is spread, and on how many requests that rests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token_seconds_sample: Option<Sample>,
+}
+
+/// Prompts that an engine read with nothing else to do.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MeasuredPrefill {
+    /// Median over these requests, from a request's turn to its first token.
+    pub(crate) seconds: f64,
+    /// Median length of their prompts.
+    pub(crate) prompt_tokens: f64,
+    /// How many there are.
+    pub(crate) samples: u64,
 }
 
 /// On an agent's answer for a replica: how many requests that replica has from all gateways, this one included. A

@@ -12,7 +12,7 @@ use super::state::StateDir;
 use crate::api::v1alpha1 as api;
 use crate::error::Chain;
 use crate::roofline::memory::ServedModel;
-use crate::roofline::predict::calibration::{Calibration, Run, UnusableRun, weight_bits};
+use crate::roofline::predict::calibration::{Calibration, PrefillRun, Run, weight_bits};
 use crate::roofline::predict::{Basis, Hardware};
 use crate::roofline::published::{Load, publish_calibration, speed_under};
 use crate::wire::{EngineInfo, WorkerStatus};
@@ -50,11 +50,10 @@ impl Calibrator {
                 Kept::default()
             }
         };
-        let of = |one: &api::Calibration| Calibration::published(one.weight_bits, &one.log_time_ratios);
         Self {
             state,
             subject: kept.subject,
-            calibrations: kept.calibrations.iter().map(of).collect(),
+            calibrations: kept.calibrations.iter().map(Calibration::from).collect(),
             counted: BTreeMap::new(),
         }
     }
@@ -87,17 +86,27 @@ impl Calibrator {
             return;
         }
         *counted = completed;
-        let Some(run) = run(status, model, hardware) else {
-            return;
-        };
         let subject = subject(&status.engine, hardware);
         if self.subject != subject {
             self.calibrations.clear();
             self.subject = subject;
         }
-        match self.learn(weight_bits(&model.cost), &run) {
-            Ok(()) => self.keep(),
-            Err(err) => debug!(replica = %key, reason = err.reason(), "a run teaches nothing: {err}"),
+        let decode = run(status, model, hardware);
+        let prefill = prefill_run(status, model, hardware);
+        let calibration = self.of(weight_bits(&model.cost));
+        let learned = [
+            decode.map(|run| calibration.observe(&run)),
+            prefill.map(|run| calibration.observe_prefill(&run)),
+        ];
+        let mut news = false;
+        for outcome in learned.into_iter().flatten() {
+            match outcome {
+                Ok(()) => news = true,
+                Err(err) => debug!(replica = %key, reason = err.reason(), "a run teaches nothing: {err}"),
+            }
+        }
+        if news {
+            self.keep();
         }
     }
 
@@ -106,7 +115,7 @@ impl Calibrator {
         self.counted.retain(|key, _| is_wanted(key));
     }
 
-    fn learn(&mut self, weight_bits: u32, run: &Run) -> Result<(), UnusableRun> {
+    fn of(&mut self, weight_bits: u32) -> &mut Calibration {
         let known = self
             .calibrations
             .iter()
@@ -115,7 +124,7 @@ impl Calibrator {
             self.calibrations.push(Calibration::new(weight_bits));
             self.calibrations.len() - 1
         });
-        self.calibrations[index].observe(run)
+        &mut self.calibrations[index]
     }
 
     fn keep(&self) {
@@ -158,6 +167,20 @@ fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option
     })
 }
 
+/// `None` while too few requests had the worker to themselves.
+fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<PrefillRun> {
+    let prefill = status
+        .measured
+        .prefill
+        .filter(|prefill| prefill.samples >= RUN_REQUESTS)?;
+    let load = Load::of_prompt(prefill.prompt_tokens);
+    Some(PrefillRun {
+        measured: prefill.seconds,
+        predicted: speed_under(load, hardware, model).first_token.p50,
+        prompt_tokens: prefill.prompt_tokens,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use camino::Utf8Path;
@@ -165,7 +188,7 @@ mod tests {
     use super::*;
     use crate::roofline::chip;
     use crate::units::Bytes;
-    use crate::wire::{EngineMemory, MeasuredSpeed, RequestCounts, WorkerPhase};
+    use crate::wire::{EngineMemory, MeasuredPrefill, MeasuredSpeed, RequestCounts, WorkerPhase};
 
     fn key() -> ReplicaKey {
         ReplicaKey::new("default", "a")
@@ -219,7 +242,7 @@ mod tests {
 
     fn runs(calibrator: &Calibrator, version: &str) -> usize {
         let current = calibrator.current(&worker(0, 1.0, version).engine, m4_pro());
-        current.iter().map(Calibration::runs).sum()
+        current.iter().map(|one| one.decode_errors().len()).sum()
     }
 
     #[test]
@@ -257,6 +280,42 @@ mod tests {
         assert!((0.9..0.95).contains(&ratio), "{ratio}");
         assert_eq!(
             (plain.basis, corrected.basis),
+            (Basis::Nominal, Basis::Calibrated)
+        );
+    }
+
+    /// First tokens are learned from requests that had the engine to themselves, enough of them and with long prompts.
+    #[test]
+    fn first_tokens_are_learned_beside_decode_speed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut calibrator = open(&directory);
+        let load = Load::of_prompt(1000.0);
+        let plain = speed_under(load, m4_pro(), &model());
+        let mut see = |completed, samples, prompt_tokens, expect: usize| {
+            let mut status = worker(completed, 0.9, "1");
+            status.measured.prefill = Some(MeasuredPrefill {
+                seconds: 1.3 * plain.first_token.p50,
+                prompt_tokens,
+                samples,
+            });
+            calibrator.observe(&key(), &status, &model(), m4_pro());
+            let current = calibrator.current(&status.engine, m4_pro());
+            let known: usize = current.iter().map(|one| one.first_token_errors().len()).sum();
+            assert_eq!(known, expect, "{completed} requests");
+        };
+        see(10, 9, 1000.0, 0);
+        see(100, 10, 100.0, 0);
+        see(200, 10, 1000.0, 1);
+        see(210, 10, 1000.0, 1);
+        see(300, 10, 1000.0, 2);
+        drop(calibrator);
+        let calibrator = open(&directory);
+        let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
+        let corrected = plain.calibrated(&model().cost, learned);
+        let ratio = corrected.first_token.p50 / plain.first_token.p50;
+        assert!((1.15..1.3).contains(&ratio), "{ratio}");
+        assert_eq!(
+            (plain.first_token_basis, corrected.first_token_basis),
             (Basis::Nominal, Basis::Calibrated)
         );
     }

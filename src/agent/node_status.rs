@@ -51,17 +51,17 @@ pub(crate) struct NodeFacts<'a> {
     pub(crate) stopping: bool,
 }
 
-/// What the speed of models on this node can be predicted from, if anything can.
-pub(crate) fn node_hardware(chip: &Chip, memory: Bytes, probe: &ProbeState) -> Option<Hardware> {
-    published::hardware(&FleetNodeStatus {
-        chip: chip.clone(),
-        capacity: Resources {
-            memory: format_bytes(memory),
-            memory_bandwidth: None,
-        },
-        probe: published_probe(probe),
-        ..FleetNodeStatus::default()
-    })
+/// What the speed of models on this node can be predicted from, if anything can: as who reads its status at this time
+/// has it.
+pub(crate) fn node_hardware(
+    chip: &Chip,
+    memory: Bytes,
+    probe: &ProbeState,
+    now: Timestamp,
+) -> Option<Hardware> {
+    let (_, reason, _) = probe_fresh(probe, now);
+    let expired = reason == PROBE_EXPIRED;
+    published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
 }
 
 fn published_probe(state: &ProbeState) -> Option<Probe> {
@@ -466,6 +466,25 @@ mod tests {
         assert_eq!(status.summary.bandwidth, "-");
         assert_eq!(status.capacity.memory, "16Gi");
         assert_eq!(status.probe, None);
+    }
+
+    #[test]
+    fn an_old_figure_is_less_sure_on_the_node_itself_too() {
+        let done = ProbeState::Done {
+            report: Box::new(report("2026-01-02T00:00:00Z")),
+            duration: Duration::from_secs(6),
+        };
+        let hardware =
+            |now: &str| node_hardware(&Chip::default(), Bytes::gib(16), &done, now.parse().unwrap());
+        let fresh = hardware("2026-01-08T00:00:00Z").unwrap();
+        assert_eq!(hardware("2026-01-08T23:00:00Z"), Some(fresh));
+        let Hardware::Measured(machine) = fresh else {
+            panic!("nothing was measured");
+        };
+        assert_eq!(
+            hardware("2026-01-09T01:00:00Z"),
+            Some(Hardware::Measured(machine.stale()))
+        );
     }
 
     #[test]

@@ -134,12 +134,17 @@ impl Speed {
         let Some(calibration) = Calibration::of(calibrations, model) else {
             return self;
         };
+        let corrected = |basis, learned: Option<Interval>| match (learned, basis) {
+            (Some(_), Basis::Nominal | Basis::Calibrated) => Basis::Calibrated,
+            (Some(_) | None, basis) => basis,
+        };
+        let decode = calibration.decode(self.decode);
+        let first_token = calibration.first_token(self.first_token);
         Self {
-            decode: calibration.apply(self.decode),
-            basis: match self.basis {
-                Basis::Nominal | Basis::Calibrated => Basis::Calibrated,
-                Basis::Measured => Basis::Measured,
-            },
+            decode: decode.unwrap_or(self.decode),
+            basis: corrected(self.basis, decode),
+            first_token: first_token.unwrap_or(self.first_token),
+            first_token_basis: corrected(self.first_token_basis, first_token),
             ..self
         }
     }

@@ -232,13 +232,23 @@ pub(crate) fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
         .conditions
         .iter()
         .any(|one| one.type_ == condition_type::PROBE_FRESH && one.reason == PROBE_EXPIRED);
-    let measured = status.probe.as_ref().and_then(measured);
+    let memory = quantity::parse_bytes(&status.capacity.memory).ok();
+    hardware_of(&status.chip, memory, status.probe.as_ref(), expired)
+}
+
+/// [`hardware`] of a node that has not published its status.
+pub(crate) fn hardware_of(
+    chip: &api::Chip,
+    memory: Option<Bytes>,
+    probe: Option<&api::Probe>,
+    expired: bool,
+) -> Option<Hardware> {
+    let measured = probe.and_then(measured);
     let measured = measured.map(|machine| if expired { machine.stale() } else { machine });
-    if measured.is_some() || status.chip.development {
+    if measured.is_some() || chip.development {
         return measured.map(Hardware::Measured);
     }
-    let memory = quantity::parse_bytes(&status.capacity.memory).ok();
-    chip::find(&status.chip.name, status.chip.gpu_cores, memory)
+    chip::find(&chip.name, chip.gpu_cores, memory)
         .ok()
         .map(Hardware::Chip)
 }
@@ -325,6 +335,15 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// One request at a time, with prompts of this length.
+    pub(crate) fn of_prompt(tokens: f64) -> Self {
+        Self {
+            streams: 1.0,
+            prompt_tokens: tokens,
+            context_tokens: tokens,
+        }
+    }
+
     pub(crate) fn batch(self) -> u32 {
         self.streams.round().max(1.0) as u32
     }
@@ -363,18 +382,43 @@ pub(crate) fn predicted_speed(load: Load, speed: &Speed) -> api::PredictedSpeed 
     }
 }
 
+/// What measured prompts are held against, for `ModelReplica.status.measured`.
+pub(crate) fn predicted_prefill(prompt_tokens: f64, speed: &Speed) -> api::PredictedPrefill {
+    api::PredictedPrefill {
+        seconds: percentiles(speed.first_token),
+        prompt_tokens: three_digits(prompt_tokens),
+        basis: speed.first_token_basis.as_str().to_owned(),
+    }
+}
+
 /// For `FleetNode.status.calibrations`.
 pub(crate) fn publish_calibration(calibration: &Calibration) -> api::Calibration {
     api::Calibration {
         weight_bits: calibration.weight_bits,
-        log_time_ratios: calibration.errors().iter().copied().map(four_places).collect(),
+        log_time_ratios: calibration
+            .decode_errors()
+            .iter()
+            .copied()
+            .map(four_places)
+            .collect(),
+        log_first_token_ratios: calibration
+            .first_token_errors()
+            .iter()
+            .copied()
+            .map(four_places)
+            .collect(),
+    }
+}
+
+impl From<&api::Calibration> for Calibration {
+    fn from(one: &api::Calibration) -> Self {
+        Self::published(one.weight_bits, &one.log_time_ratios, &one.log_first_token_ratios)
     }
 }
 
 /// What a node publishes of its runs.
 pub(crate) fn calibrations(status: &FleetNodeStatus) -> Vec<Calibration> {
-    let of = |one: &api::Calibration| Calibration::published(one.weight_bits, &one.log_time_ratios);
-    status.calibrations.iter().map(of).collect()
+    status.calibrations.iter().map(Calibration::from).collect()
 }
 
 fn percentiles(interval: Interval) -> api::Percentiles {

@@ -146,6 +146,7 @@ fn node(index: usize, models: &[NodeModel], unlike: bool) -> FleetNode {
         status.calibrations.push(Calibration {
             weight_bits: 4,
             log_time_ratios: vec![index as f64 * 1e-6],
+            log_first_token_ratios: Vec::new(),
         });
     }
     set_condition(

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use super::scenario::{Model, Scenario, ScenarioError, class_name};
 use crate::agent::models::ServableModel;
-use crate::agent::node_status::node_hardware;
-use crate::agent::probe::ProbeState;
 use crate::api::v1alpha1::{Chip, MacSpec, NodeModel};
 use crate::host::Identity;
 use crate::quantity;
@@ -96,7 +94,7 @@ fn class(
         development: false,
     };
     let name = class_name(mac);
-    let hardware = node_hardware(&chip, memory, &ProbeState::Waiting).unwrap_or(Hardware::Chip(variant));
+    let hardware = Hardware::Chip(variant);
     let here: BTreeMap<_, _> = models
         .iter()
         .filter(|(model, _)| model.on.is_empty() || model.on.contains(&name))

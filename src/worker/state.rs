@@ -10,7 +10,9 @@ use tokio::sync::watch;
 
 use super::metrics::KvUse;
 use crate::clock::Clock;
-use crate::wire::{EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase};
+use crate::wire::{
+    EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
+};
 
 /// Requests whose speeds are remembered.
 const RECENT_REQUESTS: usize = 64;
@@ -47,6 +49,8 @@ pub(crate) struct EngineState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) time_to_first_token: Duration,
+    /// Of that, since it left the queue.
+    pub(crate) prefill: Option<Duration>,
     /// `None` for a request of one token.
     pub(crate) decode_tokens_per_second: Option<f64>,
     /// Sequences decoded together, on average.
@@ -194,6 +198,8 @@ impl EngineState {
         let recent = lock(&self.recent);
         // A prompt that was partly known says nothing about how fast prompts are computed.
         let computed = || recent.iter().filter(|sample| sample.cached_tokens == 0);
+        // What was read beside other work tells of that work too.
+        let alone = || computed().filter(|sample| sample.streams <= 1.0 && sample.prefill.is_some());
         MeasuredSpeed {
             decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
             time_to_first_token_seconds: median(computed().map(|s| s.time_to_first_token.as_secs_f64())),
@@ -201,6 +207,17 @@ impl EngineState {
             prompt_tokens: median(computed().map(|s| s.prompt_tokens)),
             context_tokens: median(recent.iter().map(|s| s.context_tokens)),
             samples: recent.len() as u64,
+            prefill: median(
+                alone()
+                    .filter_map(|s| s.prefill)
+                    .map(|prefill| prefill.as_secs_f64()),
+            )
+            .zip(median(alone().map(|s| s.prompt_tokens)))
+            .map(|(seconds, prompt_tokens)| MeasuredPrefill {
+                seconds,
+                prompt_tokens,
+                samples: alone().count() as u64,
+            }),
             decode_tokens_per_second_sample: sample(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
             time_to_first_token_seconds_sample: sample(
                 computed().map(|s| s.time_to_first_token.as_secs_f64()),
@@ -280,8 +297,9 @@ mod tests {
         for index in 1..=100_u32 {
             state.add_completed(Some(Sample {
                 time_to_first_token: Duration::from_secs(u64::from(index)),
+                prefill: (index != 60).then(|| Duration::from_secs(u64::from(index) / 2)),
                 decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
-                streams: 2.0,
+                streams: if index < 90 { 1.0 } else { 2.0 },
                 prompt_tokens: f64::from(index),
                 cached_tokens: usize::from(index == 50),
                 completion_tokens: 7,
@@ -296,8 +314,12 @@ mod tests {
         assert_eq!(measured.decode_tokens_per_second, Some(99.5));
         assert_eq!(
             (measured.streams, measured.context_tokens),
-            (Some(2.0), Some(68.5))
+            (Some(1.0), Some(68.5))
         );
+        // Of 37..=89, without the one that was partly known and the one that never waited.
+        let prefill = measured.prefill.unwrap();
+        assert_eq!((prefill.prompt_tokens, prefill.samples), (64.0, 51));
+        assert_eq!(prefill.seconds, 32.0);
         assert_eq!(state.typical_completion_tokens(), Some(7));
         assert_eq!(state.requests().completed, 100);
     }

@@ -183,7 +183,8 @@ impl SyncLoop {
         let memory = self.host.memory();
         let instant = self.clock.instant();
         let pressure = self.memory_watch.observe(&memory, instant);
-        let hardware = node_hardware(&self.chip, memory.total, &self.sources.probe.borrow());
+        let now = self.clock.now();
+        let hardware = node_hardware(&self.chip, memory.total, &self.sources.probe.borrow(), now);
         let probed = self
             .sources
             .probe

@@ -12,14 +12,15 @@ use crate::api::conditions::{
 };
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
 use crate::api::v1alpha1::{
-    AdmissionStatus, LoadedModel, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase, RequestsStatus,
+    AdmissionStatus, LoadedModel, MeasuredPrefill, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase,
+    RequestsStatus,
 };
 use crate::client::EventType;
 use crate::quantity::format_bytes;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::Hardware;
 use crate::roofline::predict::calibration::Calibration;
-use crate::roofline::published::{Load, predicted_speed, speed_under};
+use crate::roofline::published::{Load, predicted_prefill, predicted_speed, speed_under};
 use crate::units::Bytes;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
@@ -394,6 +395,15 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
         let speed = speed_under(load, hardware, model).calibrated(&model.cost, facts.calibrations);
         Some(predicted_speed(load, &speed))
     });
+    let prefill = speed.prefill.map(|prefill| MeasuredPrefill {
+        seconds: format!("{:.3}", prefill.seconds),
+        requests: prefill.samples,
+        predicted: facts.prediction.map(|(hardware, model)| {
+            let load = Load::of_prompt(prefill.prompt_tokens);
+            let speed = speed_under(load, hardware, model).calibrated(&model.cost, facts.calibrations);
+            predicted_prefill(prefill.prompt_tokens, &speed)
+        }),
+    });
     (speed.samples > 0).then(|| MeasuredSpeed {
         tokens_per_second: speed
             .decode_tokens_per_second
@@ -405,6 +415,7 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
         tokens_per_second_sample: speed.decode_tokens_per_second_sample,
         time_to_first_token_sample: speed.time_to_first_token_seconds_sample,
         predicted,
+        prefill,
     })
 }
 

@@ -195,7 +195,7 @@ pub(crate) struct Chip {
     pub(crate) development: bool,
 }
 
-/// Measured against predicted decode speed of models stored alike.
+/// Measured against predicted speed of models stored alike.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Calibration {
@@ -204,6 +204,9 @@ pub(crate) struct Calibration {
     /// Natural logarithm of measured over predicted time per token of the last runs, the oldest first. A run is the median over requests that
     /// no other run counts.
     pub(crate) log_time_ratios: Vec<f64>,
+    /// The same of the time to the first token of requests that had the engine to themselves, without what they waited.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) log_first_token_ratios: Vec<f64>,
 }
 
 /// What a chip's maker says of it. Nothing of it was measured.

@@ -295,6 +295,34 @@ pub(crate) struct MeasuredSpeed {
     /// What was predicted for requests like these: as long, and as many at the same time. Absent where nothing is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted: Option<PredictedSpeed>,
+    /// How fast prompts were read: of requests that had the engine to themselves, and of whose prompts nothing was cached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill: Option<MeasuredPrefill>,
+}
+
+/// Prompts that a replica read with nothing else to do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct MeasuredPrefill {
+    /// Seconds from a request's turn to its first token, median: a decimal number.
+    pub(crate) seconds: String,
+    /// Requests behind that.
+    pub(crate) requests: u64,
+    /// What was predicted for prompts as long. Absent where nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) predicted: Option<PredictedPrefill>,
+}
+
+/// The prediction that measured prompts are held against.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PredictedPrefill {
+    /// Seconds from a request's turn to its first token.
+    pub(crate) seconds: Percentiles,
+    /// Tokens in such a prompt, median.
+    pub(crate) prompt_tokens: f64,
+    /// Measured, Calibrated or Nominal.
+    pub(crate) basis: String,
 }
 
 /// Measured figures, by their quantiles.

@@ -390,7 +390,7 @@ impl View<'_> {
         let kind = condition_type::PREDICTION_ACCURATE;
         let compared: Vec<_> = self
             .staying()
-            .filter_map(|replica| Some((replica, Comparison::of(replica)?)))
+            .flat_map(|replica| Comparison::all(replica).map(move |comparison| (replica, comparison)))
             .collect();
         let Some((replica, told)) = compared
             .iter()
@@ -404,17 +404,10 @@ impl View<'_> {
             }
             return;
         };
-        let message = format!(
-            "{}: {:.1} tokens/s measured, {:.1} predicted ({:.1} to {:.1})",
-            placed(replica),
-            told.measured,
-            told.predicted.p50,
-            told.predicted.p10,
-            told.predicted.p90
-        );
+        let message = format!("{}: {told}", placed(replica));
         if told.is_accurate() {
             writer.set(kind, Truth::True, "AsPredicted", message);
-        } else if told.measured < told.predicted.p10 {
+        } else if told.is_slower() {
             writer.set(kind, Truth::False, "SlowerThanPredicted", message);
         } else {
             writer.set(kind, Truth::False, "FasterThanPredicted", message);

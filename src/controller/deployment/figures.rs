@@ -1,5 +1,7 @@
 //! Predicted and measured speed of a deployment, from what the agents say of its replicas.
 
+use std::fmt;
+
 use super::replica::is_ready;
 use crate::api::v1alpha1::{MeasuredSpeed, ModelReplica, Percentiles, PredictedSpeed, SpeedWorking};
 
@@ -61,26 +63,74 @@ pub(super) fn figures(replicas: &[&ModelReplica]) -> Figures {
     }
 }
 
-/// Measured decode speed of one replica beside the interval that was predicted for it, in tokens per second.
+/// What was predicted and measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Tokens per second of one stream.
+    Decode,
+    /// Seconds from a request's turn to its first token.
+    FirstToken,
+}
+
+/// A measured speed of one replica beside the interval that was predicted for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Comparison {
-    pub(super) measured: f64,
-    pub(super) predicted: Percentiles,
+    figure: Figure,
+    measured: f64,
+    predicted: Percentiles,
 }
 
 impl Comparison {
-    /// `None` until there are enough requests to tell, and where nothing was predicted.
-    pub(super) fn of(replica: &ModelReplica) -> Option<Self> {
-        let measured = measured_of(replica).filter(|measured| measured.requests >= ENOUGH_REQUESTS)?;
-        Some(Self {
-            measured: decimal(&measured.tokens_per_second)?,
-            predicted: measured.predicted.as_ref()?.tokens_per_second,
-        })
+    /// Of each figure; none until there are enough requests to tell, and where nothing was predicted.
+    pub(super) fn all(replica: &ModelReplica) -> impl Iterator<Item = Self> {
+        let measured = measured_of(replica);
+        let decode = measured.filter(|measured| measured.requests >= ENOUGH_REQUESTS);
+        let prefill = measured.and_then(|measured| measured.prefill.as_ref());
+        let prefill = prefill.filter(|prefill| prefill.requests >= ENOUGH_REQUESTS);
+        let decode = decode.and_then(|measured| {
+            Some(Self {
+                figure: Figure::Decode,
+                measured: decimal(&measured.tokens_per_second)?,
+                predicted: measured.predicted.as_ref()?.tokens_per_second,
+            })
+        });
+        let prefill = prefill.and_then(|prefill| {
+            Some(Self {
+                figure: Figure::FirstToken,
+                measured: decimal(&prefill.seconds)?,
+                predicted: prefill.predicted.as_ref()?.seconds,
+            })
+        });
+        decode.into_iter().chain(prefill)
     }
 
     /// Whether the interval holds what was measured. It holds eight cases of ten where the predictor is right.
     pub(super) fn is_accurate(self) -> bool {
         (self.predicted.p10..=self.predicted.p90).contains(&self.measured)
+    }
+
+    pub(super) fn is_slower(self) -> bool {
+        match self.figure {
+            Figure::Decode => self.measured < self.predicted.p10,
+            Figure::FirstToken => self.measured > self.predicted.p90,
+        }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Percentiles { p10, p50, p90 } = self.predicted;
+        let measured = self.measured;
+        match self.figure {
+            Figure::Decode => write!(
+                f,
+                "{measured:.1} tokens/s measured, {p50:.1} predicted ({p10:.1} to {p90:.1})"
+            ),
+            Figure::FirstToken => write!(
+                f,
+                "first tokens measured after {measured:.2} s, predicted after {p50:.2} s ({p10:.2} to {p90:.2})"
+            ),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! What runs on a node teach about it: one factor per format of weights, between what was predicted and what was
-//! measured. A node has one chip; with another release of its engine it starts anew.
+//! What runs on a node teach about it: two factors per format of weights, one of decode and one of first tokens, between
+//! what was predicted and what was measured. A node has one chip; with another release of its engine it starts anew.
 //!
 //! The logarithm of measured/predicted time has the prediction's own spread as its prior, so a few runs move it a
 //! little and many decide. Errors of runs follow Student's t: a run beside which something else used the machine has next
@@ -9,19 +9,38 @@ use super::{Interval, ModelCost};
 
 /// Runs that are remembered; older ones were of another driver, season or fan.
 const REMEMBERED_RUNS: usize = 32;
-/// Scale of one run's error, as a logarithm, and how heavy its tails are.
-const RUN_DEVIATION: f64 = 0.03;
+/// How heavy the tails of one run's error are.
 const DEGREES_OF_FREEDOM: f64 = 3.0;
-/// What one factor leaves open: other models, contexts and temperatures on the same node.
-const OPEN_DEVIATION: f64 = 0.015;
 /// Standard deviations from the median to the tenth percentile.
 const TENTH: f64 = 1.2816;
 /// Shorter answers measure the clock and the first step.
 const MIN_TOKENS: u64 = 32;
+/// Of shorter prompts the fixed part of a first token is too much for them to tell of longer ones.
+const MIN_PROMPT_TOKENS: u64 = 256;
 /// A run so many times faster or slower than predicted says that the prediction is about another machine or model.
 const MAX_FACTOR: f64 = 4.0;
 /// Fitting steps; the weights settle in a few.
 const STEPS: usize = 50;
+
+/// What is measured, with the scale of its errors as logarithms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Measure {
+    /// Of one run.
+    run_deviation: f64,
+    /// What one factor leaves open: other models, contexts and temperatures on the same node.
+    open_deviation: f64,
+}
+
+const DECODE: Measure = Measure {
+    run_deviation: 0.03,
+    open_deviation: 0.015,
+};
+/// Assumed, as nobody published such runs: prompts differ more in their lengths than contexts do, and one factor stands for
+/// all of them.
+const FIRST_TOKEN: Measure = Measure {
+    run_deviation: 0.05,
+    open_deviation: 0.05,
+};
 
 /// One measured run of a model on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,21 +54,33 @@ pub(crate) struct Run {
     pub(crate) ceiling: Option<f64>,
 }
 
+/// Prompts of a model that a node read, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PrefillRun {
+    /// Seconds to the first token: measured from a request's turn, and predicted before any calibration.
+    pub(crate) measured: f64,
+    pub(crate) predicted: f64,
+    /// In the prompt of each.
+    pub(crate) prompt_tokens: f64,
+}
+
 /// Why a run teaches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub(crate) enum UnusableRun {
     #[error("it made {tokens} tokens, fewer than {MIN_TOKENS}")]
     TooShort { tokens: u64 },
+    #[error("its prompts have {tokens:.0} tokens, fewer than {MIN_PROMPT_TOKENS}")]
+    ShortPrompts { tokens: f64 },
     #[error("{measured:.1} tokens/s is more than the memory's bandwidth allows, {ceiling:.1}")]
     AboveRoofline { measured: f64, ceiling: f64 },
-    #[error("{measured:.1} tokens/s where {predicted:.1} were predicted: not the same machine or model")]
+    #[error("{measured:.2} measured where {predicted:.2} were predicted: not the same machine or model")]
     Implausible { measured: f64, predicted: f64 },
 }
 
 impl UnusableRun {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::TooShort { .. } => "TooFewTokens",
+            Self::TooShort { .. } | Self::ShortPrompts { .. } => "TooFewTokens",
             Self::AboveRoofline { .. } => "AboveRoofline",
             Self::Implausible { .. } => "Implausible",
         }
@@ -62,7 +93,8 @@ pub(crate) struct Calibration {
     /// The format: see [`weight_bits`].
     pub(crate) weight_bits: u32,
     /// ln(measured / predicted time) of the last runs, the oldest first.
-    errors: Vec<f64>,
+    decode: Vec<f64>,
+    first_token: Vec<f64>,
 }
 
 /// The format of a model's weights as far as calibration tells formats apart: whole bits of a weight that every step
@@ -76,26 +108,29 @@ impl Calibration {
     pub(crate) fn new(weight_bits: u32) -> Self {
         Self {
             weight_bits,
-            errors: Vec::new(),
+            decode: Vec::new(),
+            first_token: Vec::new(),
         }
     }
 
     /// As it was published; figures that no run can have left are dropped.
-    pub(crate) fn published(weight_bits: u32, errors: &[f64]) -> Self {
-        let possible = |error: &&f64| error.abs() <= MAX_FACTOR.ln();
-        let kept: Vec<_> = errors.iter().filter(possible).copied().collect();
+    pub(crate) fn published(weight_bits: u32, decode: &[f64], first_token: &[f64]) -> Self {
+        let last = |errors: &[f64]| {
+            let possible = |error: &&f64| error.abs() <= MAX_FACTOR.ln();
+            let kept: Vec<_> = errors.iter().filter(possible).copied().collect();
+            kept[kept.len().saturating_sub(REMEMBERED_RUNS)..].to_vec()
+        };
         Self {
             weight_bits,
-            errors: kept[kept.len().saturating_sub(REMEMBERED_RUNS)..].to_vec(),
+            decode: last(decode),
+            first_token: last(first_token),
         }
     }
 
     /// The one of `calibrations` that is about models like `model`.
     pub(crate) fn of<'a>(calibrations: &'a [Self], model: &ModelCost) -> Option<&'a Self> {
         let bits = weight_bits(model);
-        calibrations
-            .iter()
-            .find(|one| one.weight_bits == bits && one.runs() > 0)
+        calibrations.iter().find(|one| one.weight_bits == bits)
     }
 
     /// Takes a run in, or says why not; then nothing changes.
@@ -109,57 +144,93 @@ impl Calibration {
         if let Some(ceiling) = run.ceiling.filter(|ceiling| measured > *ceiling) {
             return Err(UnusableRun::AboveRoofline { measured, ceiling });
         }
-        let error = (predicted / measured).ln();
-        if error.is_nan() || error.abs() > MAX_FACTOR.ln() {
-            return Err(UnusableRun::Implausible { measured, predicted });
-        }
-        if self.errors.len() == REMEMBERED_RUNS {
-            self.errors.remove(0);
-        }
-        self.errors.push(error);
-        Ok(())
+        remember(&mut self.decode, predicted / measured)
+            .ok_or(UnusableRun::Implausible { measured, predicted })
     }
 
-    pub(crate) fn runs(&self) -> usize {
-        self.errors.len()
-    }
-
-    pub(crate) fn errors(&self) -> &[f64] {
-        &self.errors
-    }
-
-    /// A predicted rate with what the runs say; as it is where there were none.
-    pub(crate) fn apply(&self, rate: Interval) -> Interval {
-        if self.errors.is_empty() {
-            return rate;
+    /// The same for first tokens.
+    pub(crate) fn observe_prefill(&mut self, run: &PrefillRun) -> Result<(), UnusableRun> {
+        let PrefillRun {
+            measured,
+            predicted,
+            prompt_tokens,
+        } = *run;
+        if prompt_tokens < MIN_PROMPT_TOKENS as f64 {
+            return Err(UnusableRun::ShortPrompts {
+                tokens: prompt_tokens,
+            });
         }
-        let prior = ((rate.p90 / rate.p10).ln() / 2.0 / TENTH).max(OPEN_DEVIATION);
-        let (factor, deviation) = self.posterior(prior);
-        let spread = TENTH * deviation.hypot(OPEN_DEVIATION).min(prior);
-        Interval::around(rate.p50 * (-factor).exp(), spread, spread)
+        remember(&mut self.first_token, measured / predicted)
+            .ok_or(UnusableRun::Implausible { measured, predicted })
     }
 
-    /// Mean and deviation of the logarithm, given the prior's. Starts at the runs' median, so that the majority wins.
-    fn posterior(&self, prior: f64) -> (f64, f64) {
-        let belief = prior.powi(-2);
-        let mut sorted = self.errors.clone();
-        sorted.sort_by(f64::total_cmp);
-        let mut mean = sorted[sorted.len() / 2] * (1.0 - (self.errors.len() as f64).recip());
-        let mut precision = belief;
-        for _ in 0..STEPS {
-            let (mut weighted, mut weights) = (0.0, 0.0);
-            for error in &self.errors {
-                let scaled = (error - mean) / RUN_DEVIATION;
-                let weight = (DEGREES_OF_FREEDOM + 1.0) / (DEGREES_OF_FREEDOM + scaled * scaled)
-                    * RUN_DEVIATION.powi(-2);
-                weighted += weight * error;
-                weights += weight;
-            }
-            precision = belief + weights;
-            mean = weighted / precision;
-        }
-        (mean, precision.recip().sqrt())
+    /// ln(measured / predicted time per token), the oldest first.
+    pub(crate) fn decode_errors(&self) -> &[f64] {
+        &self.decode
     }
+
+    /// ln(measured / predicted time to the first token), the oldest first.
+    pub(crate) fn first_token_errors(&self) -> &[f64] {
+        &self.first_token
+    }
+
+    /// A predicted decode rate with what the runs say; `None` where there were none.
+    pub(crate) fn decode(&self, rate: Interval) -> Option<Interval> {
+        let (factor, spread) = learned(&self.decode, rate, DECODE)?;
+        Some(Interval::around(rate.p50 * (-factor).exp(), spread, spread))
+    }
+
+    /// A predicted time to the first token with what the runs say; `None` where there were none.
+    pub(crate) fn first_token(&self, seconds: Interval) -> Option<Interval> {
+        let (factor, spread) = learned(&self.first_token, seconds, FIRST_TOKEN)?;
+        Some(Interval::around(seconds.p50 * factor.exp(), spread, spread))
+    }
+}
+
+/// Adds a run that took `ratio` times as long as predicted; `None` where that cannot be.
+fn remember(errors: &mut Vec<f64>, ratio: f64) -> Option<()> {
+    let error = ratio.ln();
+    if error.is_nan() || error.abs() > MAX_FACTOR.ln() {
+        return None;
+    }
+    if errors.len() == REMEMBERED_RUNS {
+        errors.remove(0);
+    }
+    errors.push(error);
+    Some(())
+}
+
+/// Logarithm of what the predicted time has to be multiplied with, and half-width of the interval then.
+fn learned(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64, f64)> {
+    if errors.is_empty() {
+        return None;
+    }
+    let prior = ((predicted.p90 / predicted.p10).ln() / 2.0 / TENTH).max(measure.open_deviation);
+    let (factor, deviation) = posterior(errors, prior, measure.run_deviation);
+    let spread = TENTH * deviation.hypot(measure.open_deviation).min(prior);
+    Some((factor, spread))
+}
+
+/// Mean and deviation of the logarithm, given the prior's. Starts at the runs' median, so that the majority wins.
+fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
+    let belief = prior.powi(-2);
+    let mut sorted = errors.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let mut mean = sorted[sorted.len() / 2] * (1.0 - (errors.len() as f64).recip());
+    let mut precision = belief;
+    for _ in 0..STEPS {
+        let (mut weighted, mut weights) = (0.0, 0.0);
+        for error in errors {
+            let scaled = (error - mean) / run_deviation;
+            let weight =
+                (DEGREES_OF_FREEDOM + 1.0) / (DEGREES_OF_FREEDOM + scaled * scaled) * run_deviation.powi(-2);
+            weighted += weight * error;
+            weights += weight;
+        }
+        precision = belief + weights;
+        mean = weighted / precision;
+    }
+    (mean, precision.recip().sqrt())
 }
 
 #[cfg(test)]
@@ -188,7 +259,21 @@ mod tests {
         for rate in measured {
             calibration.observe(&run(rate)).unwrap();
         }
-        calibration.apply(PREDICTED)
+        calibration.decode(PREDICTED).unwrap_or(PREDICTED)
+    }
+
+    /// First tokens that took so many seconds where two were predicted.
+    fn first_token_after(measured: impl IntoIterator<Item = f64>) -> Option<Interval> {
+        let mut calibration = Calibration::new(4);
+        for seconds in measured {
+            let run = PrefillRun {
+                measured: seconds,
+                predicted: 2.0,
+                prompt_tokens: 1000.0,
+            };
+            calibration.observe_prefill(&run).unwrap();
+        }
+        calibration.first_token(Interval::around(2.0, 0.3, 0.3))
     }
 
     #[test]
@@ -199,7 +284,32 @@ mod tests {
         assert!((many.p50 / 46.0 - 1.0).abs() < 0.005, "{many:?}");
         let width = |interval: Interval| interval.p90 / interval.p10;
         assert!(width(many) < width(few) && width(few) < width(PREDICTED));
-        assert_eq!(Calibration::new(4).apply(PREDICTED), PREDICTED);
+        assert_eq!(Calibration::new(4).decode(PREDICTED), None);
+    }
+
+    #[test]
+    fn first_tokens_have_a_factor_of_their_own() {
+        assert_eq!(first_token_after([]), None);
+        let (few, many) = (
+            first_token_after([3.0]).unwrap(),
+            first_token_after([3.0; 10]).unwrap(),
+        );
+        assert!(2.0 < few.p50 && few.p50 < 3.0, "{few:?}");
+        assert!((many.p50 / 3.0 - 1.0).abs() < 0.01, "{many:?}");
+        assert!(many.p90 / many.p10 < few.p90 / few.p10);
+        let mut calibration = Calibration::new(4);
+        let mut reason = |measured, prompt_tokens| {
+            let run = PrefillRun {
+                measured,
+                predicted: 2.0,
+                prompt_tokens,
+            };
+            calibration.observe_prefill(&run).unwrap_err().reason()
+        };
+        assert_eq!(reason(2.0, 255.0), "TooFewTokens");
+        assert_eq!(reason(9.0, 1000.0), "Implausible");
+        assert_eq!(reason(0.0, 1000.0), "Implausible");
+        assert_eq!(calibration, Calibration::new(4));
     }
 
     #[test]
@@ -216,7 +326,7 @@ mod tests {
         assert_eq!(reason(run(90.0)), "AboveRoofline");
         assert_eq!(reason(run(3.0)), "Implausible");
         assert_eq!(reason(run(f64::NAN)), "Implausible");
-        assert_eq!(calibration.runs(), 0);
+        assert_eq!(calibration.decode_errors(), &[] as &[f64]);
     }
 
     proptest! {
@@ -229,6 +339,17 @@ mod tests {
             let spoilt = after(runs).p50;
             let clean = after(vec![truth; good]).p50;
             prop_assert!((spoilt / clean - 1.0).abs() < 0.02, "{spoilt} {clean}");
+        }
+
+        #[test]
+        fn one_bad_first_token_does_not_spoil_it(
+            truth in 1.4f64..2.8, good in 5usize..30, bad in 0.6f64..7.9, at in 0usize..30,
+        ) {
+            let mut runs = vec![truth; good];
+            runs.insert(at.min(good), bad);
+            let spoilt = first_token_after(runs).unwrap().p50;
+            let clean = first_token_after(vec![truth; good]).unwrap().p50;
+            prop_assert!((spoilt / clean - 1.0).abs() < 0.04, "{spoilt} {clean}");
         }
 
         #[test]

@@ -491,6 +491,7 @@ impl EngineThread {
         // Speeds are those of answers.
         let sample = (done.completion_tokens > 0).then(|| Sample {
             time_to_first_token,
+            prefill: timing.joined.map(|joined| first_token.duration_since(joined)),
             decode_tokens_per_second: between.and_then(rate),
             streams: sequence.streams(),
             prompt_tokens: sequence.prompt_tokens() as f64,

@@ -274,6 +274,24 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
         &format!("True AsPredicted: {}", said("99.0")),
         &["AsPredicted"],
     );
+    scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
+        tokens_per_second: "90".to_owned(),
+        requests: 10,
+        prefill: Some(MeasuredPrefill {
+            seconds: "0.56".to_owned(),
+            requests: 10,
+            predicted: Some(PredictedPrefill {
+                seconds: interval(0.5),
+                ..PredictedPrefill::default()
+            }),
+        }),
+        ..measured.clone()
+    });
+    scene.step();
+    scene.check_condition(
+        condition_type::PREDICTION_ACCURATE,
+        "False SlowerThanPredicted: r1 on mini: first tokens measured after 0.56 s, predicted after 0.50 s (0.45 to 0.55)",
+    );
     scene.replica("r1").status.as_mut().expect("set").measured = None;
     scene.step();
     assert!(
