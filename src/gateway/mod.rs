@@ -16,6 +16,7 @@ mod estimate;
 mod health;
 mod metrics;
 mod queue;
+mod refusal;
 mod routes;
 mod server;
 mod starts;

@@ -20,8 +20,9 @@ use super::ask::{Ask, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
 use super::health::Fault;
 use super::metrics::GatewayMetrics;
+use super::refusal;
 use super::state::{ModelKey, Refusal};
-use super::table::{Model, RoutingTable, Target, Unknown};
+use super::table::{Model, RoutingTable, Target};
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::metrics::{Registry, render};
@@ -37,8 +38,6 @@ const MAX_TRIES: usize = 3;
 /// The wait after all of them failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Characters of a name that a client asked for which are repeated to it.
-const MAX_ECHOED_CHARS: usize = 200;
 
 /// On every answer: the replica that gave it, as `namespace/name`.
 const REPLICA_HEADER: HeaderName = HeaderName::from_static("x-rooflet-replica");
@@ -171,7 +170,9 @@ impl Gateway {
 
     pub(super) fn model(&self, asked: &str) -> Result<Response, ApiError> {
         let table = self.table()?;
-        let model = table.find(asked).map_err(|unknown| refuse(asked, unknown))?;
+        let model = table
+            .find(asked)
+            .map_err(|unknown| refusal::unknown(asked, unknown))?;
         Ok(Json(card(asked.to_owned(), model)).into_response())
     }
 
@@ -221,7 +222,7 @@ impl Gateway {
             .map_err(ApiError::from)?;
         let model = table
             .find(&peeked.model)
-            .map_err(|unknown| refuse(&peeked.model, unknown))?;
+            .map_err(|unknown| refusal::unknown(&peeked.model, unknown))?;
         if let Some(span) = &span {
             span.set("gen_ai.request.model", model.name.as_str());
         }
@@ -288,7 +289,7 @@ impl Gateway {
         match self.attempt(incoming, place.ok_or_else(gone)?).await {
             Ok(answered) => Ok(answered),
             Err(Missed::Said(response)) => Err(NoAnswer::Said(response)),
-            Err(Missed::Failed(err)) => Err(unreachable(model, &err).into()),
+            Err(Missed::Failed(err)) => Err(refusal::unreachable(model, err.reason()).into()),
         }
     }
 
@@ -303,7 +304,7 @@ impl Gateway {
             .ok_or_else(|| ApiError::response_not_found(response_id))?;
         let path = path_of(&replica.target, request.uri());
         let answer = self.proxy.forward(request, &replica.upstream, &path).await;
-        answer.map_err(|err| unreachable(model, &err.into()))
+        answer.map_err(|err| refusal::unreachable(model, err.reason()))
     }
 
     /// Asks replicas of one model, round after round, until one answers, waiting can help no more, or the deadline is there.
@@ -370,7 +371,7 @@ impl Gateway {
             if is_final || has_fallback || now >= deadline || !model.is_wanted {
                 return Err(match missed {
                     Missed::Said(response) => NoAnswer::Said(response),
-                    Missed::Failed(err) => unreachable(model, &err).into(),
+                    Missed::Failed(err) => refusal::unreachable(model, err.reason()).into(),
                 });
             }
             let wait = pause.min(deadline.saturating_duration_since(now));
@@ -533,41 +534,8 @@ impl Gateway {
     /// What a client is told whose request cannot be taken.
     fn refusal(&self, model: &Model, refusal: Refusal, deadline: Instant) -> ApiError {
         self.metrics.refused(refusal);
-        let name = &model.name;
-        let late = |wait: Option<Duration>| match wait {
-            Some(wait) => format!(" A turn is expected in about {} s.", seconds(wait)),
-            None => String::new(),
-        };
-        let retry_after = |wait: Option<Duration>| wait.map_or(1, seconds);
-        match refusal {
-            Refusal::NotReady => not_ready(model, None),
-            Refusal::TooLong(wait) | Refusal::Expired(Some(wait)) if model.replicas.is_empty() => {
-                not_ready(model, Some(wait))
-            }
-            Refusal::Expired(None) if model.replicas.is_empty() => not_ready(model, None),
-            Refusal::QueueFull(wait) => ApiError::rate_limit_exceeded(
-                format!("The model `{name}` is busy and its queue is full.{}", late(wait)),
-                retry_after(wait),
-            ),
-            Refusal::TooLong(wait) => {
-                let left = deadline.saturating_duration_since(self.clock.instant());
-                ApiError::rate_limit_exceeded(
-                    format!(
-                        "The model `{name}` is busy: a turn is expected in about {} s, and this request would wait {} s.",
-                        seconds(wait),
-                        seconds(left)
-                    ),
-                    seconds(wait),
-                )
-            }
-            Refusal::Expired(wait) => ApiError::rate_limit_exceeded(
-                format!(
-                    "The model `{name}` is busy: no replica had room in time.{}",
-                    late(wait)
-                ),
-                retry_after(wait),
-            ),
-        }
+        let left = deadline.saturating_duration_since(self.clock.instant());
+        refusal::of(model, refusal, left)
     }
 }
 
@@ -577,21 +545,6 @@ fn path_of(target: &Target, uri: &Uri) -> PathAndQuery {
     // Names of objects need no escapes in a URL, and `path` came as one.
     let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
     path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
-}
-
-fn seconds(time: Duration) -> u32 {
-    u32::try_from(time.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX)
-}
-
-fn unreachable(model: &Model, err: &MissedReason) -> ApiError {
-    ApiError::unavailable(
-        ErrorCode::ModelUnavailable,
-        format!(
-            "No replica of the model `{}` could be reached ({}). Please try again shortly.",
-            model.name,
-            err.reason()
-        ),
-    )
 }
 
 /// The same request, to be sent once more. The body was read whole, so its length is known.
@@ -620,42 +573,7 @@ fn card(name: String, model: &Model) -> models::Model {
     models::Model::new(name, model.created, context)
 }
 
-fn refuse(asked: &str, unknown: Unknown) -> ApiError {
-    let asked: String = asked.chars().take(MAX_ECHOED_CHARS).collect();
-    match unknown {
-        Unknown::NotFound => ApiError::model_not_found(&asked),
-        Unknown::Ambiguous(names) => ApiError::invalid_value(
-            "model",
-            format!(
-                "The model `{asked}` is served in several namespaces. Please ask for one of: {}.",
-                names.join(", ")
-            ),
-        ),
-    }
-}
-
 /// Answers that another replica may better, and time will not.
 fn is_final(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS)
-}
-
-/// `wait` is when one is expected, where that is known.
-fn not_ready(model: &Model, wait: Option<Duration>) -> ApiError {
-    let why = model
-        .trouble
-        .as_deref()
-        .unwrap_or("its replicas have not reported yet");
-    let code = if model.is_coming {
-        ErrorCode::ModelLoading
-    } else {
-        ErrorCode::ModelUnavailable
-    };
-    let mut message = format!("The model `{}` has no ready replica: {why}", model.name);
-    let mut err = ApiError::unavailable(code, "");
-    if let Some(wait) = wait {
-        message.push_str(&format!(". One is expected in about {} s.", seconds(wait)));
-        err.retry_after_seconds = Some(seconds(wait).max(1));
-    }
-    err.message = message;
-    err
 }

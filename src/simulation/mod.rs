@@ -23,6 +23,7 @@ mod node;
 mod outcome;
 mod planted;
 mod policy;
+mod promises;
 mod random;
 mod report;
 mod rules;

@@ -18,12 +18,9 @@ use crate::agent::replica::ReplicaKey;
 use crate::agent::sync::plan::StopCause;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{DEPLOYMENT_LABEL, REPLICA_FINALIZER, TEMPLATE_HASH_LABEL};
-use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelDeploymentSpec, ModelReplica, ReplicaPhase};
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelDeploymentSpec, ModelReplica};
 use crate::controller::intent::{Deletion, Intent, Snapshot};
 use crate::controller::{FollowedFleet, deployment_intents};
-use crate::roofline::admission::{Ask, Objectives, Supply, Verdict};
-use crate::roofline::memory::{Demand, NodeMemory};
-use crate::roofline::predict::{Engine, Parameters};
 use crate::scheduler::taints_of_conditions;
 use crate::units::Bytes;
 
@@ -43,8 +40,6 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Sums of shares carry rounding errors.
-const SHARE_TOLERANCE: f64 = 1e-6;
 /// A Lease expires after 40 s, a silent node is given up 30 s later; renewals are up to 10 s old when a node falls silent.
 const SURELY_NOT_GIVEN_UP: Duration = Duration::from_secs(59);
 /// And by then, with two resyncs and retries of writes, everybody has been told.
@@ -61,7 +56,7 @@ pub(super) struct Rules {
     /// When a worker failed last, and how often in a row.
     pub(super) failed: BTreeMap<(usize, ReplicaKey), (Duration, u32)>,
     /// Memory and chip time of one replica, by class, model, context and streams.
-    needs: BTreeMap<Need, (Bytes, f64)>,
+    pub(super) needs: BTreeMap<Need, (Bytes, f64)>,
 }
 
 type Need = (String, String, u32, u32, Option<u32>, String);
@@ -190,103 +185,6 @@ impl Run<'_> {
         } else {
             self.check_count(replica);
         }
-    }
-
-    /// What is bound to a node, by its own arithmetic, is not more than it has.
-    fn check_promises(&mut self, node: &str) {
-        let Some(index) = self.by_name.get(node).copied() else {
-            return;
-        };
-        let bound: Vec<_> = self
-            .store
-            .replicas
-            .values()
-            .filter(|replica| replica.spec.node_name.as_deref() == Some(node))
-            .cloned()
-            .collect();
-        let (mut memory, mut share) = (Bytes::ZERO, 0.0);
-        for replica in &bound {
-            let (bytes, part) = self.need(index, replica);
-            memory += bytes;
-            let failed = replica
-                .status
-                .as_ref()
-                .is_some_and(|status| status.phase == ReplicaPhase::Failed);
-            share += if failed { 0.0 } else { part };
-        }
-        let allocatable = self.nodes[index].machine.class.allocatable;
-        let names = || {
-            bound
-                .iter()
-                .map(|replica| replica.name_any())
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        if memory > allocatable {
-            let message = format!(
-                "{node} has {allocatable} and {memory} are promised to {}",
-                names()
-            );
-            self.break_rule("memory is never over-committed", message);
-        }
-        if share > 1.0 + SHARE_TOLERANCE {
-            let message = format!(
-                "{:.0} % of {node}'s time are promised to {}",
-                share * 100.0,
-                names()
-            );
-            self.break_rule("bandwidth is never over-committed", message);
-        }
-    }
-
-    /// Memory and chip time of a replica on a node that has nothing else.
-    fn need(&mut self, index: usize, replica: &ModelReplica) -> (Bytes, f64) {
-        let serving = &replica.spec.serving;
-        let class = self.nodes[index].machine.class.clone();
-        let kv_bits = serving.kv_cache.as_ref().and_then(|cache| cache.bits);
-        let model = self.model_of(index, &replica.spec.model.source);
-        let Some(model) = model.map(|model| model.with_kv_bits(kv_bits)) else {
-            return (Bytes::ZERO, 0.0);
-        };
-        let objectives = format!("{:?}", replica.spec.objectives);
-        let context_tokens = model.context_tokens(serving.context_tokens);
-        let source = replica.spec.model.source.clone();
-        let key = (
-            class.name.clone(),
-            source,
-            context_tokens,
-            serving.max_concurrency,
-            kv_bits,
-            objectives,
-        );
-        if let Some(known) = self.rules.needs.get(&key) {
-            return *known;
-        }
-        let objectives = Objectives::from(&replica.spec.objectives);
-        let ask = Ask {
-            model: &model.served,
-            engine: Engine::Mlx,
-            demand: Demand {
-                context_tokens,
-                max_concurrency: serving.max_concurrency,
-            },
-            objectives,
-        };
-        let supply = Supply {
-            memory: NodeMemory {
-                allocatable: class.allocatable,
-                available: class.allocatable,
-            },
-            held: &[],
-            hardware: Some(class.hardware),
-            calibrations: &[],
-            commitments: &[],
-        };
-        let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
-        let share = verdict.commitment(String::new(), objectives).share;
-        let need = (verdict.reservation.total(), share);
-        self.rules.needs.insert(key, need);
-        need
     }
 
     /// Its finalizer is off: no process of it may be left, unless the node was given up by a person.

@@ -2,20 +2,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
-use super::heard::{Heard, Heartbeats};
+use super::heard::Heard;
 use super::plan::{LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::*;
-use crate::clock::{Clock, ManualClock};
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::taints_of;
 use crate::units::Bytes;
+
+mod heard;
+mod surge;
 
 const NOW: i64 = 1_000_000;
 
@@ -408,100 +409,6 @@ fn it_looks_again_when_a_lease_may_have_expired() {
     );
 }
 
-/// The Lease of node a in a version, renewed then by somebody's clock.
-fn lease(version: u32, renewed: i64) -> impl Fn(&str) -> Option<Lease> {
-    move |name: &str| {
-        assert_eq!(name, "fleetnode-a");
-        let mut lease = Lease::default();
-        lease.metadata.resource_version = Some(version.to_string());
-        lease.spec = Some(LeaseSpec {
-            renew_time: Some(MicroTime(at(renewed))),
-            ..LeaseSpec::default()
-        });
-        Some(lease)
-    }
-}
-
-#[test]
-fn silence_is_measured_by_our_own_clock() {
-    let manual = ManualClock::new(at(NOW));
-    let clock = Clock::Manual(manual.clone());
-    let node = node("a");
-    let mut heartbeats = Heartbeats::default();
-    let mut silence = |version, renewed| {
-        heartbeats
-            .observe(&[&node], &[], lease(version, renewed), clock.instant())
-            .silence["a"]
-    };
-    // Its clock is an hour behind: that is no silence.
-    assert_eq!(silence(1, NOW - 3600), Duration::ZERO);
-    manual.advance(Duration::from_secs(30));
-    assert_eq!(silence(1, NOW - 3600), Duration::from_secs(30));
-    assert_eq!(silence(2, NOW - 3590), Duration::ZERO);
-    manual.advance(Duration::from_secs(5));
-    assert_eq!(silence(2, NOW - 3590), Duration::from_secs(5));
-    // Its clock was set back, even to the very moment that was seen last: that is a renewal, too.
-    assert_eq!(silence(3, NOW - 7200), Duration::ZERO);
-    manual.advance(Duration::from_secs(10));
-    assert_eq!(silence(4, NOW - 7200), Duration::ZERO);
-}
-
-/// What the watch shows stands still from the first look on.
-#[test]
-fn a_watch_that_has_stalled_makes_no_node_silent() {
-    let manual = ManualClock::new(at(NOW));
-    let clock = Clock::Manual(manual.clone());
-    let node = node("a");
-    let mut heartbeats = Heartbeats::default();
-    let mut look = |asked: Option<u32>, watched: u32| {
-        let mut heard = heartbeats.observe(&[&node], &[], lease(watched, NOW), clock.instant());
-        let doubtful = heard.doubtful(&[&node]);
-        assert_eq!(doubtful.len(), usize::from(asked.is_some()), "{heard:?}");
-        for name in doubtful {
-            let version = asked.map(|version| version.to_string());
-            let silence = heartbeats.confirm(&name, version, clock.instant());
-            heard.silence.insert(name, silence);
-        }
-        heard.silence["a"]
-    };
-    assert_eq!(look(None, 1), Duration::ZERO);
-    manual.advance(LEASE_EXPIRES);
-    assert_eq!(look(Some(4), 1), Duration::ZERO);
-    manual.advance(LEASE_EXPIRES);
-    assert_eq!(look(Some(8), 1), Duration::ZERO);
-    // Then its agent dies as well, which is found as soon as ever.
-    manual.advance(Duration::from_secs(39));
-    assert_eq!(look(None, 1), Duration::from_secs(39));
-    manual.advance(Duration::from_secs(1));
-    assert_eq!(look(Some(8), 1), LEASE_EXPIRES);
-    // The watch catches up with what is known.
-    assert_eq!(look(Some(8), 8), LEASE_EXPIRES);
-    assert_eq!(look(None, 9), Duration::ZERO);
-}
-
-#[test]
-fn taints_are_counted_from_when_they_are_seen() {
-    let manual = ManualClock::new(at(NOW));
-    let clock = Clock::Manual(manual.clone());
-    let mut heartbeats = Heartbeats::default();
-    let mut look = |line: &str| {
-        let node = node(line);
-        let heard = heartbeats.observe(&[&node], &[], |_| None, clock.instant());
-        let taints = heard.tainted.get("a").cloned().unwrap_or_default();
-        let told = taints
-            .iter()
-            .map(|(taint, lasting)| format!("{} {}", taint.key, lasting.as_secs()));
-        told.collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(look("a"), "");
-    assert_eq!(look("a taint"), "lid 0");
-    manual.advance(Duration::from_secs(5));
-    assert_eq!(look("a taint battery"), "lid 5 rooflet.dev/on-battery 0");
-    manual.advance(Duration::from_secs(5));
-    assert_eq!(look("a battery"), "rooflet.dev/on-battery 5");
-    assert_eq!(look("a taint"), "lid 0");
-}
-
 #[test]
 fn a_toleration_for_a_time_keeps_a_replica_for_that_time() {
     let tolerant = "x on=a tolerates=60";
@@ -572,105 +479,6 @@ fn while_most_nodes_are_silent_their_replicas_are_replaced_later() {
     let later = EVICT_AFTER_DISRUPTION.as_secs();
     check(&nodes(later - 1), replica, "a b c", "", three);
     check(&nodes(later), replica, "a b c", "", &format!("{three} evict(x)"));
-}
-
-/// A deployment of one replica with room for one more.
-#[track_caller]
-fn check_surge(nodes: &str, replicas: &str, expect: &str) {
-    check_of(&deployment_of(1, 1, 1), nodes, replicas, "", "", expect);
-}
-
-#[test]
-fn where_a_surge_is_allowed_the_replacement_answers_before_a_replica_goes() {
-    check_surge(
-        "a drain; b",
-        "x on=a",
-        "leaving(x: a is being drained) drained(a: 1 replica left; default/x: its replacement comes first, and b has \
-         room for it)",
-    );
-    let waiting = "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)";
-    check_surge("a drain; b mem=2", "x on=a leaving; y on=b notready", waiting);
-    check_surge(
-        "a drain; b",
-        "x on=a leaving; y on=b",
-        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
-    );
-    // It need not wait for itself.
-    check_surge(
-        "a drain; b",
-        "x on=a notready",
-        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
-    );
-    // Quiet hours and the like are gentle, too; a person's taint is not.
-    check_surge(
-        "a battery; b",
-        "x on=a",
-        "leaving(x: a has the taint rooflet.dev/on-battery:NoExecute)",
-    );
-    check_surge("a taint; b", "x on=a", "evict(x)");
-    // Somebody has changed their mind.
-    check_surge("a; b", "x on=a leaving; y on=b", "stays(x)");
-}
-
-#[test]
-fn as_many_are_replaced_first_as_the_surge_allows() {
-    let three = deployment_of(3, 1, 1);
-    check_of(
-        &three,
-        "a drain; b; c",
-        "x on=a; y on=a; z on=c",
-        "",
-        "",
-        "leaving(x: a is being drained) drained(a: 2 replicas left; default/x: its replacement comes first, and b has \
-         room for it)",
-    );
-    let next = "x on=a leaving ending; y on=a; z on=c; w on=b";
-    check_of(
-        &three,
-        "a drain; b; c",
-        next,
-        "",
-        "",
-        "leaving(y: a is being drained) drained(a: 2 replicas left; default/x: its worker is stopping)",
-    );
-}
-
-#[test]
-fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
-    // The scheduler has found no node for both.
-    check_surge(
-        "a drain; b",
-        "x on=a leaving; y stuck",
-        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
-    );
-    check_surge(
-        "a drain; b mem=1",
-        "x on=a leaving; y stuck",
-        "drained(a: 1 replica left; default/x: no other node takes it: 0/2 nodes are available: 1 cordoned, 1 \
-         insufficient memory; b: needs 1.5 GiB (weights 1.0 GiB + KV cache 1.0 KiB for 1 streams of 16 tokens + \
-         activations 0 B + runtime 476.8 MiB), 1.0 GiB free)",
-    );
-    // The replacement does not become ready.
-    check_surge(
-        "a drain; b",
-        "x on=a leaving=599; y on=b notready",
-        "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)",
-    );
-    check_surge(
-        "a drain; b",
-        "x on=a leaving=600; y on=b notready",
-        "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
-    );
-    // And nobody may be missing.
-    check_of(
-        &deployment_of(1, 0, 1),
-        "a drain; b",
-        "x on=a leaving=600; y on=b notready",
-        "",
-        "",
-        "drained(a: 1 replica left; default/x: its deployment has no replica to spare, see \
-         spec.strategy.rollingUpdate.maxUnavailable)",
-    );
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! What a client is told whose request no replica answers.
+
+use std::time::Duration;
+
+use super::state::Refusal;
+use super::table::{Model, Unknown};
+use crate::openai::ApiError;
+use crate::openai::error::ErrorCode;
+
+/// Characters of a name that a client asked for which are repeated to it.
+const MAX_ECHOED_CHARS: usize = 200;
+
+/// The queue does not take the request, or gives it up. `left` is how long it would wait.
+pub(super) fn of(model: &Model, refusal: Refusal, left: Duration) -> ApiError {
+    let name = &model.name;
+    let late = |wait: Option<Duration>| match wait {
+        Some(wait) => format!(" A turn is expected in about {} s.", seconds(wait)),
+        None => String::new(),
+    };
+    let retry_after = |wait: Option<Duration>| wait.map_or(1, seconds);
+    match refusal {
+        Refusal::NotReady => not_ready(model, None),
+        Refusal::TooLong(wait) | Refusal::Expired(Some(wait)) if model.replicas.is_empty() => {
+            not_ready(model, Some(wait))
+        }
+        Refusal::Expired(None) if model.replicas.is_empty() => not_ready(model, None),
+        Refusal::QueueFull(wait) => ApiError::rate_limit_exceeded(
+            format!("The model `{name}` is busy and its queue is full.{}", late(wait)),
+            retry_after(wait),
+        ),
+        Refusal::TooLong(wait) => ApiError::rate_limit_exceeded(
+            format!(
+                "The model `{name}` is busy: a turn is expected in about {} s, and this request would wait {} s.",
+                seconds(wait),
+                seconds(left)
+            ),
+            seconds(wait),
+        ),
+        Refusal::Expired(wait) => ApiError::rate_limit_exceeded(
+            format!(
+                "The model `{name}` is busy: no replica had room in time.{}",
+                late(wait)
+            ),
+            retry_after(wait),
+        ),
+    }
+}
+
+/// There is no such model.
+pub(super) fn unknown(asked: &str, unknown: Unknown) -> ApiError {
+    let asked: String = asked.chars().take(MAX_ECHOED_CHARS).collect();
+    match unknown {
+        Unknown::NotFound => ApiError::model_not_found(&asked),
+        Unknown::Ambiguous(names) => ApiError::invalid_value(
+            "model",
+            format!(
+                "The model `{asked}` is served in several namespaces. Please ask for one of: {}.",
+                names.join(", ")
+            ),
+        ),
+    }
+}
+
+/// `reason` is why the last replica that was tried gave no answer.
+pub(super) fn unreachable(model: &Model, reason: &str) -> ApiError {
+    ApiError::unavailable(
+        ErrorCode::ModelUnavailable,
+        format!(
+            "No replica of the model `{}` could be reached ({reason}). Please try again shortly.",
+            model.name
+        ),
+    )
+}
+
+/// `wait` is when one is expected, where that is known.
+fn not_ready(model: &Model, wait: Option<Duration>) -> ApiError {
+    let why = model
+        .trouble
+        .as_deref()
+        .unwrap_or("its replicas have not reported yet");
+    let code = if model.is_coming {
+        ErrorCode::ModelLoading
+    } else {
+        ErrorCode::ModelUnavailable
+    };
+    let mut message = format!("The model `{}` has no ready replica: {why}", model.name);
+    let mut err = ApiError::unavailable(code, "");
+    if let Some(wait) = wait {
+        message.push_str(&format!(". One is expected in about {} s.", seconds(wait)));
+        err.retry_after_seconds = Some(seconds(wait).max(1));
+    }
+    err.message = message;
+    err
+}
+
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX)
+}
