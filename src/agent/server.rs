@@ -32,7 +32,7 @@ use crate::openai::error::ErrorCode;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::openapi;
 use crate::process::logs::{From, stream};
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
+use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 
 /// The most lines of a log that can be asked for from its end.
 const MAX_TAIL_LINES: usize = 1_000_000;
@@ -156,7 +156,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES).await {
         Ok(peeked) => peeked,
-        Err(err) => return peek_failed(&err),
+        Err(err) => return ApiError::into_response(err.into()),
     };
     let serving = app.serving(&peeked.model);
     if serving.is_empty() {
@@ -180,17 +180,6 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         Some(err) => forward_failed(&err),
         None => ApiError::model_loading(&peeked.model).into_response(),
     }
-}
-
-fn peek_failed(err: &PeekError) -> Response {
-    match err {
-        PeekError::TooLarge { limit } => ApiError::request_too_large(*limit),
-        PeekError::Json(problem) => ApiError::invalid_json(problem),
-        PeekError::NotAnObject => ApiError::invalid_json("it must be an object"),
-        PeekError::NoModel => ApiError::missing("model"),
-        PeekError::Read(_) => ApiError::invalid_json("the body ended early"),
-    }
-    .into_response()
 }
 
 fn models(app: &App) -> Vec<Model> {

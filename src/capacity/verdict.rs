@@ -98,6 +98,9 @@ pub(crate) fn answer(question: &Question) -> PlanVerdict {
     rounded(&verdict)
 }
 
+/// What is nearer to nothing is nothing: smaller numbers of nine digits need not come back from JSON as they went in.
+const NEGLIGIBLE: f64 = 1e-13;
+
 /// Every number to nine digits: they are no better known, and so short ones come back from JSON as they went in, which
 /// keeps a status from looking changed.
 fn rounded(verdict: &PlanVerdict) -> PlanVerdict {
@@ -111,6 +114,7 @@ fn round(value: &mut Value) {
         Value::Number(number) if number.is_f64() => {
             let short = number
                 .as_f64()
+                .map(|float| if float.abs() < NEGLIGIBLE { 0.0 } else { float })
                 .and_then(|float| format!("{float:.8e}").parse::<f64>().ok());
             *value = short.map_or(Value::Null, Value::from);
         }

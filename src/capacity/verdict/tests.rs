@@ -81,6 +81,26 @@ fn replicas<'a>(verdict: &'a PlanVerdict, model: &'a str) -> impl Iterator<Item 
     })
 }
 
+#[test]
+fn rounded_numbers_come_back_from_json() {
+    let mut numbers = json!([
+        2.172_486_739_6e-19,
+        1.234_567_894_9e-13,
+        0.081_264_270_12,
+        -7.0,
+        1.5e12
+    ]);
+    round(&mut numbers);
+    assert_eq!(
+        numbers,
+        json!([0.0, 1.234_567_89e-13, 0.081_264_270_1, -7.0, 1.5e12])
+    );
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&numbers.to_string()).unwrap(),
+        numbers
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
