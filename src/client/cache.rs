@@ -373,6 +373,17 @@ pub(crate) fn watch<K: CachedKind>(
     config: watcher::Config,
     changes: &Changes,
 ) -> Cache<K> {
+    watch_heeding(tasks, api, config, changes, |_| true)
+}
+
+/// [`watch`] that does not mark changes of objects that need not be `heeded`.
+pub(crate) fn watch_heeding<K: CachedKind>(
+    tasks: &Tasks,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    changes: &Changes,
+    heeded: fn(&K) -> bool,
+) -> Cache<K> {
     let (cache, mut writer) = Cache::new(changes.clone());
     let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
     let kind = K::kind(&()).into_owned();
@@ -393,7 +404,13 @@ pub(crate) fn watch<K: CachedKind>(
                         failing = false;
                         info!(kind, "watching again");
                     }
-                    let matters = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+                    let matters = match &event {
+                        watcher::Event::Init | watcher::Event::InitApply(_) => false,
+                        watcher::Event::Apply(DeserializeGuard(Ok(object))) => heeded(object),
+                        watcher::Event::Apply(DeserializeGuard(Err(_)))
+                        | watcher::Event::Delete(_)
+                        | watcher::Event::InitDone => true,
+                    };
                     kept.observe(&mut writer, event);
                     if matters {
                         changes.mark();

@@ -13,7 +13,7 @@ mod events;
 mod status;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use cache::{Cache, CachedKind, Changes, watch};
+pub(crate) use cache::{Cache, CachedKind, Changes, watch, watch_heeding};
 pub(crate) use connect::{ConnectError, KubeconfigSource, connect, connect_via};
 pub(crate) use election::{Elector, Leadership};
 pub(crate) use error::ApiError;

@@ -10,18 +10,25 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 
 use super::fleet::SharedFleet;
-use crate::api::meta::LEASE_NAMESPACE;
+use crate::api::meta::{GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
 use crate::api::v1alpha1::{
     CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
 };
 use crate::client::{
     ApiError, Cache, CachedKind, Changes, FIELD_MANAGER, Leadership, Recorder, patch_status, watch,
+    watch_heeding,
 };
 use crate::clock::Clock;
 use crate::task::Tasks;
 
 /// How long a list may take that somebody waits for.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What gateways report in their Leases is acted on at once. Nodes renew theirs all the time, a thousand of ten thousand nodes every
+/// second: whether they do is looked at now and then.
+fn is_of_a_gateway(lease: &Lease) -> bool {
+    lease.name_any().starts_with(GATEWAY_LEASE_PREFIX)
+}
 
 /// Shared by all reconcilers. Clones are the same.
 #[derive(Clone)]
@@ -59,7 +66,7 @@ impl World {
         Self {
             fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
             nodes,
-            leases: watch(tasks, leases, config(), &changes),
+            leases: watch_heeding(tasks, leases, config(), &changes, is_of_a_gateway),
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
             revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
             replicas,

@@ -173,7 +173,8 @@ impl NodeLifecycle {
 
 impl Reconciler for NodeLifecycle {
     const NAME: &'static str = "node-lifecycle";
-    const RESYNC: Duration = Duration::from_secs(15);
+    /// Renewals of Leases do not wake it: this is how late it may see one. Kubernetes' `--node-monitor-period`.
+    const RESYNC: Duration = Duration::from_secs(5);
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
