@@ -287,28 +287,24 @@ mod tests {
     async fn a_child_without_a_record_is_found_by_its_command_line() {
         let scene = Scene::new();
         let mark = scene.path("w.sock");
-        let arguments = vec![
-            "-c".to_owned(),
-            "while :; do sleep 0.05; done".to_owned(),
-            mark.to_string(),
-        ];
-        let log = Log::new(scene.path("log"));
+        std::fs::write(&mark, "").unwrap();
+        // One that has no children: they would have its command line for a moment.
         let process = spawn(
             &scene.tasks,
             &Command {
-                program: "/bin/sh".into(),
-                arguments,
-                log,
+                program: "/usr/bin/tail".into(),
+                arguments: vec!["-f".to_owned(), mark.to_string()],
+                log: Log::new(scene.path("log")),
             },
         )
         .unwrap();
         assert_eq!(
-            find_by_argument("-c", mark.as_str()),
+            find_by_argument("-f", mark.as_str()),
             [process.id().unwrap().clone()]
         );
         assert_eq!(find_by_argument("worker", mark.as_str()), []);
         process.stop(LONG).await.unwrap();
-        assert_eq!(find_by_argument("-c", mark.as_str()), []);
+        assert_eq!(find_by_argument("-f", mark.as_str()), []);
     }
 
     #[tokio::test]
