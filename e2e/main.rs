@@ -19,6 +19,7 @@ mod measure;
 mod openai;
 mod plan;
 mod preemption;
+mod rebalance;
 mod rollout;
 // The worker's tests have more use for it.
 #[allow(dead_code)]

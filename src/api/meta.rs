@@ -24,6 +24,9 @@ pub(crate) const CHANGE_CAUSE_ANNOTATION: &str = "kubernetes.io/change-cause";
 pub(crate) const PROMOTE_ANNOTATION: &str = "rooflet.dev/promote";
 /// On deployments: the ModelRevision whose rollout is given up.
 pub(crate) const ABORT_ANNOTATION: &str = "rooflet.dev/abort";
+/// On replicas: the FleetNode to which it is to move. It leaves its node as if that were drained, and the scheduler puts its
+/// replacement there if it fits, and in no case where it was.
+pub(crate) const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
 /// On a replica being deleted until its agent has stopped the worker and the memory is free again.
 pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.

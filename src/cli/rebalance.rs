@@ -1,24 +1,27 @@
 //! `rooflet rebalance`
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 
 use super::{Failure, cordon, ui};
-use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::meta::{DEPLOYMENT_LABEL, MOVE_ANNOTATION};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use crate::client::ApiError;
-use crate::controller::min_available;
-use crate::scheduler::{Fleet, Move, rebalance};
+use crate::controller::Mobility;
+use crate::scheduler::{Fleet, Move, ReplicaKey, ReplicaRequest, rebalance};
 
-/// Say which replicas would be better off on other nodes, and what moving them costs.
+/// Say which replicas would be better off on other nodes or make room for one that has none, and what moving them costs.
 ///
-/// Nothing is changed without --apply. With it, one replica after the other is deleted where its deployment can spare it,
-/// and the next only when all replicas of the deployment answer again; the scheduler chooses the new node.
+/// Nothing is changed without --apply. With it, one replica after the other is moved where its deployment is whole: where
+/// its strategy has a surge, its replacement answers requests before it goes, else one may have to be missing meanwhile.
+/// The next one follows when all replicas of the deployment answer again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Make the moves.
@@ -42,14 +45,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let replicas: Api<ModelReplica> = Api::all(client.clone());
     let nodes = nodes.list(&everything).await.map_err(ApiError::from)?;
     let replicas = replicas.list(&everything).await.map_err(ApiError::from)?;
-    let mut moves = rebalance(&mut Fleet::new(&nodes.items, &replicas.items));
+    let deployments: Api<ModelDeployment> = Api::all(client.clone());
+    let deployments = deployments.list(&everything).await.map_err(ApiError::from)?;
+    let mut moves = rebalance(
+        &mut Fleet::new(&nodes.items, &replicas.items),
+        &waiting(&replicas.items),
+    );
     let found = moves.len();
     moves.truncate(args.max_moves);
     if moves.is_empty() {
-        ui::output("No replica would be so much better off elsewhere that it is worth a move.\n");
+        ui::output(
+            "No replica would be so much better off elsewhere, or make room for another, that it is worth a move.\n",
+        );
         return Ok(());
     }
-    ui::output(&table(&moves));
+    ui::output(&table(&moves, &deployments.items));
     if found > moves.len() {
         ui::output(&format!(
             "{} more are not shown (--max-moves).\n",
@@ -60,26 +70,76 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         ui::output("Nothing was changed; --apply makes these moves one after the other.\n");
         return Ok(());
     }
+    // Some of the moves for a replica make it no room.
+    let mut in_vain: Option<&ReplicaKey> = None;
     for one in &moves {
-        let done = make(&client, one, Duration::from_secs(args.timeout)).await?;
-        ui::output(&format!("{}: {done}\n", one.replica));
+        let waiting = one.makes_room_for.as_ref();
+        if let Some(waiting) = waiting.filter(|waiting| in_vain == Some(*waiting)) {
+            ui::output(&format!(
+                "{}: skipped: without the move before it makes no room for {waiting}\n",
+                one.replica
+            ));
+            continue;
+        }
+        match make(&client, one, Duration::from_secs(args.timeout)).await? {
+            Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", one.replica)),
+            Outcome::Skipped(why) => {
+                ui::output(&format!("{}: skipped: {why}\n", one.replica));
+                in_vain = waiting;
+            }
+        }
     }
     Ok(())
 }
 
-fn table(moves: &[Move]) -> String {
+/// What became of a move.
+enum Outcome {
+    Moved(String),
+    Skipped(String),
+}
+
+/// Replicas without a node, in the order in which the scheduler looks at them.
+fn waiting(replicas: &[ModelReplica]) -> Vec<ReplicaRequest> {
+    let mut waiting: Vec<&ModelReplica> = replicas
+        .iter()
+        .filter(|replica| replica.spec.node_name.is_none() && replica.metadata.deletion_timestamp.is_none())
+        .collect();
+    waiting.sort_by_key(|replica| {
+        (
+            Reverse(replica.spec.priority),
+            replica.metadata.creation_timestamp.clone(),
+        )
+    });
+    waiting.into_iter().map(ReplicaRequest::new).collect()
+}
+
+fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
     let mut text = String::new();
     for one in moves {
+        let spec = one.deployment.as_ref().and_then(|owner| {
+            let of_owner = |one: &&ModelDeployment| ReplicaKey::of(*one) == *owner;
+            deployments.iter().find(of_owner)
+        });
+        let meanwhile = match spec.map(|deployment| Mobility::of(&deployment.spec)) {
+            Some(Mobility::Surge) => "its replacement answers before it goes",
+            Some(Mobility::Spare) => "until then its deployment answers with one replica less",
+            Some(Mobility::None) | None => "its deployment cannot spare it, so --apply leaves it where it is",
+        };
+        let reason = one
+            .makes_room_for
+            .as_ref()
+            .map_or_else(String::new, |waiting| format!(", makes room for {waiting}"));
         text.push_str(&format!(
-            "{}: {} -> {}\n  now:  {}\n  then: {}\n  cost: loads {} on {}; until then its deployment answers with one replica less\n",
+            "{}: {} -> {}{reason}\n  now:  {}\n  then: {}\n  cost: loads {} on {}; {meanwhile}\n",
             one.replica, one.from, one.to, one.before, one.after, one.load, one.to
         ));
     }
     text
 }
 
-/// Makes one move, if it is still one and can be spared. What became of it.
-async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<String, Failure> {
+/// Makes one move, if it is still one and can be spared.
+async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome, Failure> {
+    let skipped = |why| Ok(Outcome::Skipped(why));
     let namespace = &one.replica.namespace;
     let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), namespace);
     let deployments: Api<ModelDeployment> = Api::namespaced(client.clone(), namespace);
@@ -88,35 +148,28 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<String, 
     let Some(replica) = replica.filter(|replica| {
         replica.spec.node_name.as_deref() == Some(&one.from) && replica.metadata.deletion_timestamp.is_none()
     }) else {
-        return Ok("skipped: it has changed meanwhile".to_owned());
+        return skipped("it has changed meanwhile".to_owned());
     };
     let Some(owner) = &one.deployment else {
-        return Ok("skipped: it is of no ModelDeployment".to_owned());
+        return skipped("it is of no ModelDeployment".to_owned());
     };
     let deployment = deployments.get_opt(&owner.name).await.map_err(ApiError::from)?;
     let Some(deployment) = deployment else {
-        return Ok(format!("skipped: ModelDeployment {} is gone", owner.name));
+        return skipped(format!("ModelDeployment {} is gone", owner.name));
     };
     if !is_whole(&deployment) {
-        return Ok(format!(
-            "skipped: ModelDeployment {} is not whole as it is",
+        return skipped(format!("ModelDeployment {} is not whole as it is", owner.name));
+    }
+    if Mobility::of(&deployment.spec) == Mobility::None {
+        return skipped(format!(
+            "ModelDeployment {} may neither miss a replica nor have one more (maxUnavailable and maxSurge of \
+             spec.strategy.rollingUpdate)",
             owner.name
         ));
     }
-    let ready = usize::try_from(deployment.spec.replicas).unwrap_or(0);
-    if ready.saturating_sub(1) < min_available(&deployment.spec) {
-        return Ok(format!(
-            "skipped: ModelDeployment {} may not miss a replica (spec.strategy.rollingUpdate.maxUnavailable)",
-            owner.name
-        ));
-    }
+    annotate(&replicas, name, Some(&one.to)).await?;
     let uid = replica.uid().unwrap_or_default();
-    let params = DeleteParams::default().preconditions(Preconditions {
-        uid: Some(uid.clone()),
-        resource_version: None,
-    });
-    replicas.delete(name, &params).await.map_err(ApiError::from)?;
-    let whole_again = async {
+    let moved = async {
         await_condition(replicas.clone(), name, conditions::is_deleted(&uid)).await?;
         await_condition(
             deployments.clone(),
@@ -125,13 +178,21 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<String, 
         )
         .await
     };
-    match tokio::time::timeout(timeout, whole_again).await {
+    match tokio::time::timeout(timeout, moved).await {
         Ok(waited) => drop(waited.map_err(anyhow::Error::from)?),
         Err(_elapsed) => {
+            let now = replicas.get_opt(name).await.map_err(ApiError::from)?;
+            let is_there = now.is_some_and(|replica| replica.metadata.deletion_timestamp.is_none());
+            if is_there {
+                annotate(&replicas, name, None).await?;
+            }
+            let state = match is_there {
+                true => "is still where it was, and may stay",
+                false => "has left, but its ModelDeployment is not whole again",
+            };
+            let seconds = timeout.as_secs();
             return Err(anyhow!(
-                "ModelDeployment {} is not whole again {} s after {} was deleted; no more moves are made",
-                owner.name,
-                timeout.as_secs(),
+                "{} {state} after {seconds} s (--timeout); no more moves are made",
                 one.replica
             )
             .into());
@@ -142,13 +203,22 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<String, 
     let newest = now
         .into_iter()
         .max_by_key(|replica| replica.metadata.creation_timestamp.clone());
-    Ok(newest.map_or_else(
+    Ok(Outcome::Moved(newest.map_or_else(
         || "deleted".to_owned(),
         |newest| {
             let node = newest.spec.node_name.as_deref().unwrap_or("no node yet");
             format!("moved; {} is on {node}", newest.name_any())
         },
-    ))
+    )))
+}
+
+/// Asks the controller to move the replica, or no longer.
+async fn annotate(replicas: &Api<ModelReplica>, name: &str, to: Option<&str>) -> Result<(), Failure> {
+    let patch = json!({ "metadata": { "annotations": { MOVE_ANNOTATION: to } } });
+    let patched = replicas
+        .patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    patched.map(drop).map_err(|error| ApiError::from(error).into())
 }
 
 /// Whether all replicas that are wanted answer.

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::deployment::refused_recently;
+use super::node_lifecycle::{left_node, moves_to};
 use super::runtime::{PassStatus, Reconciler};
 use super::world::World;
 use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
@@ -88,11 +89,23 @@ fn requests(waiting: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) ->
         .copied()
         .filter(|replica| refused_recently(replica, now).is_some())
         .collect();
+    let moving: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|replica| moves_to(replica).is_some())
+        .collect();
     waiting
         .iter()
-        .map(|replica| ReplicaRequest {
-            refused: refusals(replica, &refused, now),
-            ..ReplicaRequest::new(replica)
+        .map(|replica| {
+            let mut request = ReplicaRequest {
+                refused: refusals(replica, &refused, now),
+                ..ReplicaRequest::new(replica)
+            };
+            for sibling in moving.iter().filter(|one| family(one) == family(replica)) {
+                request.refused.extend(left_node(sibling));
+                request.nominated = request.nominated.or_else(|| moves_to(sibling).map(str::to_owned));
+            }
+            request
         })
         .collect()
 }
@@ -351,9 +364,12 @@ async fn apply(world: &World, step: Step<'_>) -> Result<(), ApiError> {
     }
 }
 
+/// When what waits for a node is looked at again although nothing has changed.
+pub(crate) const BINDER_RESYNC: Duration = Duration::from_secs(15);
+
 impl Reconciler for Binder {
     const NAME: &'static str = "binder";
-    const RESYNC: Duration = Duration::from_secs(15);
+    const RESYNC: Duration = BINDER_RESYNC;
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();

@@ -16,10 +16,10 @@ mod runtime;
 mod weekly;
 mod world;
 
-pub(crate) use binder::{Settling, binding_intents, bound_status, rival_intents};
+pub(crate) use binder::{BINDER_RESYNC, Settling, binding_intents, bound_status, rival_intents};
 pub(crate) use deployment::{deployment_intents, is_template_of};
 pub(crate) use fleet::FollowedFleet;
-pub(crate) use node_lifecycle::{Heartbeats, node_intents};
+pub(crate) use node_lifecycle::{Heartbeats, NODE_MONITOR_PERIOD, node_intents};
 
 use std::time::Duration;
 
@@ -41,9 +41,28 @@ const LEASE_NAME: &str = "rooflet-controller";
 /// How long reconcilers may take to finish a pass when leadership ends.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// How many replicas of a deployment have to be available, whatever is moved or replaced.
-pub(crate) fn min_available(spec: &ModelDeploymentSpec) -> usize {
-    deployment::Bounds::of(spec).min_available
+/// Whether replicas of a deployment can be moved while all of them serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mobility {
+    /// The replacement comes first.
+    Surge,
+    /// One may be missing meanwhile.
+    Spare,
+    /// Neither is allowed.
+    None,
+}
+
+impl Mobility {
+    pub(crate) fn of(spec: &ModelDeploymentSpec) -> Self {
+        let bounds = deployment::Bounds::of(spec);
+        if bounds.max_total > bounds.wanted {
+            Self::Surge
+        } else if bounds.min_available < bounds.wanted {
+            Self::Spare
+        } else {
+            Self::None
+        }
+    }
 }
 
 /// How this controller takes part.

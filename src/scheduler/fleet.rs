@@ -344,6 +344,10 @@ impl Fleet {
             .collect()
     }
 
+    pub(super) fn is_bound(&self, key: &ReplicaKey) -> bool {
+        self.bound.contains_key(key)
+    }
+
     /// How many replicas have a node.
     pub(super) fn placed(&self) -> usize {
         self.bound.len()

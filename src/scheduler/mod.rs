@@ -22,6 +22,7 @@ mod repair;
 mod request;
 mod reserve;
 mod rival;
+mod room;
 mod score;
 mod taints;
 #[cfg(test)]

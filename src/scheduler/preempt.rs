@@ -62,7 +62,10 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
                     .is_none_or(|domains| domains.against(*at).is_none())
         })
         .filter_map(|(at, node)| {
-            let gone = victims(request, node, &fits[node.machine_id])?;
+            let may_go = |resident: &Resident| {
+                resident.claim.request.priority < request.priority && resident.claim.replaceable
+            };
+            let gone = leaving(request, node, &fits[node.machine_id], may_go)?;
             Some((Damage::new(at, node, &gone, &ready), gone))
         })
         .min_by(|(a, _), (b, _)| a.cmp(b))?;
@@ -100,21 +103,23 @@ fn ready_replicas(nodes: &[NodeState]) -> BTreeMap<ReplicaKey, usize> {
     ready
 }
 
-/// The fewest replicas of a lower priority without which the node could take the request. `None`: not even without all
+/// The fewest replicas, of those that may go, without which the node could take the request. `None`: not even without all
 /// of them, or there are none.
-fn victims(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Option<Vec<ReplicaKey>> {
-    let may_go = |resident: &Resident| {
-        resident.claim.request.priority < request.priority && resident.claim.replaceable
-    };
-    let mut lower: Vec<_> = node
+pub(super) fn leaving(
+    request: &ReplicaRequest,
+    node: &NodeState,
+    fit: &Fit,
+    may_go: impl Fn(&Resident) -> bool,
+) -> Option<Vec<ReplicaKey>> {
+    let mut candidates: Vec<_> = node
         .residents
         .iter()
         .filter(|(_, resident)| may_go(resident))
         .collect();
-    if lower.is_empty() {
+    if candidates.is_empty() {
         return None;
     }
-    let mut gone: BTreeSet<&ReplicaKey> = lower.iter().map(|(key, _)| *key).collect();
+    let mut gone: BTreeSet<&ReplicaKey> = candidates.iter().map(|(key, _)| *key).collect();
     let fits_without = |gone: &BTreeSet<&ReplicaKey>| {
         let stays = node.residents.iter().filter(|(key, _)| !gone.contains(key));
         let nominees = node.nominees.iter().filter(|(key, nominee)| {
@@ -127,7 +132,7 @@ fn victims(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Option<Vec<
         return None;
     }
     // Those whose leaving would be the greatest loss are asked first whether they can stay. What is going anyway is none.
-    lower.sort_by_key(|(key, resident)| {
+    candidates.sort_by_key(|(key, resident)| {
         let claim = &resident.claim;
         (
             claim.ending,
@@ -135,7 +140,7 @@ fn victims(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Option<Vec<
             *key,
         )
     });
-    for (key, _) in lower {
+    for (key, _) in candidates {
         gone.remove(key);
         if !fits_without(&gone) {
             gone.insert(key);

@@ -3,7 +3,9 @@
 use super::bind::place;
 use super::filter::{Rejection, filter};
 use super::fleet::Fleet;
+use super::node::Claim;
 use super::request::{ReplicaKey, ReplicaRequest};
+use super::room::make_room;
 use super::score::{PlacementScore, Terms};
 use crate::units::Bytes;
 
@@ -12,7 +14,7 @@ const MIN_SLACK_GAIN: i64 = 5;
 const MIN_USE_GAIN: i64 = 10;
 const MIN_TOKEN_GAIN: i64 = 20;
 
-/// One replica that would be better off elsewhere.
+/// One replica that had better be elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) replica: ReplicaKey,
@@ -24,25 +26,38 @@ pub(crate) struct Move {
     pub(crate) after: String,
     /// What has to be loaded on the other node.
     pub(crate) load: Bytes,
+    /// The replica without a node that takes its place. Nothing is gained before all moves for it are made.
+    pub(crate) makes_room_for: Option<ReplicaKey>,
 }
 
-/// Moves that are worth their cost, each on top of the ones before; `fleet` is afterwards as if they were done.
-pub(crate) fn rebalance(fleet: &mut Fleet) -> Vec<Move> {
+/// Moves that are worth their cost, each on top of the ones before: those that make room for a replica of `waiting`, which
+/// has no node, and then those that leave a replica itself better off. `fleet` is afterwards as if they were done.
+pub(crate) fn rebalance(fleet: &mut Fleet, waiting: &[ReplicaRequest]) -> Vec<Move> {
+    let mut moves = make_room(waiting, fleet);
     let settled: Vec<ReplicaRequest> = fleet
         .nodes
         .iter()
         .flat_map(|node| node.residents.values())
-        .map(|resident| &resident.claim)
-        .filter(|claim| claim.ready && !claim.ending && claim.replaceable)
-        .map(|claim| ReplicaRequest {
-            nominated: None,
-            ..claim.request.clone()
-        })
+        .filter(|resident| is_movable(&resident.claim))
+        .map(|resident| settled(&resident.claim))
         .collect();
-    settled
-        .iter()
-        .filter_map(|request| propose(request, fleet))
-        .collect()
+    for request in &settled {
+        moves.extend(propose(request, fleet));
+    }
+    moves
+}
+
+/// Whether it serves, and would be made anew elsewhere.
+pub(super) fn is_movable(claim: &Claim) -> bool {
+    claim.ready && !claim.ending && claim.replaceable
+}
+
+/// What it asks for wherever it goes next.
+pub(super) fn settled(claim: &Claim) -> ReplicaRequest {
+    ReplicaRequest {
+        nominated: None,
+        ..claim.request.clone()
+    }
 }
 
 fn propose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Move> {
@@ -59,13 +74,8 @@ fn propose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Move> {
 
 /// `request` is on no node.
 fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Move> {
-    let at = fleet.position(from).ok()?;
-    let (fits, nodes) = fleet.fits(request);
-    let node = &nodes[at];
-    let fit = &fits[node.machine_id];
-    let load = node.load_for(request);
-    let here = match filter(request, node, fit, &load) {
-        Ok(()) => Ok(PlacementScore::new(request, at, node, fit, &load)),
+    let here = match at_home(request, from, fleet)? {
+        Ok(here) => Ok(here),
         // More is promised there than there is.
         Err(rejection @ (Rejection::Memory { .. } | Rejection::Speed { .. })) => {
             Err(rejection.words().into_owned())
@@ -73,10 +83,6 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
         // What made it unfit since is not ours to judge: drains and evictions do.
         Err(_) => return None,
     };
-    let bytes = fit
-        .appraisal
-        .as_ref()
-        .map_or(Bytes::ZERO, |appraisal| appraisal.reservation.weights);
     let placement = place(request, fleet).ok()?;
     let there = placement.table.chosen()?;
     let worth = match &here {
@@ -90,8 +96,34 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
         to: placement.node().to_owned(),
         before: here.map_or_else(|words| words, |score| score.columns()),
         after: there.columns(),
-        load: bytes,
+        load: weights(request, from, fleet),
+        makes_room_for: None,
     })
+}
+
+/// How well it would be placed where it was, given the others there.
+pub(super) fn at_home(
+    request: &ReplicaRequest,
+    node: &str,
+    fleet: &mut Fleet,
+) -> Option<Result<PlacementScore, Rejection>> {
+    let at = fleet.position(node).ok()?;
+    let (fits, nodes) = fleet.fits(request);
+    let node = &nodes[at];
+    let fit = &fits[node.machine_id];
+    let load = node.load_for(request);
+    let judged = filter(request, node, fit, &load);
+    Some(judged.map(|()| PlacementScore::new(request, at, node, fit, &load)))
+}
+
+/// What has to be loaded for it, as far as its node's copy of the model tells.
+pub(super) fn weights(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Bytes {
+    let at = fleet.position(node);
+    let (fits, nodes) = fleet.fits(request);
+    let appraisal = at
+        .ok()
+        .and_then(|at| fits[nodes[at].machine_id].appraisal.as_ref());
+    appraisal.map_or(Bytes::ZERO, |appraisal| appraisal.reservation.weights)
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {

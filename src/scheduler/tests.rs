@@ -238,24 +238,34 @@ fn a_score_table_says_how_the_next_ones_compare() {
     );
 }
 
+/// What is proposed, as `x a->b for y`.
+fn moves(nodes: &str, replicas: &str) -> String {
+    let nodes: Vec<_> = lines(nodes).map(node).collect();
+    let replicas: Vec<_> = lines(replicas).map(replica).collect();
+    let mut fleet = Fleet::new(&nodes, &replicas);
+    let waiting: Vec<_> = replicas
+        .iter()
+        .filter(|replica| replica.spec.node_name.is_none())
+        .map(ReplicaRequest::new)
+        .collect();
+    let said: Vec<_> = rebalance(&mut fleet, &waiting)
+        .into_iter()
+        .map(|one| {
+            let reason = one
+                .makes_room_for
+                .map_or_else(String::new, |key| format!(" for {}", key.name));
+            format!("{} {}->{}{reason}", one.replica.name, one.from, one.to)
+        })
+        .collect();
+    assert_eq!(rebalance(&mut fleet, &waiting), [], "the moves were made already");
+    said.join(", ")
+}
+
 #[test]
 fn a_move_is_proposed_where_it_is_worth_its_cost() {
-    let nodes: Vec<_> = lines(
-        "a mem=16 model=guide:2; b mem=16 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2; \
-         max chip=M4_Max/40 mem=40 model=guide:2",
-    )
-    .map(node)
-    .collect();
-    let check = |replicas: &str, expect: &str| {
-        let replicas: Vec<_> = lines(replicas).map(replica).collect();
-        let mut fleet = Fleet::new(&nodes, &replicas);
-        let said: Vec<_> = rebalance(&mut fleet)
-            .into_iter()
-            .map(|one| format!("{} {}->{}", one.replica.name, one.from, one.to))
-            .collect();
-        assert_eq!(said.join(", "), expect);
-        assert_eq!(rebalance(&mut fleet), [], "the moves were made already");
-    };
+    let nodes = "a mem=16 model=guide:2; b mem=16 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2; \
+                 max chip=M4_Max/40 mem=40 model=guide:2";
+    let check = |replicas: &str, expect: &str| assert_eq!(moves(nodes, replicas), expect);
     check("p of=d on=a ready; q of=d on=b ready", "");
     check("p of=d on=a ready; q of=d on=a ready", "p a->b");
     // Neither what does not serve yet nor what nothing would make anew.
@@ -272,6 +282,47 @@ fn a_move_is_proposed_where_it_is_worth_its_cost() {
         "p of=d on=pro rate=70 ready; q of=e on=pro rate=70 ready",
         "p pro->max",
     );
+}
+
+#[test]
+fn moves_make_room_for_what_waits() {
+    let nodes = "a mem=11 model=small:2,mid:5,large:9; b mem=11 model=small:2,mid:5,large:9; c mem=6 model=small:2,mid:5";
+    // Neither `a` nor `b` is free enough, both together are.
+    let small = "p of=d on=a model=small ready; q of=e on=b model=small ready; r of=f on=c model=mid ready; ";
+    let large = |more: &str| format!("{small}x of=x model=large {more}");
+    assert_eq!(moves(nodes, &large("")), "p a->b for x");
+    // The smaller one moves; and what is in nobody's way does not.
+    let uneven = "p of=d on=a model=mid ready; q of=e on=b model=small ready; x model=large";
+    assert_eq!(moves(nodes, uneven), "q b->a for x");
+    // Several leave one node for several others.
+    let two = "n mem=11 model=small:2,large:9; b mem=4 model=small:2; c mem=4 model=small:2";
+    assert_eq!(
+        moves(
+            two,
+            "p of=d on=n model=small ready; q of=e on=n model=small ready; x model=large"
+        ),
+        "p n->b for x, q n->c for x"
+    );
+    // Nothing helps: no place for one of them, and what must not move.
+    assert_eq!(
+        moves(
+            two,
+            "p of=d on=n model=small ready; q of=e on=n model=small ready; r of=f on=b model=small ready; x model=large"
+        ),
+        ""
+    );
+    assert_eq!(moves(nodes, &large("select=zone:y")), "");
+    assert_eq!(
+        moves(
+            "n mem=11 model=small:2,large:9; b mem=4 model=small:2",
+            "p on=n model=small ready; x model=large"
+        ),
+        ""
+    );
+    // It finds a place as it is.
+    assert_eq!(moves(two, "x model=large"), "");
+    // One of two alike is helped.
+    assert_eq!(moves(nodes, &large("; y of=x model=large")), "p a->b for x");
 }
 
 #[test]

@@ -18,11 +18,9 @@ use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevisi
 use crate::clock::since;
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use crate::controller::{
-    FollowedFleet, Heartbeats, Settling, binding_intents, bound_status, deployment_intents, node_intents,
+    BINDER_RESYNC, FollowedFleet, Heartbeats, NODE_MONITOR_PERIOD, Settling, binding_intents, bound_status,
+    deployment_intents, node_intents,
 };
-
-/// Replicas that wait for a node, and what nodes do not tell by a change, are looked at again after this time.
-const RESYNC: Duration = Duration::from_secs(15);
 
 /// From the end of one leader to the beginning of the next.
 const TAKES_OVER: Duration = Duration::from_secs(1);
@@ -174,7 +172,7 @@ impl Run<'_> {
         let was_dirty = std::mem::take(&mut writer.dirty) || writer.failed;
         if of == Loop::NodeLifecycle && !was_dirty && self.nothing_is_silent() {
             // Renewals of healthy nodes are not simulated one by one: the plan would be what it was.
-            self.wake_loop(of, RESYNC);
+            self.wake_loop(of, NODE_MONITOR_PERIOD);
             return;
         }
         self.control.passes += 1;
@@ -196,8 +194,8 @@ impl Run<'_> {
             .any(|replica| replica.spec.node_name.is_none());
         let resync = match of {
             Loop::Deployment => None,
-            Loop::Binder => waiting.then_some(RESYNC),
-            Loop::NodeLifecycle => Some(RESYNC),
+            Loop::Binder => waiting.then_some(BINDER_RESYNC),
+            Loop::NodeLifecycle => Some(NODE_MONITOR_PERIOD),
         };
         if let Some(wait) = look_again_after.into_iter().chain(resync).min() {
             self.wake_loop(of, wait);

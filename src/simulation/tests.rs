@@ -324,6 +324,16 @@ mod found_once {
         holds(5020, faults);
     }
 
+    /// A clock that went back by as much as a worker took to come back: the renewal had the same time as the one before.
+    #[test]
+    fn a_renewal_at_the_same_time_is_a_renewal() {
+        let faults = "
+- {at: 33.498s, for: 1m23.780s, clockSkew: {node: pro-1, seconds: -60}}
+- {at: 1m6.671s, for: 1m20.109s, workerCrash: {node: mini-3}}
+";
+        holds(8754, faults);
+    }
+
     /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
     #[test]
     fn who_is_cut_off_renews_nothing() {

@@ -145,6 +145,23 @@ fn a_binding_whose_condition_was_lost_is_confirmed() {
 }
 
 #[test]
+fn the_replacement_of_one_that_moves_goes_where_it_was_to_move() {
+    let nodes = ["a", "b", "c"].map(|name| node(name, 8));
+    let mut moving = replica("x", 1, Some("a"));
+    say(&mut moving, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    let annotations = [(crate::api::meta::MOVE_ANNOTATION.to_owned(), "c".to_owned())];
+    moving.metadata.annotations = Some(annotations.into());
+    check(&nodes, &[moving.clone(), replica("y", 2, None)], "y->c");
+    // Where that cannot be, anywhere but where it was.
+    check(&nodes[..2], &[moving.clone(), replica("y", 2, None)], "y->b");
+    check(&nodes[..1], &[moving.clone(), replica("y", 2, None)], "y waits");
+    // Others do not care.
+    let mut other = replica("z", 2, None);
+    other.metadata.labels = None;
+    check(&nodes[..1], &[moving, other], "z->a");
+}
+
+#[test]
 fn a_node_that_refused_a_sibling_is_asked_again_only_later() {
     let nodes = [node("a", 8)];
     let mut refused = replica("x", 1, Some("a"));

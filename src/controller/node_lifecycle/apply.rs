@@ -171,10 +171,13 @@ impl NodeLifecycle {
     }
 }
 
+/// Renewals of Leases wake nobody: this is how late the node life controller may see one. Kubernetes'
+/// `--node-monitor-period`.
+pub(crate) const NODE_MONITOR_PERIOD: Duration = Duration::from_secs(5);
+
 impl Reconciler for NodeLifecycle {
     const NAME: &'static str = "node-lifecycle";
-    /// Renewals of Leases do not wake it: this is how late it may see one. Kubernetes' `--node-monitor-period`.
-    const RESYNC: Duration = Duration::from_secs(5);
+    const RESYNC: Duration = NODE_MONITOR_PERIOD;
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();

@@ -6,10 +6,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 
 use super::budgets::Budgets;
 use super::plan::{Observed, known_silent_for};
 use crate::api::conditions::condition_type;
+use crate::api::meta::MOVE_ANNOTATION;
 use crate::api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use crate::clock::since;
 use crate::controller::deployment::leaving_since;
@@ -116,6 +118,9 @@ impl<'p, 'a> Evictions<'p, 'a> {
         }
         if node.spec.drain {
             causes.push(Cause::Planned(format!("{name} is being drained")));
+        }
+        if let Some(to) = moves_to(replica) {
+            causes.push(Cause::Planned(format!("it is to move to {to}")));
         }
         let expelled = causes.iter().find(|cause| matches!(cause, Cause::Expelled(_)));
         let cause = match (expelled, known_silent_for(node, self.observed.now)) {
@@ -235,7 +240,12 @@ impl<'p, 'a> Evictions<'p, 'a> {
             bind_all(&waiting, &mut fleet);
             fleet
         });
-        let decision = bind_all([&ReplicaRequest::new(replica)], fleet).pop();
+        let request = ReplicaRequest {
+            refused: left_node(replica).into_iter().collect(),
+            nominated: moves_to(replica).map(str::to_owned),
+            ..ReplicaRequest::new(replica)
+        };
+        let decision = bind_all([&request], fleet).pop();
         match decision.map(|decision| decision.outcome) {
             Some(Ok(placement)) => Ok(placement.node().to_owned()),
             Some(Err(unschedulable)) => Err(unschedulable.to_string()),
@@ -246,6 +256,18 @@ impl<'p, 'a> Evictions<'p, 'a> {
 
 fn no_room(why: &str) -> Eviction {
     Eviction::NotYet(format!("no other node takes it: {why}"))
+}
+
+/// The node to which somebody wants it to move.
+pub(in crate::controller) fn moves_to(replica: &ModelReplica) -> Option<&str> {
+    let to = replica.annotations().get(MOVE_ANNOTATION)?.as_str();
+    (replica.spec.node_name.as_deref() != Some(to)).then_some(to)
+}
+
+/// Where its replacement does not go, and why.
+pub(in crate::controller) fn left_node(replica: &ModelReplica) -> Option<(String, String)> {
+    let node = replica.spec.node_name.clone()?;
+    Some((node, format!("{} is leaving it", replica.name_any())))
 }
 
 fn unreachable() -> Taint {

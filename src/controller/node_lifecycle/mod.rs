@@ -10,6 +10,8 @@ mod skew;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use apply::NODE_MONITOR_PERIOD;
 pub(super) use apply::NodeLifecycle;
+pub(super) use eviction::{left_node, moves_to};
 pub(crate) use heard::Heartbeats;
 pub(crate) use intents::intents as node_intents;

@@ -9,7 +9,7 @@ use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
 use super::heard::Heard;
 use super::plan::{LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
 use crate::api::conditions::{Truth, condition_type, set_condition};
-use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
+use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::taints_of;
@@ -97,8 +97,8 @@ fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x on=a notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS] bound=SECONDS stuck`: leaving and bound
-/// since so long.
+/// `x on=a moves=b notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS] bound=SECONDS stuck`: leaving and
+/// bound since so long.
 fn replica(line: &str) -> ModelReplica {
     let words: Vec<_> = line.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
@@ -133,6 +133,11 @@ fn replica(line: &str) -> ModelReplica {
     if has("mirror") {
         let annotations = BTreeMap::from([(MIRROR_ANNOTATION.to_owned(), String::new())]);
         replica.metadata.annotations = Some(annotations);
+    }
+    if let Some(to) = words.iter().find_map(|word| word.strip_prefix("moves=")) {
+        replica
+            .annotations_mut()
+            .insert(MOVE_ANNOTATION.to_owned(), to.to_owned());
     }
     if has("ending") {
         replica.metadata.deletion_timestamp = Some(Time(at(NOW)));

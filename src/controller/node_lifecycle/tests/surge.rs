@@ -100,3 +100,21 @@ fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
          spec.strategy.rollingUpdate.maxUnavailable)",
     );
 }
+
+/// Somebody wants a replica to be elsewhere (`rooflet rebalance --apply`).
+#[test]
+fn a_replica_that_is_to_move_leaves_like_one_of_a_drained_node() {
+    // Its own node has room, and is none to move to.
+    check_surge("a; b", "x on=a moves=b", "leaving(x: it is to move to b)");
+    check_surge(
+        "a; b",
+        "x on=a moves=b; y on=b notready",
+        "leaving(x: it is to move to b)",
+    );
+    check_surge("a; b", "x on=a moves=b leaving; y on=b", "evict(x)");
+    check_surge("a", "x on=a moves=b", "");
+    // Another node does as well; and who is there already stays.
+    check_surge("a; c", "x on=a moves=b", "leaving(x: it is to move to b)");
+    check_surge("a; b", "x on=b moves=b", "");
+    check("a; b", "x on=a moves=b; y on=a", "", "", "evict(x)");
+}

@@ -1,0 +1,78 @@
+//! Two half-empty Macs and a model that needs one whole: the control plane, simulated Macs with real agents, real kubectl.
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, eventually};
+
+const FLEET: &str = "
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
+models:
+  - {name: small, model: tinyllama-1.1b, quantization: mlx4}
+  - {name: large, model: qwen3-8b, quantization: mlx4}
+";
+
+/// `large` takes nearly all that models may use of a Mac.
+fn deployment(name: &str, model: &str, rest: &str) -> String {
+    format!(
+        "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {{name: {name}}}
+spec:
+  model: {{source: 'local://{model}'}}
+  {rest}
+"
+    )
+}
+
+#[test]
+fn a_move_makes_room_for_a_model_that_fits_nowhere() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fleet.yaml");
+    std::fs::write(&file, FLEET).expect("written");
+    let Some(cluster) = Cluster::start(&[&format!("--simulate={}", file.display())]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    let apart = "placement: {strategy: Spread}";
+    for name in ["left", "right"] {
+        kubectl.apply(&deployment(name, "small", apart)).ok();
+        kubectl
+            .run(&format!("wait --for=condition=Ready mdep/{name} --timeout=60s"))
+            .ok();
+    }
+    let whole = "serving: {contextTokens: 8192, maxConcurrency: 4}";
+    kubectl.apply(&deployment("large", "large", whole)).ok();
+    eventually("`large` has no node", || {
+        let listed = kubectl.json("mrep -l rooflet.dev/deployment=large")?;
+        let conditions = listed["items"][0]["status"]["conditions"].as_array();
+        let is_waiting =
+            |condition: &Value| condition["type"] == "Scheduled" && condition["status"] == "False";
+        match conditions.into_iter().flatten().any(is_waiting) {
+            true => Ok(()),
+            false => Err(listed.to_string()),
+        }
+    });
+
+    let proposed = cluster.rooflet("rebalance");
+    let said = String::from_utf8_lossy(&proposed.stdout).into_owned();
+    assert!(proposed.status.success(), "{proposed:?}");
+    assert!(said.contains(", makes room for default/large-"), "{said}");
+    assert!(said.contains("Nothing was changed"), "{said}");
+
+    let made = cluster.rooflet("rebalance --apply --timeout=60");
+    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(made.status.success() && said.contains(": moved; "), "{made:?}");
+    for name in ["large", "left", "right"] {
+        kubectl
+            .run(&format!("wait --for=condition=Ready mdep/{name} --timeout=60s"))
+            .ok();
+    }
+    let again = cluster.rooflet("rebalance");
+    assert!(
+        String::from_utf8_lossy(&again.stdout).starts_with("No replica would be"),
+        "{again:?}"
+    );
+}
