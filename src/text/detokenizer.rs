@@ -12,6 +12,10 @@ use super::tokenizer::{DecodeError, Tokenizer};
 /// after as many tokens stand for bytes that are no text.
 const MAX_HELD_TOKENS: usize = 4;
 
+/// Tokens at the end of a prompt among which one is looked for that is text; those behind it are special ones or parts of
+/// a character.
+const MAX_SEED_TOKENS: usize = 16;
+
 /// Decodes one completion.
 #[derive(Debug, Clone)]
 pub(crate) struct Detokenizer {
@@ -37,6 +41,16 @@ impl Detokenizer {
             decoder,
             shown: Arc::clone(shown),
         }
+    }
+
+    /// What comes goes on with the text of `prompt`: its first word keeps the space before it, which decoders take for
+    /// the beginning of a text.
+    pub(crate) fn going_on_with(mut self, tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
+        match &mut self.decoder {
+            Decoder::Bytes(_) => {}
+            Decoder::Window(window) => *window = WindowDetokenizer::behind(tokenizer, prompt),
+        }
+        self
     }
 
     /// Takes the next token and returns the text that became certain.
@@ -111,6 +125,22 @@ pub(crate) struct WindowDetokenizer {
 }
 
 impl WindowDetokenizer {
+    /// The shortest end of `prompt` that is text by itself is the context. Where there is none, a text begins.
+    fn behind(tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
+        let most = prompt.len().min(MAX_SEED_TOKENS);
+        let mut ends = (1..=most).map(|tokens| &prompt[prompt.len() - tokens..]);
+        let seed = |end: &[u32]| {
+            let text = tokenizer.decode(end).ok()?;
+            let is_text = !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER);
+            is_text.then(|| Self {
+                window: end.to_vec(),
+                context: end.len(),
+                shown: text.len(),
+            })
+        };
+        ends.find_map(seed).unwrap_or_default()
+    }
+
     fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
         self.window.push(token);
         let text = tokenizer.decode(&self.window)?;

@@ -49,6 +49,8 @@ pub(crate) struct ValidRequest {
     /// Prompt plus this fits the context; 0 = the prompt is read, no more.
     pub(crate) max_tokens: usize,
     pub(crate) stopping: Stopping,
+    /// The answer is more of the prompt's text, not a text of its own.
+    pub(crate) goes_on: bool,
     /// Special tokens that are text.
     pub(crate) shown_tokens: Arc<[u32]>,
     /// What the answer has to be.
@@ -87,6 +89,15 @@ impl ValidRequest {
         match &self.prompt_use {
             PromptUse::Echo(echo) => echo.text.chars().count(),
             PromptUse::Answer | PromptUse::Embed => 0,
+        }
+    }
+
+    /// Of the answer.
+    pub(crate) fn detokenizer(&self, tokenizer: &Tokenizer) -> Detokenizer {
+        let anew = Detokenizer::new(tokenizer, &self.shown_tokens);
+        match self.goes_on {
+            true => anew.going_on_with(tokenizer, &self.prompt),
+            false => anew,
         }
     }
 
@@ -253,6 +264,7 @@ impl Prompter {
         let shape = self.answer_shape(&text, chat.tools);
         Ok(ValidChat {
             request: ValidRequest {
+                goes_on: chat.ending == PromptEnd::OpenMessage,
                 shown_tokens: self.shown_tokens(&shape),
                 constraint: self.constraint(options.format.as_ref(), chat.tools, &shape)?,
                 thinking: self.thinking(options.thinking_tokens, &shape),
@@ -363,6 +375,7 @@ impl Prompter {
             let tokens = self.tokens(param, prompt)?;
             let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
             return Ok(ValidRequest {
+                goes_on: true,
                 constraint,
                 ..request
             });
@@ -387,6 +400,7 @@ impl Prompter {
         let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
         Ok(ValidRequest {
             prompt_use: PromptUse::Echo(echo),
+            goes_on: true,
             constraint,
             ..request
         })
@@ -480,6 +494,7 @@ impl Prompter {
             prompt,
             prompt_use: PromptUse::Answer,
             stopping: options.stopping.clone(),
+            goes_on: false,
             shown_tokens: [].into(),
             constraint: None,
             thinking: None,
@@ -492,7 +507,9 @@ impl Prompter {
                     bias: asked.logit_bias.clone(),
                     presence: asked.presence_penalty.unwrap_or(0.0),
                     frequency: asked.frequency_penalty.unwrap_or(0.0),
-                    repetition: asked.repetition_penalty.unwrap_or(1.0),
+                    repetition: asked
+                        .repetition_penalty
+                        .unwrap_or(self.defaults.repetition_penalty),
                 },
                 seed: asked.seed.unwrap_or_else(rand::random),
             },

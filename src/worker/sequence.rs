@@ -181,8 +181,7 @@ impl Sequence {
             ends: [tokenizer.eos_token_ids(), &queued.job.request.stopping.token_ids].concat(),
             unending: None,
             transcript: Transcript::new(
-                tokenizer,
-                &queued.job.request.shown_tokens,
+                queued.job.request.detokenizer(tokenizer),
                 &queued.job.request.stopping,
                 queued.job.request.echoed_chars(),
             ),

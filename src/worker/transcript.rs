@@ -2,7 +2,6 @@
 //! the text that the tokens begin, so that none is told of a token that the stop string took.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::event::{Piece, Score};
 use super::logprobs::TokenLogprobs;
@@ -29,10 +28,10 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// `shown` are special tokens that are text; `before` counts the characters that come before all of this.
-    pub(crate) fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, stopping: &Stopping, before: usize) -> Self {
+    /// `before` counts the characters that come before all of this.
+    pub(crate) fn new(detokenizer: Detokenizer, stopping: &Stopping, before: usize) -> Self {
         Self {
-            detokenizer: Detokenizer::new(tokenizer, shown),
+            detokenizer,
             stops: StopMatcher::new(stopping.strings.clone()),
             exempt: stopping.min_tokens,
             held: VecDeque::new(),
@@ -168,7 +167,7 @@ mod tests {
             let tokens = tokenizer.encode_chat(&text).unwrap();
             let stopping = Stopping { strings: stop.clone(), ..Stopping::default() };
             let run = |with: bool| {
-                let mut transcript = Transcript::new(&tokenizer, &Arc::default(), &stopping, 0);
+                let mut transcript = Transcript::new(Detokenizer::new(&tokenizer, &[].into()), &stopping, 0);
                 let mut out = Piece::default();
                 let append = |out: &mut Piece, more: Piece| {
                     out.text.push_str(&more.text);

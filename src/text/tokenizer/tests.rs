@@ -128,6 +128,26 @@ fn bytes_spread_over_tokens_come_out_whole() {
     assert_eq!(pieces.iter().filter(|piece| piece.is_empty()).count(), 2);
 }
 
+#[test]
+fn a_text_that_begins_begins_without_a_space() {
+    let tokenizer = sentencepiece();
+    let ids = tokenizer.encode_prompt("a").unwrap();
+    // No prompt, one without text, and one that ends within a character.
+    for prompt in [&[][..], &[1], &[0xe2 + 3, 0x82 + 3]] {
+        let detokenizer = Detokenizer::new(&tokenizer, &[].into());
+        let piece = detokenizer
+            .going_on_with(&tokenizer, prompt)
+            .push(&tokenizer, ids[0]);
+        assert_eq!(piece.unwrap(), "a", "{prompt:?}");
+    }
+    let detokenizer = Detokenizer::new(&tokenizer, &[].into());
+    let behind = [ids[0], 1, 2];
+    let piece = detokenizer
+        .going_on_with(&tokenizer, &behind)
+        .push(&tokenizer, ids[0]);
+    assert_eq!(piece.unwrap(), " a", "special tokens are no text");
+}
+
 proptest! {
     #[test]
     fn pieces_make_up_the_text(text in "[ab é€👋\n]{0,12}") {
@@ -136,6 +156,19 @@ proptest! {
             let (pieces, rest) = stream(&tokenizer, &ids);
             prop_assert_eq!(pieces.concat() + &rest, text.clone());
         }
+    }
+
+    /// However a text is cut between two characters, the parts make it up again: no space is lost at the cut.
+    #[test]
+    fn an_answer_goes_on_with_its_prompt(text in "[ab é€👋]{2,12}", cut in 1_usize..24) {
+        let tokenizer = sentencepiece();
+        let ids = tokenizer.encode_prompt(&text).unwrap();
+        let (prompt, answer) = ids.split_at(cut.min(ids.len()));
+        let said = tokenizer.decode(prompt).unwrap();
+        prop_assume!(!said.is_empty() && text.starts_with(&said));
+        let mut detokenizer = Detokenizer::new(&tokenizer, &[].into()).going_on_with(&tokenizer, prompt);
+        let pieces: String = answer.iter().map(|token| detokenizer.push(&tokenizer, *token).unwrap()).collect();
+        prop_assert_eq!(said + &pieces + &detokenizer.flush(&tokenizer).unwrap(), text);
     }
 
     #[test]

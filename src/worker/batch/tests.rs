@@ -39,6 +39,7 @@ impl Subject {
             prompt_use: PromptUse::Answer,
             max_tokens: 20 + id as usize,
             stopping: Stopping::default(),
+            goes_on: false,
             shown_tokens: [].into(),
             constraint: None,
             thinking: None,

@@ -215,3 +215,59 @@ fn equal_chances_are_taken_equally() {
         })
     });
 }
+
+/// Of a tokenizer as Llama 2 has it, the first word of an answer keeps the space that parts it from the prompt; the first
+/// word of a message has none before it.
+#[test]
+fn words_of_sentencepiece_keep_their_spaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[(&[b"one", b"two"], true)]);
+    script.write_for_chats(dir.path(), "{{ messages[0].content }}");
+    let special = json!({"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+                         "normalized": false, "special": true});
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [special], "pre_tokenizer": null, "post_processor": null,
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "vocab": {"<end>": 0, "▁q": 1, "▁one": 2, "two": 3, "▁": 4, "q": 5},
+                  "merges": ["▁ q"]}
+    });
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let config = WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let (text, _, _, pieces) = say(worker, 1, json!({})).await;
+            assert_eq!(
+                (text.as_str(), pieces),
+                (" onetwo", vec![" one".into(), "two".into()])
+            );
+            for prompt in [json!("q"), json!([1])] {
+                let asked = json!({"model": "tiny", "prompt": prompt, "echo": true, "logprobs": 1});
+                let whole = worker.post("/v1/completions", &asked).await.json();
+                let choice = &whole["choices"][0];
+                assert_eq!(choice["text"], "q onetwo");
+                assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 5, 8]), "{choice}");
+            }
+            let chat = json!({"model": "tiny", "messages": [{"role": "user", "content": "q"}]});
+            let whole = worker.post("/v1/chat/completions", &chat).await.json();
+            assert_eq!(whole["choices"][0]["message"]["content"], "onetwo");
+            let open = json!({
+                "messages": [{"role": "assistant", "content": "q"}],
+                "continue_final_message": true, "add_generation_prompt": false
+            });
+            let whole = worker
+                .post("/v1/chat/completions", &merged(chat, open))
+                .await
+                .json();
+            assert_eq!(whole["choices"][0]["message"]["content"], " onetwo");
+        })
+    });
+}
