@@ -502,7 +502,7 @@ impl Prompter {
                 temperature: asked.temperature.unwrap_or(self.defaults.temperature),
                 top_p: asked.top_p.unwrap_or(self.defaults.top_p),
                 top_k: asked.top_k.unwrap_or(self.defaults.top_k),
-                min_p: asked.min_p.unwrap_or(0.0),
+                min_p: asked.min_p.unwrap_or(self.defaults.min_p),
                 penalties: Penalties {
                     bias: asked.logit_bias.clone(),
                     presence: asked.presence_penalty.unwrap_or(0.0),

@@ -2,12 +2,15 @@
 
 use serde_json::Value;
 
-/// Sampling where the request does not say, from `generation_config.json`.
+/// Sampling where the request does not say, from `generation_config.json`: the fields that vLLM takes from it, too. What
+/// is out of range there counts as not said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SamplingDefaults {
     pub(super) temperature: f32,
     pub(super) top_p: f32,
     pub(super) top_k: u32,
+    pub(super) min_p: f32,
+    pub(super) repetition_penalty: f32,
 }
 
 impl SamplingDefaults {
@@ -26,6 +29,12 @@ impl SamplingDefaults {
                 .and_then(Value::as_u64)
                 .and_then(|k| u32::try_from(k).ok())
                 .unwrap_or(0),
+            min_p: number("min_p")
+                .filter(|share| (0.0..=1.0).contains(share))
+                .unwrap_or(0.0),
+            repetition_penalty: number("repetition_penalty")
+                .filter(|penalty| *penalty > 0.0 && penalty.is_finite())
+                .unwrap_or(1.0),
         }
     }
 }
@@ -43,6 +52,8 @@ mod tests {
             temperature,
             top_p,
             top_k,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
         };
         assert_eq!(SamplingDefaults::new(None), expect(1.0, 1.0, 0));
         assert_eq!(
@@ -52,6 +63,18 @@ mod tests {
         assert_eq!(
             defaults(json!({"do_sample": false, "temperature": 0.6})),
             expect(0.0, 1.0, 0)
+        );
+        assert_eq!(
+            defaults(json!({"min_p": 0.05, "repetition_penalty": 1.1})),
+            SamplingDefaults {
+                min_p: 0.05,
+                repetition_penalty: 1.1,
+                ..expect(1.0, 1.0, 0)
+            }
+        );
+        assert_eq!(
+            defaults(json!({"min_p": 2, "repetition_penalty": 0})),
+            expect(1.0, 1.0, 0)
         );
     }
 }
