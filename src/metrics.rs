@@ -12,9 +12,16 @@ pub(crate) use prometheus::{Counter, CounterVec, Gauge};
 /// Content type of the text exposition format.
 pub(crate) const TEXT_FORMAT: &str = "text/plain; version=0.0.4";
 
-/// Buckets for request latencies, in seconds.
+/// Buckets for what the control plane does, in seconds.
 pub(crate) const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Buckets for requests to models, in seconds: OpenTelemetry's for `gen_ai.server.request.duration`, 0.01 · 2ⁿ, with
+/// shorter ones for the time between tokens and longer ones for the answers that only local models take.
+pub(crate) const REQUEST_SECONDS: &[f64] = &[
+    0.000_625, 0.001_25, 0.002_5, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24,
+    20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
 ];
 
 /// Buckets for how many requests are computed together.

@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::state::Refusal;
 use crate::clock::Clock;
 use crate::metrics::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS, Registry, Result,
 };
 
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub(super) struct GatewayMetrics {
 impl GatewayMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self> {
         let histogram = |name: &str, help: &str| {
-            Histogram::with_opts(HistogramOpts::new(name, help).buckets(LATENCY_SECONDS.to_vec()))
+            Histogram::with_opts(HistogramOpts::new(name, help).buckets(REQUEST_SECONDS.to_vec()))
         };
         let metrics = Self {
             requests: IntCounterVec::new(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use self::vllm::VllmMetrics;
 use crate::metrics::{
     BATCH_ROWS, Counter, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, LATENCY_SECONDS, Opts, Registry, Result,
+    IntGaugeVec, Opts, REQUEST_SECONDS, Registry, Result,
 };
 use crate::wire::EngineMemory;
 
@@ -129,7 +129,7 @@ impl WorkerMetrics {
             Ok(gauge)
         };
         let histogram = |name: &str, help: &str| -> Result<Histogram> {
-            let options = HistogramOpts::new(name, help).buckets(LATENCY_SECONDS.to_vec());
+            let options = HistogramOpts::new(name, help).buckets(REQUEST_SECONDS.to_vec());
             let histogram = Histogram::with_opts(options)?;
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{KvUse, Outcome};
 use crate::metrics::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS, Registry,
     Result,
 };
 
@@ -13,7 +13,8 @@ use crate::metrics::{
 pub(crate) struct VllmMetrics {
     running: IntGauge,
     waiting: IntGauge,
-    kv_cache_usage: Gauge,
+    /// Under its newer and its older name.
+    kv_cache_usage: [Gauge; 2],
     prompt_tokens: IntCounter,
     generation_tokens: IntCounter,
     prefix_cache_queries: IntCounter,
@@ -42,16 +43,17 @@ impl VllmMetrics {
             Ok(counter)
         };
         let histogram = |name: &str, help: &str| -> Result<Histogram> {
-            let options = HistogramOpts::from(options(name, help)).buckets(LATENCY_SECONDS.to_vec());
+            let options = HistogramOpts::from(options(name, help)).buckets(REQUEST_SECONDS.to_vec());
             let histogram = Histogram::with_opts(options)?;
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)
         };
-        let kv_cache_usage = Gauge::with_opts(options(
-            "kv_cache_usage_perc",
-            "Share of the memory for caches that running requests hold, from 0 to 1.",
-        ))?;
-        registry.register(Box::new(kv_cache_usage.clone()))?;
+        let kv_cache_usage = |name: &str| -> Result<Gauge> {
+            let help = "Share of the memory for caches that running requests hold, from 0 to 1.";
+            let gauge = Gauge::with_opts(options(name, help))?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
         let success = IntCounterVec::new(
             options(
                 "request_success_total",
@@ -64,7 +66,10 @@ impl VllmMetrics {
         Ok(Self {
             running: gauge("num_requests_running", "Completions being computed.")?,
             waiting: gauge("num_requests_waiting", "Completions waiting for the engine.")?,
-            kv_cache_usage,
+            kv_cache_usage: [
+                kv_cache_usage("kv_cache_usage_perc")?,
+                kv_cache_usage("gpu_cache_usage_perc")?,
+            ],
             prompt_tokens: counter("prompt_tokens_total", "Tokens of prompts.")?,
             generation_tokens: counter("generation_tokens_total", "Tokens that were generated.")?,
             prefix_cache_queries: counter(
@@ -140,6 +145,8 @@ impl VllmMetrics {
         } else {
             kv.held as f64 / kv.limit as f64
         };
-        self.kv_cache_usage.set(share);
+        for gauge in &self.kv_cache_usage {
+            gauge.set(share);
+        }
     }
 }
