@@ -44,6 +44,8 @@ pub(super) struct World {
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(super) reserve_node_failures: usize,
     client: Client,
     leadership: Leadership,
 }
@@ -75,6 +77,7 @@ impl World {
             changes,
             recorder,
             clock,
+            reserve_node_failures,
             client,
             leadership,
         }

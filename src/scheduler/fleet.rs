@@ -114,6 +114,7 @@ impl Fleet {
                     && state.labels == facts.labels
                     && state.taints == facts.taints
                     && state.cordoned == facts.cordoned
+                    && state.draining == facts.draining
                     && state.not_ready == facts.not_ready
                     && state.allocatable == facts.allocatable
                 {
@@ -128,6 +129,7 @@ impl Fleet {
                 state.labels = facts.labels;
                 state.taints = facts.taints;
                 state.cordoned = facts.cordoned;
+                state.draining = facts.draining;
                 state.not_ready = facts.not_ready;
                 state.allocatable = facts.allocatable;
                 if !same_machine {
@@ -147,6 +149,7 @@ impl Fleet {
                     labels: facts.labels,
                     taints: facts.taints,
                     cordoned: facts.cordoned,
+                    draining: facts.draining,
                     not_ready: facts.not_ready,
                     allocatable: facts.allocatable,
                     machine,

@@ -7,12 +7,12 @@ use kube::{Resource, ResourceExt};
 
 use super::machine::{Fit, Machine};
 use super::request::{ReplicaKey, ReplicaRequest};
-use super::taints;
+use super::taints::{self, Stay};
 use crate::api::conditions::condition_type::READY;
 use crate::api::conditions::is_true;
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use crate::api::v1alpha1::{
-    FleetNode, ModelReplica, ModelSource, NodeModel, PlacementSpec, ReplicaPhase, Taint,
+    FleetNode, ModelReplica, ModelSource, NodeModel, PlacementSpec, ReplicaPhase, Taint, TaintEffect,
 };
 use crate::quantity;
 use crate::roofline::admission::{BEST_EFFORT_SHARE, Commitment, Supply};
@@ -193,6 +193,8 @@ pub(crate) struct NodeState {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) cordoned: bool,
+    /// A person wants it empty.
+    pub(super) draining: bool,
     /// Why it cannot take work, if it cannot.
     pub(crate) not_ready: Option<String>,
     pub(crate) allocatable: Bytes,
@@ -219,6 +221,7 @@ pub(super) struct NodeFacts {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) taints: Vec<Taint>,
     pub(super) cordoned: bool,
+    pub(super) draining: bool,
     pub(super) not_ready: Option<String>,
     pub(super) allocatable: Bytes,
     pub(super) machine: Machine,
@@ -240,6 +243,7 @@ impl NodeFacts {
             labels: node.labels().clone(),
             taints: taints::of(node),
             cordoned: taints::is_cordoned(node),
+            draining: node.spec.drain,
             not_ready,
             // A figure that cannot be read is no memory at all: never more than the node has.
             allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
@@ -279,6 +283,15 @@ impl NodeState {
     pub(crate) fn is_selected(&self, placement: &PlacementSpec) -> bool {
         let selected = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
         placement.node_selector.iter().all(selected)
+    }
+
+    /// Whether a replica that is bound to it has to go elsewhere.
+    pub(super) fn is_left_by(&self, request: &ReplicaRequest) -> bool {
+        let expels = |taint: &Taint| {
+            taint.effect == TaintEffect::NoExecute
+                && taints::stay(taint, &request.placement.tolerations) != Stay::Forever
+        };
+        self.draining || self.not_ready.is_some() || self.taints.iter().any(expels)
     }
 
     pub(super) fn copies_of(&self, deployment: Option<&ReplicaKey>) -> u32 {

@@ -2,6 +2,7 @@ mod events;
 mod fixture;
 mod properties;
 mod quality;
+mod reserve;
 mod rivals;
 
 use std::collections::BTreeMap;
@@ -194,31 +195,6 @@ fn what_leaves_for_one_is_not_taken_by_another() {
         nodes,
         "q on=a of=e priority=9; y priority=6; x nominated=a priority=5",
         &format!("y->a\n{waits}"),
-    );
-}
-
-#[test]
-fn room_is_left_for_the_replicas_of_nodes_that_fail() {
-    let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3; c mem=8 model=guide:3";
-    let six = "p of=d; q of=d; r of=d; s of=d; t of=d; u of=d";
-    let placed = |node_failures: usize| {
-        let nodes: Vec<_> = lines(nodes).map(node).collect();
-        let replicas: Vec<_> = lines(six).map(replica).collect();
-        let requests: Vec<_> = replicas.iter().map(ReplicaRequest::new).collect();
-        let mut fleet = Fleet::new(&nodes, []).with_reserve(node_failures);
-        let decisions = bind_all(&requests, &mut fleet);
-        decisions
-            .iter()
-            .filter(|decision| decision.outcome.is_ok())
-            .count()
-    };
-    // Two fit on a node. Without one node there is room for four, without two for two.
-    assert_eq!([0, 1, 2, 3].map(placed), [6, 4, 2, 0]);
-    check_with_reserve(
-        "a mem=8 model=guide:3",
-        "x of=d",
-        1,
-        "x: 0/1 nodes are available: 1 kept free for the failure of 1 nodes (--reserve-node-failures)",
     );
 }
 

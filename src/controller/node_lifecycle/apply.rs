@@ -199,6 +199,7 @@ impl Reconciler for NodeLifecycle {
             replicas,
             deployments: deployments.iter().map(AsRef::as_ref).collect(),
             heard,
+            reserve_node_failures: self.world.reserve_node_failures,
             version: env!("CARGO_PKG_VERSION"),
             now: self.world.clock.now(),
         });

@@ -227,7 +227,9 @@ impl<'p, 'a> Evictions<'p, 'a> {
     fn place_elsewhere(&mut self, replica: &ModelReplica) -> Result<String, String> {
         let observed = self.observed;
         let fleet = self.fleet.get_or_insert_with(|| {
-            let mut fleet = Fleet::new(observed.nodes.iter().copied(), observed.replicas.iter().copied());
+            // As the binder will see it, or the replacement of what goes would find no node.
+            let mut fleet = Fleet::new(observed.nodes.iter().copied(), observed.replicas.iter().copied())
+                .with_reserve(observed.reserve_node_failures);
             // Those that wait already come first.
             let waiting: Vec<_> = observed
                 .replicas

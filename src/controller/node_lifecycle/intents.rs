@@ -15,6 +15,7 @@ pub(crate) fn intents(snapshot: &Snapshot, heard: Heard, now: Timestamp) -> Inte
         replicas: snapshot.replicas.iter().map(Arc::as_ref).collect(),
         deployments: snapshot.deployments.iter().map(Arc::as_ref).collect(),
         heard,
+        reserve_node_failures: 0,
         version: env!("CARGO_PKG_VERSION"),
         now,
     });

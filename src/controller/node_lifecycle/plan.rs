@@ -39,6 +39,8 @@ pub(super) struct Observed<'a> {
     pub(super) replicas: Vec<&'a ModelReplica>,
     pub(super) deployments: Vec<&'a ModelDeployment>,
     pub(super) heard: Heard,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(super) reserve_node_failures: usize,
     /// Of this control plane.
     pub(super) version: &'a str,
     pub(super) now: Timestamp,

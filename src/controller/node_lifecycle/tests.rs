@@ -16,6 +16,7 @@ use crate::scheduler::taints_of;
 use crate::units::Bytes;
 
 mod heard;
+mod reserve;
 mod surge;
 
 const NOW: i64 = 1_000_000;
@@ -250,6 +251,7 @@ fn check_of(
             missing: expired(missing, MISSING_GRACE),
             tainted,
         },
+        reserve_node_failures: 0,
         version: "0.3.0",
         now: at(NOW),
     });
@@ -404,6 +406,7 @@ fn it_looks_again_when_a_lease_may_have_expired() {
             silence: BTreeMap::from([("a".to_owned(), Duration::from_secs(30))]),
             ..Heard::default()
         },
+        reserve_node_failures: 0,
         version: "0.3.0",
         now: at(NOW),
     });
@@ -458,6 +461,7 @@ fn it_looks_again_when_a_toleration_ends() {
             tainted: BTreeMap::from([("a".to_owned(), vec![taint])]),
             ..Heard::default()
         },
+        reserve_node_failures: 0,
         version: "0.3.0",
         now: at(NOW),
     });

@@ -18,11 +18,12 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 cordoned notready broken`; sizes in GiB.
+/// `a mem=8 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 cordoned drain notready broken`; sizes in GiB.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
     node.spec.unschedulable = has(line, "cordoned");
+    node.spec.drain = has(line, "drain");
     if let Some((key, effect)) = field(line, "taint").and_then(|taint| taint.split_once(':')) {
         let effect = match effect {
             "NoSchedule" => TaintEffect::NoSchedule,
