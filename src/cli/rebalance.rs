@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Seconds to wait until a deployment is whole again after a move.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     timeout: u64,
+    /// What the controller was given as --reserve-node-failures, so that no move is proposed which it would not make.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    reserve_node_failures: u8,
     /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
@@ -47,10 +50,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let replicas = replicas.list(&everything).await.map_err(ApiError::from)?;
     let deployments: Api<ModelDeployment> = Api::all(client.clone());
     let deployments = deployments.list(&everything).await.map_err(ApiError::from)?;
-    let mut moves = rebalance(
-        &mut Fleet::new(&nodes.items, &replicas.items),
-        &waiting(&replicas.items),
-    );
+    let mut fleet = Fleet::new(&nodes.items, &replicas.items).with_reserve(args.reserve_node_failures.into());
+    let mut moves = rebalance(&mut fleet, &waiting(&replicas.items));
     let found = moves.len();
     moves.truncate(args.max_moves);
     if moves.is_empty() {

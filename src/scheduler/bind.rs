@@ -161,7 +161,7 @@ fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<
         return None;
     }
     let score = PlacementScore::new(request, at, node, fit, &load);
-    Some(Placement {
+    let placement = Placement {
         node: node.name.clone(),
         needed: fit
             .appraisal
@@ -173,7 +173,8 @@ fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<
             feasible: 1,
             nodes: nodes.len(),
         },
-    })
+    };
+    (fleet.reserve_node_failures == 0 || survives(request, at, fleet)).then_some(placement)
 }
 
 /// [`decide_all`] where nothing that is bound leaves.

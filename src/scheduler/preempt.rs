@@ -9,8 +9,12 @@ use super::fleet::Fleet;
 use super::machine::Fit;
 use super::node::{Claim, Load, NodeState, Resident};
 use super::request::{ReplicaKey, ReplicaRequest};
+use super::reserve::survives;
 use super::topology::Domains;
 use crate::units::Bytes;
+
+/// Nodes that are tried while a reserve for failures is kept.
+const TRIED_NODES: usize = 16;
 
 /// What makes room for a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +56,7 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     let (fits, nodes) = fleet.fits(request);
     let domains = Domains::new(request, nodes);
     let ready = ready_replicas(nodes);
-    let (damage, gone) = nodes
+    let mut candidates: Vec<_> = nodes
         .iter()
         .enumerate()
         .filter(|(at, node)| {
@@ -68,7 +72,22 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
             let gone = leaving(request, node, &fits[node.machine_id], may_go)?;
             Some((Damage::new(at, node, &gone, &ready), gone))
         })
-        .min_by(|(a, _), (b, _)| a.cmp(b))?;
+        .collect();
+    let tried = if fleet.reserve_node_failures > 0 {
+        TRIED_NODES
+    } else {
+        1
+    };
+    if candidates.len() > tried {
+        candidates.select_nth_unstable(tried);
+        candidates.truncate(tried);
+    }
+    candidates.sort_unstable();
+    let keeps_reserve = |(damage, gone): &(Damage, Vec<ReplicaKey>)| {
+        fleet.reserve_node_failures == 0 || survives_without(request, damage.at, gone, fleet)
+    };
+    let (damage, gone) = candidates.into_iter().find(keeps_reserve)?;
+    let nodes = &fleet.nodes;
     let node = &nodes[damage.at];
     let victims = gone
         .into_iter()
@@ -77,6 +96,16 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     let name = node.name.clone();
     fleet.nominate(&name, request.key.clone(), Claim::promised(request));
     Some(Preemption { node: name, victims })
+}
+
+/// [`survives`] when these have left.
+fn survives_without(request: &ReplicaRequest, at: usize, gone: &[ReplicaKey], fleet: &mut Fleet) -> bool {
+    let before: Vec<_> = gone.iter().map(|key| fleet.withdraw(key)).collect();
+    let survives = survives(request, at, fleet);
+    for (key, before) in gone.iter().zip(before) {
+        fleet.take_back(key, before);
+    }
+    survives
 }
 
 /// Whether replicas of a lower priority are leaving its node for it already.

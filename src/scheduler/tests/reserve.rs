@@ -2,7 +2,7 @@
 
 use super::check_with_reserve;
 use super::fixture::{lines, node, replica};
-use crate::scheduler::bind::{bind_all, place};
+use crate::scheduler::bind::{bind_all, decide_all, place};
 use crate::scheduler::fleet::Fleet;
 use crate::scheduler::request::ReplicaRequest;
 
@@ -91,4 +91,29 @@ fn replicas_that_are_spread_need_room_where_they_may_be() {
         outcome(nodes, "p of=d on=a; x of=d spread=rack", 1),
         "FailureReserve"
     );
+}
+
+#[test]
+fn nobody_leaves_for_a_place_that_would_not_be_given() {
+    let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3";
+    let waiting = |bound: &str, node_failures: usize| {
+        let nodes: Vec<_> = lines(nodes).map(node).collect();
+        let bound: Vec<_> = lines(bound).map(replica).collect();
+        let mut fleet = Fleet::new(&nodes, &bound).with_reserve(node_failures);
+        let request = ReplicaRequest::new(&replica("x of=e priority=5"));
+        let decision = decide_all([&request], &mut fleet, 1)
+            .pop()
+            .expect("one was asked for");
+        decision.preemption.map(|preemption| preemption.node)
+    };
+    let full = "p of=d on=a; q of=d on=a; r of=d on=b; s of=d on=b";
+    assert_eq!(waiting(full, 0).as_deref(), Some("a"));
+    assert_eq!(waiting(full, 1), None);
+    // Where one leaves b, the one that stays there and x find room on the other.
+    assert_eq!(waiting("p of=d on=a; r of=d on=b; s of=d on=b", 1), None);
+    assert_eq!(waiting("r of=d on=b; s of=d on=b", 1).as_deref(), Some("b"));
+    // The room is not taken either where others have left it, if then a failure would not be survived.
+    let nominated = "p of=d on=a; r of=d on=b; s of=d on=b; x of=e nominated=a priority=5";
+    assert_eq!(outcome(nodes, nominated, 0), "a");
+    assert_eq!(outcome(nodes, nominated, 1), "FailureReserve");
 }
