@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use futures::StreamExt;
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{Method, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
@@ -30,7 +30,8 @@ use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models::{Model, ModelList};
-use crate::openai::openapi;
+use crate::openai::routes::{BY_MODEL, closed};
+use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
 use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 
@@ -53,20 +54,22 @@ pub(crate) struct App {
 }
 
 pub(crate) fn router(app: App) -> Router {
+    let routes = Router::new()
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/openapi.json", get(openapi::show))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics));
+    let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
+    let api = closed(BY_MODEL.into_iter().fold(routes, by_model))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(headers::complete));
+    // These are for gateways and kubectl, not for pages.
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
-        .route("/v1/models", get(list_models))
-        .route("/v1/models/{*model}", get(show_model))
-        .route("/v1/{*path}", any(route_by_model))
-        .route("/tokenize", any(route_by_model))
-        .route("/detokenize", any(route_by_model))
-        .route("/openapi.json", get(openapi::show))
-        .route("/health", get(health))
-        .route("/metrics", get(metrics))
-        .fallback(unknown_url)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .merge(api)
         .with_state(app)
 }
 
@@ -147,9 +150,6 @@ fn forward_failed(err: &ForwardError) -> Response {
 
 /// A request for a model, sent to a replica that serves it.
 async fn route_by_model(State(app): State<App>, request: Request) -> Response {
-    if request.method() != Method::POST {
-        return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
-    }
     let Some(path) = path_and_query(request.uri().path(), request.uri()) else {
         return ApiError::unknown_url("POST", request.uri().path()).into_response();
     };
@@ -292,14 +292,15 @@ async fn health(State(app): State<App>) -> Response {
     Json(health).into_response()
 }
 
+/// Whether any model here answers.
+async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
+    let endpoints = app.endpoints_rx.borrow();
+    match endpoints.values().any(|endpoint| endpoint.ready) {
+        true => (StatusCode::OK, "ok\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "no model answers here yet\n"),
+    }
+}
+
 async fn metrics(State(app): State<App>) -> Response {
     ([(CONTENT_TYPE, TEXT_FORMAT)], render(&app.registry)).into_response()
-}
-
-async fn unknown_url(method: Method, uri: Uri) -> Response {
-    ApiError::unknown_url(method.as_str(), uri.path()).into_response()
-}
-
-async fn method_not_allowed(method: Method, uri: Uri) -> Response {
-    ApiError::method_not_allowed(method.as_str(), uri.path()).into_response()
 }

@@ -37,6 +37,10 @@ pub(crate) struct Args {
     /// Requests served at the same time.
     #[arg(long, value_name = "N", default_value_t = crate::api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_concurrency: u32,
+    /// Requests that may wait for those that are served; more are answered 429 with `Retry-After`. Default: eight for each
+    /// that is served at the same time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    max_queued: Option<u32>,
     /// Guess up to N tokens ahead from what followed the same tokens earlier in the text, and check them in one pass: faster
     /// for answers that repeat their prompt, the same tokens in any case. Only while one request is answered alone, and not
     /// for models with sliding windows or recurrent states. Default: off.
@@ -83,6 +87,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         name: args.name,
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
+        max_queued: args
+            .max_queued
+            .map(|most| usize::try_from(most).expect("at most 10000")),
         prompt_lookup_tokens: args
             .prompt_lookup_tokens
             .map(|tokens| usize::try_from(tokens).expect("at most 64")),

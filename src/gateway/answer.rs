@@ -18,7 +18,7 @@ use crate::trace::OpenSpan;
 
 /// How long the beginning of a stream is held back until there is a token in it. Until then another replica may take
 /// the request over; a client that looks for signs of life should not wait longer for them.
-const MAX_PREAMBLE: Duration = Duration::from_secs(5);
+const MAX_PREAMBLE: Duration = Duration::from_secs(1);
 /// No preamble is as long.
 const MAX_PREAMBLE_BYTES: usize = 64 << 10;
 /// Bytes of an answer in JSON for one token, about.
@@ -221,7 +221,23 @@ impl http_body::Body for Tracked {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse;
+    use futures::StreamExt;
+
     use super::*;
+
+    /// A replica that reads a long prompt says who speaks, and nothing for a while.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_begins_within_a_second() {
+        let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+        let head = futures::stream::iter([Ok::<_, std::io::Error>(role)]);
+        let silence = futures::stream::pending();
+        let body = Body::from_stream(head.chain(silence));
+        let response = ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
+        let begun = tokio::time::timeout(Duration::from_millis(1100), begin(response)).await;
+        let (_, begun) = begun.expect("in time").expect("it goes on");
+        assert_eq!(begun.read, [role]);
+    }
 
     #[test]
     fn a_preamble_ends_with_the_first_token() {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::affinity::{Prefix, stable_hash};
+use crate::openai::MAX_COMPLETIONS;
 
 /// Who the request is for, where requests wait: the name that the Gateway API inference extension gave this header.
 const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
@@ -105,6 +107,24 @@ fn said(raw: Option<&RawValue>) -> Option<&str> {
         .filter(|text| !matches!(*text, "null" | "\"\""))
 }
 
+/// Prompts, each with its choices. More than a worker takes is refused there.
+fn rows(envelope: &Envelope<'_>) -> u32 {
+    let most = u32::try_from(MAX_COMPLETIONS).unwrap_or(u32::MAX);
+    let choices: u64 = number(envelope.n).unwrap_or(1);
+    let rows = choices.saturating_mul(prompts(envelope.prompt));
+    u32::try_from(rows).unwrap_or(most).clamp(1, most)
+}
+
+/// A list of texts, or of lists of tokens, is as many prompts; a list of tokens is one.
+fn prompts(prompt: Option<&RawValue>) -> u64 {
+    let list = prompt.map(RawValue::get).filter(|text| {
+        let within = text.strip_prefix('[').map(str::trim_start);
+        within.is_some_and(|within| within.starts_with(['"', '[']))
+    });
+    let count = |text| serde_json::from_str::<Vec<IgnoredAny>>(text).ok();
+    list.and_then(count).map_or(1, |list| list.len() as u64)
+}
+
 impl Ask {
     /// `address` is the client's, where it is known.
     pub(super) fn new(
@@ -151,7 +171,7 @@ impl Ask {
             work,
             priority: number(envelope.priority).unwrap_or_default(),
             rows: match work {
-                Work::Generate => number(envelope.n).unwrap_or(1).max(1),
+                Work::Generate => rows(&envelope),
                 Work::Embed => 1,
                 Work::Tokenize => 0,
             },
@@ -230,6 +250,17 @@ mod tests {
             json!({"n": "two", "priority": 0.5, "max_tokens": -1, "user": 7}),
         );
         assert_eq!((wrong.priority, wrong.rows, wrong.max_tokens), (0, 1, None));
+        for (body, rows) in [
+            (json!({"n": u32::MAX}), 64),
+            (json!({"n": u64::MAX, "prompt": ["a", "b"]}), 64),
+            (json!({"n": 0}), 1),
+            (json!({"n": 3, "prompt": ["a", "b"]}), 6),
+            (json!({"prompt": [[1, 2, 3], [4]]}), 2),
+            (json!({"prompt": [1, 2, 3]}), 1),
+            (json!({"prompt": []}), 1),
+        ] {
+            assert_eq!(ask(&[], body.clone()).rows, rows, "{body}");
+        }
         let not_json = Ask::new("/v1/completions", &HeaderMap::new(), b"{", None);
         assert_eq!(not_json.rows, 1);
     }

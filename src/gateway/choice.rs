@@ -61,7 +61,7 @@ impl Candidate<'_> {
     fn has_room(&self, rows: u32) -> bool {
         let (taken, all) = self.rows;
         // What needs more rows than there are waits in the worker.
-        taken + rows <= all || taken == 0 || rows == 0
+        taken.saturating_add(rows) <= all || taken == 0 || rows == 0
     }
 
     /// Whether it may have no room when the others' requests are counted in.

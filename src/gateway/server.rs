@@ -11,33 +11,26 @@ use axum::serve::ListenerExt;
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
 use tracing::{error, info};
 
 use super::routes::Gateway;
 use crate::anthropic;
 use crate::metrics::TEXT_FORMAT;
+use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{ApiError, headers, openapi};
 
 pub(super) fn router(gateway: Arc<Gateway>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/v1/responses/{id}", get(kept).delete(kept))
-        .route("/v1/{*path}", post(forward).fallback(unknown_url))
         .route("/openapi.json", get(openapi::show))
-        .route("/tokenize", post(forward))
-        .route("/detokenize", post(forward))
         .route("/health", get(|| async { "ok\n" }))
         .route("/ready", get(ready))
-        .route("/metrics", get(show_metrics))
-        .fallback(unknown_url)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(CatchPanicLayer::custom(
-            |_panic: Box<dyn std::any::Any + Send>| {
-                ApiError::server_error("The gateway failed on this request.").into_response()
-            },
-        ))
+        .route("/metrics", get(show_metrics));
+    let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
+    let routes = BY_MODEL.into_iter().fold(routes, by_model);
+    closed(routes)
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn(headers::complete))
         .with_state(gateway)
@@ -98,12 +91,4 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str
 
 async fn show_metrics(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], gateway.render_metrics())
-}
-
-async fn unknown_url(request: Request) -> ApiError {
-    ApiError::unknown_url(request.method().as_str(), request.uri().path())
-}
-
-async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
 }

@@ -12,9 +12,13 @@ use super::health::{Fault, Health, Standing};
 use super::queue::{FairQueue, Pushed, Slip};
 use super::starts::Starts;
 use super::table::{Model, Replica, RoutingTable};
+use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 
 /// Bytes of request bodies that may wait, of all models together.
 const MAX_HELD_BYTES: usize = 256 << 20;
+/// Requests that wait for a model while its replicas are fewer than they should be: what a rollout, a drain or a start from
+/// zero holds up is not refused.
+const MAX_HELD_REQUESTS: usize = 256;
 /// Tokens of an answer before any was seen.
 const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
 /// How long what was seen of other gateways' requests counts: about as long as an answer takes.
@@ -96,6 +100,8 @@ struct ModelState<W> {
     peak: usize,
     /// Since when no node takes any of its replicas.
     stuck_since: Option<Instant>,
+    /// Whether more may wait than its replicas work off in bearable time, since there were too few.
+    has_backlog: bool,
 }
 
 impl<W> ModelState<W> {
@@ -108,11 +114,24 @@ impl<W> ModelState<W> {
             typical_answer: None,
             peak: 0,
             stuck_since: None,
+            has_backlog: false,
         }
     }
 
     fn waiting(&self) -> usize {
         self.queue.len() + usize::from(self.head.is_some())
+    }
+
+    /// How many may wait, where the deployment does not say.
+    fn max_queued(&mut self, model: &Model) -> usize {
+        let rows: u32 = model.replicas.iter().map(|replica| replica.rows).sum();
+        let usual = rows.saturating_mul(DEFAULT_QUEUED_PER_STREAM) as usize;
+        let is_short = rows == 0 || rows < model.wanted_rows;
+        self.has_backlog = is_short || self.has_backlog && self.waiting() >= usual;
+        match self.has_backlog {
+            true => usual.max(MAX_HELD_REQUESTS),
+            false => usual,
+        }
     }
 
     fn typical_answer(&self) -> u64 {
@@ -328,7 +347,8 @@ impl<W> State<W> {
         }
         let revision = self.revision(model, ask);
         let state = self.model(model);
-        state.queue.set_max(model.routing.max_queued);
+        let usual = state.max_queued(model);
+        state.queue.set_max(model.routing.max_queued.unwrap_or(usual));
         let cost = ask.cost(state.typical_answer());
         let waiter = Waiter {
             wake,

@@ -16,8 +16,6 @@ use crate::quantity::parse_duration;
 
 /// How long a request waits for a replica where nothing else is said.
 const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many requests wait for a model where nothing else is said.
-const DEFAULT_MAX_QUEUED: usize = 256;
 
 /// A replica that can be sent requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +43,8 @@ pub(super) struct Replica {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Routing {
     pub(super) queue_timeout: Duration,
-    pub(super) max_queued: usize,
+    /// `None`: as many as its replicas work off in bearable time.
+    pub(super) max_queued: Option<usize>,
     pub(super) fallbacks: Vec<String>,
     pub(super) hedge_after: Option<Duration>,
 }
@@ -54,7 +53,7 @@ impl Default for Routing {
     fn default() -> Self {
         Self {
             queue_timeout: DEFAULT_QUEUE_TIMEOUT,
-            max_queued: DEFAULT_MAX_QUEUED,
+            max_queued: None,
             fallbacks: Vec::new(),
             hedge_after: None,
         }
@@ -71,9 +70,7 @@ impl Routing {
                 .as_ref()
                 .and_then(time)
                 .unwrap_or(default.queue_timeout),
-            max_queued: spec
-                .max_queued_requests
-                .map_or(default.max_queued, |most| most as usize),
+            max_queued: spec.max_queued_requests.map(|most| most as usize),
             fallbacks: spec.fallbacks.clone(),
             hedge_after: spec.hedging.as_ref().and_then(|hedging| time(&hedging.after)),
         }
@@ -91,6 +88,8 @@ pub(super) struct Model {
     pub(super) trouble: Option<String>,
     /// Whether there should be replicas.
     pub(super) is_wanted: bool,
+    /// Requests that all replicas there should be answer at the same time.
+    pub(super) wanted_rows: u32,
     /// Whether waiting may help.
     pub(super) is_coming: bool,
     /// Whether there is a replica for which no node was found. Where nothing else is coming, nothing will.
@@ -189,6 +188,9 @@ impl RoutingTable {
             return;
         }
         let autoscaled = deployment.spec.autoscaling.is_some();
+        let replicas = u32::try_from(deployment.spec.replicas).unwrap_or_default();
+        let rows = replicas.saturating_mul(deployment.spec.serving.max_concurrency);
+        model.wanted_rows = model.wanted_rows.saturating_add(rows);
         model.is_wanted |= deployment.spec.replicas > 0 || autoscaled;
         model.is_coming |= model.is_wanted && !is_stuck;
         model.autoscaled |= autoscaled;

@@ -53,6 +53,7 @@ pub(crate) enum ErrorCode {
     ResponseNotFound,
     ServerError,
     UnknownUrl,
+    UnsupportedContentEncoding,
     UnknownParameter,
     UnsupportedParameter,
 }
@@ -183,6 +184,18 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::RequestTooLarge,
             format!("The request body is larger than {limit_bytes} bytes."),
+        )
+    }
+
+    pub(crate) fn unsupported_encoding(encoding: &str) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ErrorType::InvalidRequest,
+            ErrorCode::UnsupportedContentEncoding,
+            format!(
+                "The request body is encoded ('content-encoding: {encoding}'), which this server does not read. Please send \
+                 it without."
+            ),
         )
     }
 

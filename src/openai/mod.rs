@@ -1,6 +1,7 @@
 //! OpenAI's HTTP vocabulary, shared by worker, agent and gateway: requests parsed from JSON into values that hold
 //! only what is supported, responses, and the one error body. No I/O and no model.
 
+pub(crate) mod body;
 #[cfg_attr(
     not(feature = "mlx"),
     expect(dead_code, reason = "some errors only a worker answers with")
@@ -21,7 +22,11 @@ pub(crate) mod response;
 pub(crate) mod response_format;
 #[cfg(feature = "mlx")]
 pub(crate) mod responses;
+pub(crate) mod routes;
 #[cfg(feature = "mlx")]
 pub(crate) mod tools;
+
+/// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
+pub(crate) const MAX_COMPLETIONS: usize = 64;
 
 pub(crate) use error::ApiError;

@@ -39,6 +39,14 @@ mod tests {
     }
 
     #[test]
+    fn all_that_is_asked_by_model_is_described() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        for path in crate::openai::routes::BY_MODEL {
+            assert!(document["paths"][path]["post"].is_object(), "{path}");
+        }
+    }
+
+    #[test]
     fn every_reference_leads_somewhere() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         let mut found = Vec::new();

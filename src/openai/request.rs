@@ -22,14 +22,12 @@ pub(crate) use self::options::Options;
 pub(crate) use self::prompt::Prompt;
 pub(crate) use self::sampling::SamplingOptions;
 pub(crate) use self::stopping::Stopping;
+use super::MAX_COMPLETIONS;
 use super::error::ApiError;
 use super::json::{Json, Members};
 use super::message;
 use super::response_format::{self, ResponseFormat};
 use super::tools::{self, Tools};
-
-/// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
-const MAX_COMPLETIONS: usize = 64;
 
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Clone, PartialEq)]

@@ -71,6 +71,7 @@ impl BareEngine {
             prefix_files: None,
             prompter: Arc::clone(&prompter),
             max_concurrency,
+            max_queued: max_concurrency,
             prompt_lookup_tokens: None,
             clock: clock.clone(),
             metrics,

@@ -179,26 +179,36 @@ pub(crate) fn submit_one(app: &App, request: ValidRequest) -> Result<Completion,
     if let Some(span) = &span {
         spans::tell_request(span, &request);
     }
-    app.engine.submit(request, span).map_err(|err| match err {
+    let completion = app.engine.submit(request, span);
+    completion.map_err(|err| not_taken(app, err))
+}
+
+fn not_taken(app: &App, err: SubmitError) -> ApiError {
+    match err {
         SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
             format!("The model `{}` is busy and its queue is full.", app.name),
             retry_after_seconds,
         ),
         SubmitError::Stopped => ApiError::unavailable(ErrorCode::ModelUnavailable, ENGINE_ENDED),
-    })
+    }
 }
 
-/// All or none: what was submitted before a refusal is cancelled by being dropped. `n` choices for each.
+/// `n` choices for each.
 fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
-    if let Some(span) = spans::current() {
-        span.set("gen_ai.usage.input_tokens", prompt_tokens);
-    }
-    let completions = requests
+    let requests: Vec<_> = requests
         .into_iter()
         .flat_map(|request| request.choices(n))
-        .map(|request| submit_one(app, request))
-        .collect::<Result<_, _>>()?;
+        .collect();
+    let span = spans::current();
+    if let Some(span) = &span {
+        span.set("gen_ai.usage.input_tokens", prompt_tokens);
+        for request in &requests {
+            spans::tell_request(span, request);
+        }
+    }
+    let completions = app.engine.submit_all(requests, span.as_ref());
+    let completions = completions.map_err(|err| not_taken(app, err))?;
     Ok(Submitted {
         completions,
         prompt_tokens,

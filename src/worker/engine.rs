@@ -22,12 +22,10 @@ use super::state::EngineState;
 use crate::clock::Clock;
 use crate::mlx::load::LoadError;
 use crate::model_dir::ModelDir;
+use crate::openai::MAX_COMPLETIONS;
 use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::trace::OpenSpan;
 use crate::units::Bytes;
-
-/// Requests that may wait beyond those that run. More would wait longer than their clients do.
-pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
 
 /// MLX walks graphs by recursion.
 const STACK_BYTES: usize = 32 << 20;
@@ -79,6 +77,8 @@ pub(crate) struct EngineConfig {
     pub(crate) prefix_files: Option<PrefixFiles>,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) max_concurrency: usize,
+    /// Requests that may wait beyond those that run.
+    pub(crate) max_queued: usize,
     /// Tokens that are guessed ahead from the text itself, at most; `None`: none.
     pub(crate) prompt_lookup_tokens: Option<usize>,
     pub(crate) clock: Clock,
@@ -90,6 +90,7 @@ pub(crate) struct EngineConfig {
 pub(crate) struct Engine {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
+    total_places: usize,
     stop: Arc<AtomicBool>,
     state: Arc<EngineState>,
     clock: Clock,
@@ -111,7 +112,8 @@ enum Command {
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) events: mpsc::Receiver<Event>,
-    pub(crate) place: OwnedSemaphorePermit,
+    /// `None` for those of a request that is larger than the whole queue, beyond that.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a request was not taken.
@@ -126,9 +128,9 @@ impl Engine {
     pub(crate) fn spawn(
         config: EngineConfig,
     ) -> Result<(Self, oneshot::Receiver<Result<(), EngineError>>), EngineError> {
-        let total_places = config.max_concurrency + MAX_QUEUED_REQUESTS;
+        let total_places = config.max_concurrency + config.max_queued;
         // Places are freed when a client goes, jobs a step later: hence the room for twice as many.
-        let (commands_tx, commands_rx) = mpsc::channel(total_places * 2);
+        let (commands_tx, commands_rx) = mpsc::channel(total_places.max(MAX_COMPLETIONS) * 2);
         let (ended_tx, ended_rx) = oneshot::channel();
         let state = Arc::new(EngineState::new(config.clock.clone()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -136,6 +138,7 @@ impl Engine {
         let engine = Self {
             commands: commands_tx,
             places: Arc::new(Semaphore::new(total_places)),
+            total_places,
             stop: Arc::clone(&stop),
             state: Arc::clone(&state),
             clock: config.clock.clone(),
@@ -169,9 +172,36 @@ impl Engine {
         request: ValidRequest,
         span: Option<Arc<OpenSpan>>,
     ) -> Result<Completion, SubmitError> {
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            return Err(self.full());
-        };
+        let mut places = self.places(1)?;
+        self.hand_over(request, places.split(1), span)
+    }
+
+    /// All or none: what was handed over before a refusal is cancelled by being dropped.
+    pub(crate) fn submit_all(
+        &self,
+        requests: Vec<ValidRequest>,
+        span: Option<&Arc<OpenSpan>>,
+    ) -> Result<Vec<Completion>, SubmitError> {
+        let mut places = self.places(requests.len())?;
+        requests
+            .into_iter()
+            .map(|request| self.hand_over(request, places.split(1), span.cloned()))
+            .collect()
+    }
+
+    /// Places for so many requests, or all there are: what is larger than the queue has it to itself.
+    fn places(&self, requests: usize) -> Result<OwnedSemaphorePermit, SubmitError> {
+        let needed = u32::try_from(requests.min(self.total_places)).unwrap_or(u32::MAX);
+        let places = Arc::clone(&self.places).try_acquire_many_owned(needed);
+        places.map_err(|_| self.full())
+    }
+
+    fn hand_over(
+        &self,
+        request: ValidRequest,
+        place: Option<OwnedSemaphorePermit>,
+        span: Option<Arc<OpenSpan>>,
+    ) -> Result<Completion, SubmitError> {
         let (events_tx, events_rx) = mpsc::channel(Job::event_capacity(&request));
         let job = Job {
             request,

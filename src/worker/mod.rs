@@ -55,6 +55,7 @@ pub(crate) use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
 use self::responses::store::ResponseStore;
 use self::server::App;
+use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use crate::clock::Clock;
 use crate::error::{Chain, ExitStatus};
 use crate::metrics::Registry;
@@ -88,6 +89,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) context_tokens: Option<u64>,
     /// Requests computed at the same time; at least 1.
     pub(crate) max_concurrency: usize,
+    /// Requests that may wait for those; `None` = [`DEFAULT_QUEUED_PER_STREAM`] for each.
+    pub(crate) max_queued: Option<usize>,
     /// Tokens guessed ahead from the text itself, at most; `None` = none.
     pub(crate) prompt_lookup_tokens: Option<usize>,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
@@ -277,6 +280,7 @@ impl Worker {
         let registry = Registry::new();
         let metrics =
             WorkerMetrics::register(&registry, &config.name).map_err(|err| WorkerError::Metrics { err })?;
+        let max_concurrency = config.max_concurrency.max(1);
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: config.memory_limit,
@@ -284,7 +288,10 @@ impl Worker {
             prefix_cache_memory: config.prefix_cache_memory,
             prefix_files: config.prefix_files,
             prompter: Arc::clone(&prompter),
-            max_concurrency: config.max_concurrency.max(1),
+            max_concurrency,
+            max_queued: config
+                .max_queued
+                .unwrap_or(max_concurrency * DEFAULT_QUEUED_PER_STREAM as usize),
             prompt_lookup_tokens: config.prompt_lookup_tokens,
             clock: config.clock.clone(),
             metrics: metrics.clone(),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use super::completions;
 use super::embeddings;
@@ -25,6 +24,7 @@ use crate::openai::ApiError;
 use crate::openai::headers;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::openapi;
+use crate::openai::routes::closed;
 use crate::trace::Tracer;
 use crate::wire::{WorkerPhase, WorkerStatus};
 
@@ -69,7 +69,7 @@ impl App {
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
         .route("/v1/responses", post(responses::create))
@@ -89,14 +89,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/ready", get(ready))
         .route("/status", get(status))
         .route("/metrics", get(show_metrics))
-        .fallback(unknown_url)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(CatchPanicLayer::custom(
-            |_panic: Box<dyn std::any::Any + Send>| {
-                ApiError::server_error("The server failed on this request.").into_response()
-            },
-        ))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    closed(routes)
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn(headers::complete))
         .layer(axum::middleware::from_fn_with_state(
@@ -158,12 +152,4 @@ async fn show_metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
         [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
         metrics::render(&app.registry),
     )
-}
-
-async fn unknown_url(request: Request) -> ApiError {
-    ApiError::unknown_url(request.method().as_str(), request.uri().path())
-}
-
-async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
 }

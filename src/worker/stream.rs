@@ -66,6 +66,8 @@ struct Writer<F> {
     events: SelectAll<BoxStream<'static, (usize, Event)>>,
     /// Places in the queue, freed as each completion ends, however slow its reader is.
     places: Vec<Option<OwnedSemaphorePermit>>,
+    /// Which completions are over.
+    over: Vec<bool>,
     open: usize,
     out: VecDeque<Bytes>,
 }
@@ -86,7 +88,7 @@ impl<F: Frames> Writer<F> {
                 .chain(ended)
                 .map(move |event| (index, event));
             events.push(numbered.boxed());
-            places.push(Some(completion.place));
+            places.push(completion.place);
         }
         let mut out = VecDeque::new();
         frames.begin(&mut out);
@@ -98,6 +100,7 @@ impl<F: Frames> Writer<F> {
             completion_tokens: 0,
             events,
             places,
+            over: vec![false; open],
             open,
             out,
         }
@@ -127,7 +130,7 @@ impl<F: Frames> Writer<F> {
             Event::Embedding(_) => {}
             Event::Done(done) => self.end(index, done),
             // The engine's message of a completion that is over comes from the chain above: nothing to say.
-            Event::Failed(_) if self.places[index].is_none() => {}
+            Event::Failed(_) if self.over[index] => {}
             Event::Failed(message) => {
                 self.frames
                     .failed(&ApiError::server_error(message), &mut self.out);
@@ -145,6 +148,7 @@ impl<F: Frames> Writer<F> {
             Usage::new(self.prompt_tokens, self.completion_tokens).with_cached_tokens(self.cached_tokens);
         self.frames.end(index, done, usage, &mut self.out);
         self.places[index] = None;
+        self.over[index] = true;
         self.open -= 1;
         if self.open == 0 {
             self.frames.close(usage, &mut self.out);
@@ -156,6 +160,7 @@ impl<F: Frames> Writer<F> {
     fn close_all(&mut self) {
         self.events.clear();
         self.places.iter_mut().for_each(|place| *place = None);
+        self.over.fill(true);
         self.open = 0;
     }
 }
@@ -200,13 +205,13 @@ mod tests {
     use crate::text::tool_calls::ToolFormat;
     use crate::worker::engine::Completion;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_long_silence_is_filled_with_comments() {
+    /// A stream of one chat, and the engine's end of it.
+    fn chat() -> (mpsc::Sender<Event>, Writer<ChunkFrames>) {
         let (events_tx, events) = mpsc::channel(1);
         let places = Arc::new(Semaphore::new(1));
         let completion = Completion {
             events,
-            place: places.try_acquire_owned().expect("free"),
+            place: places.try_acquire_owned().ok(),
         };
         let submitted = Submitted {
             completions: vec![completion],
@@ -226,7 +231,28 @@ mod tests {
             system_fingerprint: "mlx".to_owned(),
         };
         let frames = ChunkFrames::new(Chunks::Chat(answer), 1, envelope, false, None);
-        let mut writer = Writer::new(frames, submitted);
+        (events_tx, Writer::new(frames, submitted))
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_fails_says_so_and_ends() {
+        let (events_tx, mut writer) = chat();
+        let failed = Event::Failed("out of memory".to_owned());
+        events_tx.send(failed).await.expect("read");
+        let mut frames = Vec::new();
+        while let Some(frame) = writer.next().await {
+            frames.push(String::from_utf8(frame.to_vec()).expect("text"));
+        }
+        let [_head, error, done] = &frames[..] else {
+            panic!("{frames:?}");
+        };
+        assert!(error.starts_with(r#"data: {"error":{"#) && error.contains("out of memory"));
+        assert_eq!(done, "data: [DONE]\n\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_silence_is_filled_with_comments() {
+        let (events_tx, mut writer) = chat();
         let mut next = async || {
             let frame = writer.next().await.expect("a frame");
             String::from_utf8(frame.to_vec()).expect("text")

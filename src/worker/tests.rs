@@ -40,6 +40,7 @@ fn config() -> WorkerConfig {
         name: "tiny".to_owned(),
         context_tokens: None,
         max_concurrency: 2,
+        max_queued: None,
         prompt_lookup_tokens: None,
         memory_limit: None,
         prefix_cache_memory: None,

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 /// Streams a replica serves at once when nothing else is asked for.
 pub(crate) const DEFAULT_MAX_CONCURRENCY: u32 = 4;
+
+/// Requests that wait for each that is answered at the same time, where nothing else is said: whoever comes last waits for
+/// about as many answers, which is as long as clients wait.
+pub(crate) const DEFAULT_QUEUED_PER_STREAM: u32 = 8;
 /// The longest context that is reserved when nothing else is asked for, in tokens.
 pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
 

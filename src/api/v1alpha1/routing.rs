@@ -13,7 +13,8 @@ pub(crate) struct RoutingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub(crate) queue_timeout: Option<String>,
-    /// Requests that may wait in one gateway; default 256. More are answered 429.
+    /// Requests that may wait in one gateway; more are answered 429. Default: eight for each that the replicas answer at the
+    /// same time, and 256 while there are fewer replicas than there should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub(crate) max_queued_requests: Option<u32>,

@@ -88,6 +88,57 @@ fn bodies_that_wait_are_bounded_in_bytes() {
 }
 
 #[test]
+fn a_queue_is_as_long_as_its_replicas_work_off_unless_they_were_too_few() {
+    let now = Clock::System.instant();
+    let push = |state: &mut State<u8>, model: &Model| {
+        let queued = state.enqueue(model, &ask(1), 10, MINUTE, 0, now);
+        matches!(queued, Queued::Waits(..))
+    };
+    let whole = Model {
+        wanted_rows: 2,
+        ..model(2, 1)
+    };
+    let mut state = State::new();
+    let taken = (0..64).filter(|_| push(&mut state, &whole)).count();
+    assert_eq!(taken, 2 * 8);
+
+    // One of the two is replaced: what it does not answer meanwhile is held.
+    let short = Model {
+        wanted_rows: 2,
+        ..model(1, 1)
+    };
+    let taken = (0..300).filter(|_| push(&mut state, &short)).count();
+    assert_eq!(taken, MAX_HELD_REQUESTS - 16);
+    // It is back: nobody is refused until the backlog is worked off.
+    for _ in 0..10 {
+        assert!(state.next(&whole, now).is_some());
+        state
+            .replicas
+            .values_mut()
+            .for_each(|replica| replica.flights.clear());
+    }
+    assert!(push(&mut state, &whole));
+    while state.waiting().map(|(_, waiting)| waiting).sum::<usize>() >= 16 {
+        assert!(state.next(&whole, now).is_some());
+        state
+            .replicas
+            .values_mut()
+            .for_each(|replica| replica.flights.clear());
+    }
+    let taken = (0..64).filter(|_| push(&mut state, &whole)).count();
+    assert_eq!(taken, 1);
+
+    let said = Model {
+        routing: crate::gateway::table::Routing {
+            max_queued: Some(20),
+            ..Default::default()
+        },
+        ..whole
+    };
+    assert_eq!((0..64).filter(|_| push(&mut state, &said)).count(), 4);
+}
+
+#[test]
 fn those_that_wait_for_what_will_not_come_are_told() {
     let clock = Clock::System;
     let (mut model, mut state) = (model(0, 1), State::new());

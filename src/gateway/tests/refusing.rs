@@ -25,7 +25,7 @@ async fn refusals_have_the_shape_that_clients_know() {
         StatusCode::OK
     );
     let chat = "/v1/chat/completions";
-    let too_large = vec![b' '; crate::proxy::MAX_REQUEST_BODY_BYTES + 1];
+    let too_large = vec![b' '; 4 * crate::proxy::MAX_REQUEST_BODY_BYTES];
     let cases: Vec<(&str, &str, Body, u16, &str, &str)> = vec![
         (
             "POST",
@@ -78,7 +78,8 @@ async fn refusals_have_the_shape_that_clients_know() {
         ("POST", chat, r#"{"model":"#.into(), 400, "invalid_json", "JSON"),
         ("POST", chat, "{}".into(), 400, "missing_parameter", "model"),
         ("POST", chat, too_large.into(), 413, "request_too_large", "bytes"),
-        ("GET", chat, "".into(), 404, "unknown_url", chat),
+        ("GET", chat, "".into(), 405, "method_not_allowed", chat),
+        ("POST", "/v1/nope", "{}".into(), 404, "unknown_url", "/v1/nope"),
         (
             "GET",
             "/v1/models/nope",
@@ -105,6 +106,7 @@ async fn refusals_have_the_shape_that_clients_know() {
             status == 503,
             "{code}"
         );
+        assert_eq!(response.headers().contains_key("allow"), status == 405, "{code}");
         let error = json_of(response).await["error"].clone();
         assert_eq!(error["code"], code);
         assert!(

@@ -17,6 +17,9 @@ use crate::worker::event::{Done, Piece, Score};
 use crate::worker::prompt::Prompter;
 use crate::worker::scores;
 
+/// The mark at the end.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
 /// Whose chunks.
 #[derive(Debug)]
 pub(crate) enum Chunks {
@@ -189,10 +192,12 @@ impl Frames for ChunkFrames {
                 }),
             });
         }
-        out.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        out.push_back(Bytes::from_static(DONE));
     }
 
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>) {
         out.push_back(data_frame(&err.body()));
+        // Clients that read on to the mark would wait for it (vLLM sends it here, too).
+        out.push_back(Bytes::from_static(DONE));
     }
 }

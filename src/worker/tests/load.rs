@@ -54,7 +54,7 @@ fn a_full_queue_refuses_and_frees_its_places() {
         Box::pin(async move {
             let engine = &worker.app.engine;
             let places = engine.free_places();
-            assert_eq!(places, 2 + engine::MAX_QUEUED_REQUESTS);
+            assert_eq!(places, 2 + 2 * 8);
             let request = || endless_request(cue);
             let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
             let taken: Vec<_> = (0..places)
@@ -68,6 +68,82 @@ fn a_full_queue_refuses_and_frees_its_places() {
             drop(taken);
             assert_eq!(engine.free_places(), places);
             assert_eq!(worker.post("/v1/completions", &one).await.status, 200);
+        })
+    });
+}
+
+/// More than wait in bearable time, at once: those for whom there is room are answered, the others know when to come back.
+#[test]
+fn a_rush_is_taken_as_far_as_the_queue_goes() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let engine = &worker.app.engine;
+            let running = engine.submit_all(vec![endless_request(cue), endless_request(cue)], None);
+            worker
+                .wait_until("both rows are taken", |status| status.requests.running == 2)
+                .await;
+            let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 3});
+            let rush = (0..64).map(|_| worker.post("/v1/completions", &body));
+            let freed = async {
+                worker
+                    .wait_until("the queue is full", |status| status.requests.queued == 16)
+                    .await;
+                // All the others are refused before anything is freed.
+                let all = "rooflet_worker_requests_total{outcome=\"rejected\"} 48\n";
+                let metrics = || async { worker.send("GET", "/metrics", "").await.body };
+                while !metrics().await.contains(all) {}
+                drop(running);
+            };
+            let (answers, ()) = tokio::join!(futures::future::join_all(rush), freed);
+            let (taken, refused): (Vec<_>, Vec<_>) =
+                answers.into_iter().partition(|answer| answer.status == 200);
+            assert_eq!((taken.len(), refused.len()), (16, 48));
+            for answer in taken {
+                assert_eq!(answer.json()["choices"][0]["text"], "abcdab");
+            }
+            for answer in refused {
+                assert_eq!(answer.status, 429, "{}", answer.body);
+                let wait: u32 = answer.headers["retry-after"].parse().unwrap();
+                assert!((1..=60).contains(&wait));
+            }
+        })
+    });
+}
+
+/// It would never find so many places free beside others: it has the queue to itself.
+#[test]
+fn a_request_larger_than_the_queue_is_answered() {
+    let (_dir, config, cue) = scripted::endless();
+    let config = WorkerConfig {
+        max_queued: Some(0),
+        ..config
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let places = worker.app.engine.free_places();
+            assert_eq!(places, 2);
+            for stream in [false, true] {
+                let body =
+                    json!({"model": "tiny", "prompt": [cue], "max_tokens": 2, "n": 5, "stream": stream});
+                let answer = worker.post("/v1/completions", &body).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                let text: String = match stream {
+                    false => answer.json()["choices"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|choice| choice["text"].as_str().unwrap())
+                        .collect(),
+                    true => answer
+                        .events()
+                        .iter()
+                        .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
+                        .collect(),
+                };
+                assert_eq!(text.len(), 5 * 4);
+                assert_eq!(worker.app.engine.free_places(), places);
+            }
         })
     });
 }
