@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::chip::{self, ChipVariant, UnknownChip};
-use super::dimensions::KvBits;
+use super::chip::likeness::{Description, Likeness};
+use super::chip::{ChipVariant, UnknownChip};
+use super::dimensions::{KvBits, ModelDimensions};
+use super::library::{self, Spelling};
 use super::predict::{Engine, EngineBuild, Hardware, Interval, ModelCost, Parameters, Prediction, Workload};
 use super::shapes::{ShapeError, ShapeFile};
-use super::weights::{UnknownWeightFormat, WeightFormat, Weights};
-use crate::units::Bytes;
+use super::weights::{NamedFormat, UnknownWeightFormat, WeightFormat, Weights};
+use crate::units::{Bytes, BytesPerSecond};
 
 /// Columns that are read, by name; others are kept and ignored.
 const CHIP: &str = "chip";
@@ -26,11 +28,13 @@ const BATCH: &str = "batch";
 const BANDWIDTH: &str = "bandwidth_gbs";
 const WEIGHTS: &str = "weights_gb_stated";
 
-/// Tables round a bandwidth by so much: 68 or 68.25, 800 or 819.
-const BANDWIDTH_ROUNDING: f64 = 0.03;
-
-/// Size of a file over what its format's name says.
+/// Size of a file over what its format's name says; beyond, it is that of something else.
 const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
+/// The same where the surplus is not read: towers for images may be as large as the rest of a small model.
+const PLAUSIBLE_SURPLUS: std::ops::Range<f64> = 1.0..2.0;
+
+/// Half-width, as a logarithm, of what is open where the row does not tell MLX from llama.cpp; assumed.
+const UNTOLD_ENGINE: f64 = 0.15;
 
 /// Columns without which no row can be predicted.
 pub(crate) const REQUIRED: [&str; 4] = [CHIP, ENGINE, MODEL, FORMAT];
@@ -45,6 +49,10 @@ pub(crate) struct Case {
     /// Whether the row says how long the prompt was.
     pub(crate) prompt_known: bool,
     pub(crate) reported: ReportedRate,
+    /// What was assumed because the row leaves it open.
+    pub(crate) remarks: Vec<String>,
+    /// Half-width, as a logarithm, of the assumptions together.
+    doubt: f64,
 }
 
 /// What a table means by a decode rate.
@@ -98,24 +106,33 @@ pub(crate) type Row = BTreeMap<String, String>;
 
 impl Case {
     pub(crate) fn parse(row: &Row, shapes: &ShapeFile) -> Result<Self, CaseError> {
-        let chip = chip(row)?;
-        let program = required(row, ENGINE)?;
+        let mut open = Open::default();
+        let chip = chip(row, &mut open)?;
+        let program = optional(row, ENGINE).unwrap_or_default();
         let release = optional(row, RELEASE).unwrap_or_default();
-        let format: WeightFormat = required(row, FORMAT)?.parse()?;
-        let build = EngineBuild::named(engine(program, format)?, program, release);
-        let dimensions = shapes.dimensions(required(row, MODEL)?)?;
+        let stored = required(row, FORMAT)?;
+        let (engine, format) = engine(program, stored, &mut open)?;
+        let build = EngineBuild::named(engine, program, release);
+        let model = required(row, MODEL)?;
+        let dimensions = dimensions(model, shapes, &mut open)?;
+        let ignored = shapes.unknown_fields(model);
+        if !ignored.is_empty() {
+            open.remark(format!(
+                "fields of shape `{model}` that mean nothing here: {}",
+                ignored.join(", ")
+            ));
+        }
         let weights = Weights::estimate(&dimensions, format);
-        // K mixes differ from file to file under one name. A size far off is that of something else.
-        let stated = decimal(row, WEIGHTS)?.map(|gigabytes| gigabytes * 1e9 / weights.resident().0 as f64);
-        let weights = match stated {
-            Some(share) if PLAUSIBLE_SIZE.contains(&share) => weights.scaled(share),
-            Some(_) | None => weights,
+        let weights = match open.decimal(row, WEIGHTS) {
+            Some(gigabytes) => weights.in_a_file_of(gigabytes * 1e9, format),
+            None => weights,
         };
-        let prompt_tokens = number(row, PROMPT)?;
-        let generated = number(row, GENERATED)?.unwrap_or(0);
-        let context_tokens =
-            number(row, CONTEXT)?.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
-        let batch = number(row, BATCH)?.unwrap_or(1).max(1);
+        // No prompt is empty: a nought says that nobody wrote it down.
+        let prompt_tokens = open.number(row, PROMPT).filter(|tokens| *tokens > 0);
+        let generated = open.number(row, GENERATED).unwrap_or(0);
+        let context_tokens = open.number(row, CONTEXT);
+        let context_tokens = context_tokens.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
+        let batch = open.number(row, BATCH).unwrap_or(1).max(1);
         Ok(Self {
             chip,
             build,
@@ -134,6 +151,8 @@ impl Case {
                 batch,
                 generated,
             ),
+            remarks: open.remarks,
+            doubt: open.doubt,
         })
     }
 
@@ -156,60 +175,161 @@ impl Case {
     }
 
     pub(crate) fn predict(&self, parameters: &Parameters) -> Prediction {
-        Prediction::new(
+        let mut prediction = Prediction::new(
             parameters,
             Hardware::Chip(self.chip),
             self.build.clone(),
             &self.model,
             self.workload,
-        )
+        );
+        let Prediction { decode, prefill } = &mut prediction;
+        for interval in [
+            &mut decode.tokens_per_second,
+            &mut decode.aggregate_tokens_per_second,
+            &mut prefill.tokens_per_second,
+            &mut prefill.first_token_seconds,
+        ] {
+            *interval = interval.widened(self.doubt);
+        }
+        prediction
+    }
+}
+
+impl Weights {
+    /// The same in a file of this size, where it can be: mixes differ from file to file under one name. Other formats have as
+    /// many bits as their name says, so what a file has beyond them is not read for text: towers for images and sound.
+    fn in_a_file_of(self, bytes: f64, format: WeightFormat) -> Self {
+        let share = bytes / self.resident().0.max(1) as f64;
+        if format.is_mix() && PLAUSIBLE_SIZE.contains(&share) {
+            self.scaled(share)
+        } else if !format.is_mix() && PLAUSIBLE_SURPLUS.contains(&share) {
+            let surplus = bytes - self.resident().0 as f64;
+            Self {
+                idle: self.idle + Bytes(surplus.round() as u64),
+                ..self
+            }
+        } else {
+            self
+        }
+    }
+}
+
+/// What a row leaves open, as it is read.
+#[derive(Debug, Default)]
+struct Open {
+    remarks: Vec<String>,
+    doubt: f64,
+}
+
+impl Open {
+    fn remark(&mut self, remark: String) {
+        self.remarks.push(remark);
+    }
+
+    fn assume(&mut self, remark: String, doubt: f64) {
+        self.remark(remark);
+        self.doubt = self.doubt.hypot(doubt);
+    }
+
+    /// A cell that need not be there: what cannot be read is told, and as good as empty.
+    fn decimal(&mut self, row: &Row, column: &'static str) -> Option<f64> {
+        decimal(row, column).unwrap_or_else(|err| {
+            self.remark(format!("{err}; it is taken for unknown"));
+            None
+        })
+    }
+
+    /// A count. Published tables write some as fractions (`64.5`), which are rounded.
+    fn number(&mut self, row: &Row, column: &'static str) -> Option<u32> {
+        self.decimal(row, column).map(|number| number.round() as u32)
     }
 }
 
 /// The bin by name, GPU cores and memory; where they leave several, by the bandwidth that the row gives.
-fn chip(row: &Row) -> Result<&'static ChipVariant, CaseError> {
-    let gpu_cores = number(row, GPU_CORES)?;
-    let memory = number(row, MEMORY)?.map(|gib| Bytes::gib(u64::from(gib)));
-    let bandwidth = decimal(row, BANDWIDTH)?;
-    let found = chip::find(required(row, CHIP)?, gpu_cores, memory);
-    let (Err(UnknownChip::Ambiguous { name, .. }), Some(bandwidth)) = (&found, bandwidth) else {
-        return Ok(found?);
-    };
-    let near = |chip: &&ChipVariant| {
-        let stated = bandwidth * 1e9;
-        chip.name == *name && (chip.bandwidth.0 / stated - 1.0).abs() < BANDWIDTH_ROUNDING
-    };
-    match chip::catalogue()
-        .iter()
-        .filter(near)
-        .max_by_key(|chip| chip.gpu_cores)
-    {
-        Some(chip) => Ok(chip),
-        None => Ok(found?),
+fn chip(row: &Row, open: &mut Open) -> Result<&'static ChipVariant, CaseError> {
+    let positive = |number: f64| (number > 0.0).then_some(number);
+    let likeness = Likeness::of(Description {
+        name: required(row, CHIP)?,
+        gpu_cores: open.number(row, GPU_CORES).filter(|cores| *cores > 0),
+        memory: open
+            .number(row, MEMORY)
+            .filter(|gib| *gib > 0)
+            .map(|gib| Bytes::gib(u64::from(gib))),
+        bandwidth: open
+            .decimal(row, BANDWIDTH)
+            .and_then(positive)
+            .map(|gigabytes| BytesPerSecond(gigabytes * 1e9)),
+    })?;
+    if let Some(assumed) = likeness.assumed {
+        open.assume(assumed.remark, assumed.doubt);
+    }
+    Ok(likeness.chip)
+}
+
+/// Of the file, or of a published model that is known by this name.
+fn dimensions(model: &str, shapes: &ShapeFile, open: &mut Open) -> Result<ModelDimensions, CaseError> {
+    let found = shapes.dimensions(model);
+    match (&found, library::dimensions(&Spelling::new(model))) {
+        (Err(ShapeError::Unknown { .. }), Some((key, dimensions))) => {
+            open.remark(format!(
+                "there is no shape `{model}`; that of {key} is taken, as published"
+            ));
+            Ok(dimensions)
+        }
+        (_, _) => Ok(found?),
     }
 }
 
-/// The kernels that a program of this name runs. Several programs wrap the same two; where a name does not tell which, the
-/// format of the weights does.
-fn engine(name: &str, format: WeightFormat) -> Result<Engine, CaseError> {
-    let lower = name.to_ascii_lowercase();
+/// The kernels that a program of this name runs, and what its weights are stored as. Several programs wrap the same two
+/// engines; where a name does not tell which, the format of the weights does.
+fn engine(program: &str, stored: &str, open: &mut Open) -> Result<(Engine, WeightFormat), CaseError> {
+    let named = engine_of_name(program);
+    let understood = NamedFormat::understand(stored, named)?;
+    let format = understood.format;
+    let told = match (format, named) {
+        // Ollama runs both; these formats only with MLX.
+        (WeightFormat::Affine { .. } | WeightFormat::Nvfp4 | WeightFormat::Mxfp8, None) => Some(Engine::Mlx),
+        (WeightFormat::Affine { .. } | WeightFormat::Nvfp4 | WeightFormat::Mxfp8, Some(_))
+            if program.eq_ignore_ascii_case("ollama") =>
+        {
+            Some(Engine::Mlx)
+        }
+        (_, Some(engine)) => Some(engine),
+        (format, None) if format.is_gguf() => Some(Engine::LlamaCpp),
+        (_, None) => None,
+    };
+    if let Some(doubt) = understood.doubt {
+        let remark =
+            format!("`{stored}` names no format whose bits and speed are known; {format} is assumed");
+        open.assume(remark, doubt);
+    }
+    let engine = told.unwrap_or_else(|| {
+        // GGUF files in floats are converted to F16 most often, and MLX's are kept in the publisher's BF16.
+        let likely = if format == WeightFormat::BFloat16 {
+            Engine::Mlx
+        } else {
+            Engine::LlamaCpp
+        };
+        let remark =
+            format!("neither `{program}` nor `{stored}` tells MLX from llama.cpp; {likely} is assumed");
+        open.assume(remark, UNTOLD_ENGINE);
+        likely
+    });
+    Ok((engine, format))
+}
+
+fn engine_of_name(program: &str) -> Option<Engine> {
+    let lower = program.to_ascii_lowercase();
     if lower.contains("mlx") {
-        return Ok(Engine::Mlx);
+        Some(Engine::Mlx)
+    } else if ["llama", "gguf", "ggml", "kobold"]
+        .iter()
+        .any(|word| lower.contains(word))
+    {
+        Some(Engine::LlamaCpp)
+    } else {
+        None
     }
-    if lower.contains("llama") {
-        return Ok(Engine::LlamaCpp);
-    }
-    if let WeightFormat::Affine { .. } = format {
-        return Ok(Engine::Mlx);
-    }
-    if format.is_gguf() {
-        return Ok(Engine::LlamaCpp);
-    }
-    Err(CaseError::Invalid {
-        column: ENGINE,
-        value: name.to_owned(),
-        expected: "one that runs on MLX or llama.cpp",
-    })
 }
 
 pub(super) fn optional<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
@@ -222,17 +342,35 @@ fn required<'a>(row: &'a Row, column: &'static str) -> Result<&'a str, CaseError
     optional(row, column).ok_or(CaseError::Missing { column })
 }
 
-/// A count. Published tables write some as fractions (`64.5`), which are rounded.
-fn number(row: &Row, column: &'static str) -> Result<Option<u32>, CaseError> {
-    Ok(decimal(row, column)?.map(|number| number.round() as u32))
-}
+/// More than any cell can mean; no count beyond it fits its type.
+const MOST: f64 = 4e9;
 
+/// Ways to leave a cell open.
+const UNKNOWN: [&str; 8] = ["-", "–", "?", "n/a", "na", "nan", "none", "unknown"];
+
+/// A number as people write it: `≈1,024 tokens`, `32 GB`, `4k`.
 pub(super) fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, CaseError> {
     let Some(value) = optional(row, column) else {
         return Ok(None);
     };
-    match value.parse::<f64>() {
-        Ok(number) if (0.0..4e9).contains(&number) => Ok(Some(number)),
+    let lower = value.to_ascii_lowercase();
+    if UNKNOWN.contains(&lower.as_str()) {
+        return Ok(None);
+    }
+    let bare = lower
+        .trim_start_matches(['~', '≈', '<', '>', ' '])
+        .replace([',', '_'], "");
+    let unit = bare.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+    let (number, unit) = bare.split_at(unit.unwrap_or(bare.len()));
+    let scale = match unit.trim() {
+        "" | "gb" | "gib" | "g" | "gb/s" | "gbps" | "tokens" | "token" | "tok" | "t" | "t/s" | "tok/s"
+        | "tps" | "ms" | "core" | "cores" | "c" => 1.0,
+        "k" => 1024.0,
+        "tb" | "tib" => 1024.0,
+        exponent => format!("1{exponent}").parse().unwrap_or(f64::NAN),
+    };
+    match number.parse::<f64>().map(|number| number * scale) {
+        Ok(number) if (0.0..MOST).contains(&number) => Ok(Some(number)),
         _ => Err(CaseError::Invalid {
             column,
             value: value.to_owned(),
@@ -242,84 +380,4 @@ pub(super) fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, Ca
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHAPES: &str = r#"{"tiny": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "tied": 1}}"#;
-
-    fn row(cells: &[(&str, &str)]) -> Row {
-        let full = [
-            ("chip", "M4"),
-            ("gpu_cores", "10"),
-            ("engine", "mlx-lm"),
-            ("model_key", "tiny"),
-            ("quant", "mlx4"),
-        ];
-        full.iter()
-            .chain(cells)
-            .map(|(column, value)| ((*column).to_owned(), (*value).to_owned()))
-            .collect()
-    }
-
-    #[test]
-    fn a_row_needs_few_columns_and_names_a_bad_one() {
-        let shapes = ShapeFile::parse(SHAPES).unwrap();
-        let case = Case::parse(&row(&[("prompt_tokens", "512"), ("gen_tokens", "128")]), &shapes).unwrap();
-        assert_eq!(case.workload.context_tokens, 576);
-        assert_eq!(case.workload.batch, 1);
-        let resident = |gigabytes: &str| {
-            let cells = [("weights_gb_stated", gigabytes)];
-            Case::parse(&row(&cells), &shapes)
-                .unwrap()
-                .model
-                .weights
-                .resident()
-                .0 as f64
-        };
-        let named = resident("");
-        let tenth_more = resident(&format!("{:.9}", named * 1.1e-9));
-        assert!((tenth_more / named - 1.1).abs() < 1e-3, "a file's size counts");
-        assert_eq!(resident("4.9"), named, "that is another file");
-
-        let message = |cells: &[(&str, &str)]| Case::parse(&row(cells), &shapes).unwrap_err().to_string();
-        assert!(message(&[("quant", "q9")]).contains("`q9` is not a known weight format"));
-        assert!(message(&[("model_key", "huge")]).contains("there are: tiny"));
-        assert!(message(&[("batch", "many")]).contains("column `batch` is `many`"));
-        let max = |cells: &[(&str, &str)]| {
-            let bin = [("chip", "M4 Max"), ("gpu_cores", "")];
-            Case::parse(&row(&[&bin[..], cells].concat()), &shapes).map(|case| case.chip.gpu_cores)
-        };
-        assert_eq!(max(&[("bandwidth_gbs", "546")]).unwrap(), 40);
-        assert_eq!(max(&[("bandwidth_gbs", "400")]).unwrap(), 32);
-        let err = max(&[("bandwidth_gbs", "273")]).unwrap_err().to_string();
-        assert!(err.contains("different bandwidths"), "{err}");
-        assert!(message(&[("engine", "")]).contains("column `engine` is missing or empty"));
-    }
-
-    #[test]
-    fn a_rate_over_whole_requests_has_their_waiting_in_it() {
-        let shapes = ShapeFile::parse(SHAPES).unwrap();
-        let parameters = Parameters::built_in();
-        let rate = |kind: &str, note: &str, batch: &str| {
-            let cells = [
-                ("kind", kind),
-                ("note", note),
-                ("batch", batch),
-                ("gen_tokens", "256"),
-            ];
-            let case = Case::parse(&row(&cells), &shapes).unwrap();
-            case.reported_rate(&case.predict(parameters), parameters).p50
-        };
-        let (decoding, requests) = (
-            rate("batch_aggregate", "", "5"),
-            rate("batch_aggregate", "e2e aggregate", "5"),
-        );
-        // 1280 tokens at the one rate, and five waits.
-        let seconds = 1280.0 / decoding + 5.0 * parameters.decode.request_ms / 1e3;
-        assert!(
-            (requests * seconds / 1280.0 - 1.0).abs() < 1e-9,
-            "{requests} {decoding}"
-        );
-        assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
-    }
-}
+mod tests;

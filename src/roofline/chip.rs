@@ -1,6 +1,9 @@
 //! Apple's chips as their data sheets describe them: `chips.csv` beside this file, one row per bin, each with its source.
 //! A brand string alone does not name a bin: GPU cores and, for some, the memory size decide.
 
+pub(super) mod likeness;
+pub(super) mod naming;
+
 use std::fmt;
 use std::sync::LazyLock;
 

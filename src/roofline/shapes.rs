@@ -11,6 +11,35 @@ use super::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
 /// No model has more layers; a file that says so has its fields mixed up.
 const MOST_LAYERS: u32 = 4096;
 
+/// What a shape and its parts may say. The rest is left out, and can be told by [`ShapeFile::unknown_fields`].
+const FIELDS: [&str; 23] = [
+    "L",
+    "d",
+    "V",
+    "ff",
+    "mats",
+    "tied",
+    "nh",
+    "nkv",
+    "hd",
+    "win",
+    "glob",
+    "ghd",
+    "gkv",
+    "kv_shared_global",
+    "qgate",
+    "mla",
+    "lin",
+    "E",
+    "k",
+    "eff",
+    "sff",
+    "dense_first",
+    "dff",
+];
+const LATENT_FIELDS: [&str; 5] = ["kv", "nope", "q", "rope", "v"];
+const LINEAR_FIELDS: [&str; 5] = ["every", "kd", "kh", "vd", "vh"];
+
 /// Shapes by model name. Each is read when it is asked for, so that a bad one costs the others nothing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
@@ -113,16 +142,85 @@ impl ShapeFile {
     }
 
     pub(crate) fn dimensions(&self, name: &str) -> Result<ModelDimensions, ShapeError> {
-        let shape = self.0.get(name).ok_or_else(|| ShapeError::Unknown {
+        let shape = self.get(name).ok_or_else(|| ShapeError::Unknown {
             name: name.to_owned(),
             known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),
         })?;
-        let shape = Shape::deserialize(shape).map_err(|err| ShapeError::Malformed {
+        let shape = Shape::deserialize(plain(shape, &FIELDS)).map_err(|err| ShapeError::Malformed {
             name: name.to_owned(),
             err,
         })?;
         shape.check(name)?;
         Ok(shape.dimensions())
+    }
+
+    /// By its name; case, blanks and dashes do not matter where one alone is meant.
+    fn get(&self, name: &str) -> Option<&Value> {
+        let squeezed = |name: &str| -> String {
+            let kept = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.');
+            kept.map(|c| c.to_ascii_lowercase()).collect()
+        };
+        let like = || {
+            let asked = squeezed(name);
+            let mut alike = self.0.iter().filter(|(known, _)| squeezed(known) == asked);
+            let (_, shape) = alike.next()?;
+            alike.next().is_none().then_some(shape)
+        };
+        self.0.get(name).or_else(like)
+    }
+
+    /// Fields of a shape that mean nothing here, such as `mla.extra`.
+    pub(crate) fn unknown_fields(&self, name: &str) -> Vec<String> {
+        let names = |value: &Value| -> Vec<String> {
+            value
+                .as_object()
+                .map_or_else(Vec::new, |map| map.keys().cloned().collect())
+        };
+        let Some(shape) = self.get(name) else {
+            return Vec::new();
+        };
+        let unknown = |value: &Value, prefix: &str, known: &[&str]| -> Vec<String> {
+            let mut names = names(value);
+            names.retain(|name| !known.contains(&name.as_str()));
+            names.iter().map(|name| format!("{prefix}{name}")).collect()
+        };
+        let mut found = unknown(shape, "", &FIELDS);
+        for (part, known) in [("mla", LATENT_FIELDS), ("lin", LINEAR_FIELDS)] {
+            found.extend(unknown(&shape[part], &format!("{part}."), &known));
+        }
+        found
+    }
+}
+
+/// Only what is known, with counts as whole numbers: `32.0` and `true` are 32 and 1.
+fn plain(value: &Value, known: &[&str]) -> Value {
+    let Value::Object(map) = value else {
+        return count(value);
+    };
+    let kept = map
+        .iter()
+        .filter(|(name, value)| known.contains(&name.as_str()) && !value.is_null());
+    kept.map(|(name, value)| {
+        let value = match name.as_str() {
+            "mla" if value.is_object() => plain(value, &LATENT_FIELDS),
+            "lin" if value.is_object() => plain(value, &LINEAR_FIELDS),
+            _ => count(value),
+        };
+        (name.clone(), value)
+    })
+    .collect()
+}
+
+fn count(value: &Value) -> Value {
+    match value {
+        Value::Bool(flag) => Value::from(u32::from(*flag)),
+        Value::Number(number) => match number.as_f64() {
+            Some(whole) if whole.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&whole) => {
+                Value::from(whole as u32)
+            }
+            Some(_) | None => value.clone(),
+        },
+        Value::Null | Value::String(_) | Value::Array(_) | Value::Object(_) => value.clone(),
     }
 }
 
@@ -247,9 +345,11 @@ mod tests {
         )
         .unwrap();
         assert_eq!(file.dimensions("good").unwrap().layers.len(), 2);
+        assert_eq!(file.dimensions("typo").unwrap(), file.dimensions("good").unwrap());
+        assert_eq!(file.unknown_fields("typo"), ["windw"]);
+        assert!(file.unknown_fields("good").is_empty());
         for (name, said) in [
             ("no width", "missing field `d`"),
-            ("typo", "unknown field `windw`"),
             ("text", "invalid type: string \"two\""),
             ("tower", "`L` is 4000000000, expected 1 to 4096 layers"),
             ("flat", "`nkv` is 0, expected a number above 0"),
@@ -260,5 +360,30 @@ mod tests {
             let err = file.dimensions(name).unwrap_err().to_string();
             assert!(err.contains(said) && err.contains(name), "{err}");
         }
+    }
+
+    /// As other programs write numbers; a list of fields that lacks one of the struct's fails here, as does one too many.
+    #[test]
+    fn counts_are_counts_however_they_are_written() {
+        let every = |value: &str| {
+            let all = |names: &[&str]| -> String {
+                let fields: Vec<String> = names
+                    .iter()
+                    .filter(|name| !matches!(**name, "mla" | "lin"))
+                    .map(|name| format!("\"{name}\": {value}"))
+                    .collect();
+                fields.join(", ")
+            };
+            let (shape, latent, linear) = (all(&FIELDS), all(&LATENT_FIELDS), all(&LINEAR_FIELDS));
+            let text = format!(
+                r#"{{"it": {{{shape}, "mla": {{{latent}}}, "lin": {{{linear}}}}},
+                    "plain": {{{shape}, "lin": {{{linear}, "x": 1}}, "mla": null}}}}"#
+            );
+            let file = ShapeFile::parse(&text).unwrap();
+            assert_eq!(file.unknown_fields("plain"), ["lin.x"]);
+            (file.dimensions("it").unwrap(), file.dimensions("Plain").unwrap())
+        };
+        assert_eq!(every("1.0"), every("1"));
+        assert_eq!(every("true"), every("1"));
     }
 }

@@ -2,6 +2,7 @@
 //! the dimensions and a named format where they are not.
 
 mod gguf;
+mod naming;
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 use super::dimensions::ModelDimensions;
 use crate::units::Bytes;
 use gguf::HEAD_BITS;
+pub(crate) use naming::NamedFormat;
 
 /// Weights in memory, by when they are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -95,6 +97,12 @@ pub(crate) enum WeightFormat {
     Q8_0,
     Iq4Xs,
     Iq4Nl,
+    /// Another mix of llama.cpp, known by the hundredths of a bit that its layers have per weight, and its name if it is
+    /// a usual one.
+    Gguf {
+        hundredths: u32,
+        name: Option<&'static str>,
+    },
 }
 
 /// Bits per weight of the layers, of their routed experts and of the output head.
@@ -109,7 +117,7 @@ impl WeightFormat {
     /// Every name that parses, for messages.
     pub(crate) const NAMES: &str = "mlx2…mlx8 (or 4bit; mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
                                     q2_k, q3_k_s, q3_k_m, q3_k_l, q4_0, q4_1, q4_k_s, q4_k_m, q4_k_xl, q5_0, q5_1, q5_k_s, \
-                                    q5_k_m, q6_k, q8_0, iq4_xs, iq4_nl";
+                                    q5_k_m, q6_k, q8_0, iq4_xs, iq4_nl, iq1_s…iq3_m, tq1_0, tq2_0, q2_k_s";
 
     /// Names that stand for one format each.
     const NAMED: [(Self, &str); 23] = [
@@ -138,6 +146,29 @@ impl WeightFormat {
         (Self::Iq4Nl, "iq4_nl"),
     ];
 
+    /// What `llama-quantize` says of its formats of few bits, in hundredths of a bit per weight; of Q2_K_S what its files
+    /// have. Nobody published how fast they run.
+    const FEW_BITS: [(&str, u32); 13] = [
+        ("iq1_s", 156),
+        ("iq1_m", 175),
+        ("iq2_xxs", 206),
+        ("iq2_xs", 231),
+        ("iq2_s", 250),
+        ("iq2_m", 270),
+        ("iq3_xxs", 306),
+        ("iq3_xs", 330),
+        ("iq3_s", 344),
+        ("iq3_m", 366),
+        ("tq1_0", 169),
+        ("tq2_0", 206),
+        ("q2_k_s", 270),
+    ];
+
+    /// Whether files under this name have other sizes, because it names a mix of formats.
+    pub(crate) fn is_mix(self) -> bool {
+        gguf::is_mix(self)
+    }
+
     /// Whether it is one of llama.cpp's own.
     pub(crate) fn is_gguf(self) -> bool {
         match self {
@@ -164,7 +195,8 @@ impl WeightFormat {
             | Self::Q6K
             | Self::Q8_0
             | Self::Iq4Xs
-            | Self::Iq4Nl => true,
+            | Self::Iq4Nl
+            | Self::Gguf { .. } => true,
         }
     }
 
@@ -215,6 +247,13 @@ impl WeightFormat {
                 head: HEAD_BITS,
             },
             Self::Q5KM => with_head(5.69),
+            Self::Gguf { hundredths, .. } => {
+                let bits = f64::from(hundredths) / 100.0;
+                FormatBits {
+                    head: bits.max(HEAD_BITS),
+                    ..same(bits)
+                }
+            }
         }
     }
 }
@@ -251,7 +290,8 @@ impl WeightFormat {
             | Self::Q6K
             | Self::Q8_0
             | Self::Iq4Xs
-            | Self::Iq4Nl => 0.0,
+            | Self::Iq4Nl
+            | Self::Gguf { .. } => 0.0,
         }
     }
 }
@@ -272,12 +312,24 @@ impl FromStr for WeightFormat {
         };
         let lower = name.to_ascii_lowercase();
         let lower = match lower.as_str() {
-            "fp16" => "f16",
-            "fp32" => "f32",
+            "fp16" | "float16" | "half" => "f16",
+            "fp32" | "float32" => "f32",
+            "bfloat16" => "bf16",
+            // llama.cpp's own names for its middle mixes, and for the format of gpt-oss.
+            "q3_k" => "q3_k_m",
+            "q4_k" => "q4_k_m",
+            "q5_k" => "q5_k_m",
+            "mxfp4_moe" => "mxfp4",
             other => other,
         };
         if let Some((format, _)) = Self::NAMED.iter().find(|(_, known)| *known == lower) {
             return Ok(*format);
+        }
+        if let Some((name, hundredths)) = Self::FEW_BITS.iter().find(|(known, _)| *known == lower) {
+            return Ok(Self::Gguf {
+                hundredths: *hundredths,
+                name: Some(name),
+            });
         }
         let affine = lower
             .strip_prefix("mlx")
@@ -285,7 +337,10 @@ impl FromStr for WeightFormat {
             .ok_or_else(unknown)?;
         let (bits, group) = affine.split_once('g').unwrap_or((affine, "64"));
         let bits = bits.parse().ok().filter(|bits| (2..=8).contains(bits));
-        let group = group.parse().ok().filter(|group| [32, 64, 128].contains(group));
+        let group = group
+            .parse()
+            .ok()
+            .filter(|group| [16, 32, 64, 128].contains(group));
         Ok(Self::Affine {
             bits: bits.ok_or_else(unknown)?,
             group: group.ok_or_else(unknown)?,
@@ -299,6 +354,12 @@ impl fmt::Display for WeightFormat {
             return match group {
                 64 => write!(f, "mlx{bits}"),
                 _ => write!(f, "mlx{bits}g{group}"),
+            };
+        }
+        if let Self::Gguf { hundredths, name } = self {
+            return match name {
+                Some(name) => f.write_str(name),
+                None => write!(f, "GGUF of {} bits", f64::from(*hundredths) / 100.0),
             };
         }
         let name = Self::NAMED.iter().find(|(format, _)| format == self);

@@ -28,9 +28,7 @@ pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
     let table = std::fs::read(cases).with_context(|| format!("reading {cases}"))?;
     let predicted = Predicted::new(&table, &shapes).with_context(|| format!("reading {cases}"))?;
     for (line, problem) in &predicted.problems {
-        ui::progress(&format!(
-            "warning: {cases}, line {line}: {problem}; left without a prediction"
-        ));
+        ui::progress(&format!("warning: {cases}, line {line}: {problem}"));
     }
     ui::output_bytes(&predicted.csv).context("writing CSV")?;
     Ok(())
@@ -40,7 +38,7 @@ pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
 #[derive(Debug, PartialEq)]
 struct Predicted {
     csv: Vec<u8>,
-    /// Rows without a prediction: where they begin, counted from 1, and why.
+    /// What to know of rows: where they begin, counted from 1, and what was assumed, or why they have no prediction.
     problems: Vec<(usize, String)>,
 }
 
@@ -67,10 +65,13 @@ impl Predicted {
         let mut problems = Vec::new();
         for record in reader.byte_records() {
             let mut record = record?;
-            let cells = predicted(&names, &record, shapes).unwrap_or_else(|problem| {
-                problems.push((line(table, &record), problem));
-                Default::default()
+            let (cells, remarks) = predicted(&names, &record, shapes).unwrap_or_else(|problem| {
+                let told = format!("{problem}; left without a prediction");
+                (Default::default(), vec![told])
             });
+            if !remarks.is_empty() {
+                problems.push((line(table, &record), remarks.join("; ")));
+            }
             // The added cells stand below their names whatever the row's length was.
             record.truncate(names.len());
             let padding = std::iter::repeat_n(&b""[..], names.len() - record.len());
@@ -89,12 +90,12 @@ impl Predicted {
     }
 }
 
-/// Cells of [`ADDED`], or why there are none.
+/// Cells of [`ADDED`] with what was assumed for them, or why there are none.
 fn predicted(
     names: &[String],
     record: &ByteRecord,
     shapes: &ShapeFile,
-) -> Result<[String; ADDED.len()], String> {
+) -> Result<([String; ADDED.len()], Vec<String>), String> {
     if record.len() != names.len() {
         return Err(format!(
             "it has {} cells and line 1 has {}: quote cells that contain commas",
@@ -109,14 +110,15 @@ fn predicted(
     let rate = case.reported_rate(&prediction, parameters);
     let Prediction { decode, prefill } = prediction;
     let known = |value: String| if case.prompt_known { value } else { String::new() };
-    Ok([
+    let cells = [
         format!("{:.3}", rate.p10),
         format!("{:.3}", rate.p50),
         format!("{:.3}", rate.p90),
         known(format!("{:.2}", prefill.tokens_per_second.p50)),
         known(format!("{:.2}", prefill.first_token_seconds.p50 * 1e3)),
         decode.basis.as_str().to_owned(),
-    ])
+    ];
+    Ok((cells, case.remarks))
 }
 
 fn text(cell: &[u8]) -> String {

@@ -1,6 +1,7 @@
 //! Which machine a claim speaks of, what physics allows it, and what is wrong with how it is described.
 
 use super::stated::Reading;
+use crate::roofline::chip::naming::{PHONES, chip_names, cores_in};
 use crate::roofline::chip::{self, ChipTier, ChipVariant};
 
 /// Operations per second of one GPU core that no program passes, by generation from M1 on: 128 lanes × 2 × clock in
@@ -11,16 +12,6 @@ const PEAK_TFLOPS_PER_CORE: [f64; 6] = [0.38, 0.42, 0.42, 0.53, 2.0, 2.2];
 const NEURAL_ENGINE_TFLOPS: f64 = 20.0;
 /// Bandwidth figures are rounded so freely: 68 of 68.25, 800 of 819.
 const BANDWIDTH_ROUNDING: f64 = 0.03;
-
-/// Chips of phones and tablets whose figures get published beside those of Macs: name, generation of the Mac chip with
-/// the same GPU cores, GPU cores, GB/s, GiB. Apple's press releases; bandwidth from the memory's data rate.
-const PHONES: &[(&str, u32, u32, f64, u64)] = &[
-    ("Apple A17 Pro", 3, 6, 51.2, 8),
-    ("Apple A18", 4, 5, 60.0, 8),
-    ("Apple A18 Pro", 4, 6, 60.0, 8),
-    ("Apple A19", 5, 5, 68.3, 8),
-    ("Apple A19 Pro", 5, 6, 76.8, 12),
-];
 
 /// One bin of a chip, with its limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -403,55 +394,6 @@ pub(super) fn default_working_set(memory: f64) -> f64 {
     share * memory
 }
 
-/// Every chip name in a text, as Apple writes it: `m4 max (40-core)` → `Apple M4 Max`.
-fn chip_names(text: &str) -> Vec<String> {
-    let lower = text.to_ascii_lowercase();
-    let words: Vec<&str> = lower
-        .split(|c: char| !c.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
-    let mut names = Vec::new();
-    for (at, word) in words.iter().enumerate() {
-        let number = word.strip_prefix(['m', 'a']).filter(|rest| !rest.is_empty());
-        let Some(number) = number else { continue };
-        let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
-        let glued = &number[digits.len()..];
-        if digits.is_empty() {
-            continue;
-        }
-        let next = if glued.is_empty() {
-            words.get(at + 1).copied().unwrap_or_default()
-        } else {
-            glued
-        };
-        let tier = match next {
-            "pro" => " Pro",
-            "max" => " Max",
-            "ultra" => " Ultra",
-            _ if glued.is_empty() => "",
-            _ => continue,
-        };
-        let letter = if word.starts_with('m') { 'M' } else { 'A' };
-        names.push(format!("Apple {letter}{digits}{tier}"));
-    }
-    names.dedup();
-    names
-}
-
-/// `M4 Max 40-core GPU` → 40, unless the cores are said to be the CPU's.
-fn cores_in(text: &str) -> Option<u32> {
-    let lower = text.to_ascii_lowercase().replace('-', " ");
-    let words: Vec<&str> = lower
-        .split(|c: char| !c.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
-    words.windows(2).enumerate().find_map(|(at, pair)| {
-        let cores = matches!(pair[1], "core" | "cores" | "gpu");
-        let cpu = words.get(at + 2) == Some(&"cpu");
-        (cores && !cpu).then(|| pair[0].parse().ok()).flatten()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -465,24 +407,6 @@ mod tests {
             significant: 2,
         });
         Machine::new(Some(chip), cores, memory, 1, None)
-    }
-
-    #[test]
-    fn chips_are_read_out_of_prose() {
-        let cases = [
-            ("Apple M4 Pro", "Apple M4 Pro"),
-            ("m4 max", "Apple M4 Max"),
-            ("MacBook Air M4 (10-core GPU)", "Apple M4"),
-            ("M2Ultra", "Apple M2 Ultra"),
-            ("A18 Pro", "Apple A18 Pro"),
-        ];
-        for (text, name) in cases {
-            assert_eq!(chip_names(text), [name], "{text}");
-        }
-        assert_eq!(chip_names("M3/M4"), ["Apple M3", "Apple M4"]);
-        assert!(chip_names("RTX 4090").is_empty() && chip_names("MacBook Pro").is_empty());
-        assert_eq!(cores_in("M4 Max 40-core GPU"), Some(40));
-        assert_eq!(cores_in("M4 Pro, 14-core CPU"), None);
     }
 
     #[test]

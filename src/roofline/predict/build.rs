@@ -19,6 +19,19 @@ pub(crate) struct EngineBuild {
     pub(super) warm_server: bool,
 }
 
+/// Programs with figures of their own, as tables write them most often.
+const PROGRAMS: [&str; 9] = [
+    "llama.cpp",
+    "mlx-lm",
+    "mlx-swift-lm",
+    "vllm-mlx",
+    "ollama",
+    "ollama-mlx",
+    "lmstudio-mlx",
+    "lmstudio-llama.cpp",
+    "ax-engine (mlx)",
+];
+
 /// Programs that tables show as servers.
 const SERVERS: [&str; 3] = ["ollama", "vllm", "lmstudio"];
 
@@ -31,18 +44,18 @@ impl EngineBuild {
     /// The build that a table names by `program` and `release`, such as `ollama`, `0.32.1`.
     pub(crate) fn named(engine: Engine, program: &str, release: &str) -> Self {
         let release = release.trim();
-        let program = program.trim();
+        let program = spelt_as_usual(program.trim(), engine);
         let early = engine == Engine::LlamaCpp && is_early(release);
         let lower = release.to_ascii_lowercase();
         let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
         Self {
             engine,
-            program: Some(program.to_owned()),
             release: (!release.is_empty()).then(|| format!("{program} {release}")),
             early,
             flash_attention: !early || (words().any(|word| word == "fa")),
             matrix_units: !lower.contains("metal only"),
             warm_server: SERVERS.iter().any(|server| program.starts_with(server)),
+            program: Some(program),
         }
     }
 
@@ -69,6 +82,28 @@ impl From<Engine> for EngineBuild {
             warm_server: false,
         }
     }
+}
+
+/// Blanks, case and dashes do not make another program, nor does the tool of it that measured. LM Studio and Ollama run both
+/// engines.
+fn spelt_as_usual(name: &str, engine: Engine) -> String {
+    let squeezed = |name: &str| -> String {
+        let kept = name.chars().filter(char::is_ascii_alphanumeric);
+        kept.map(|c| c.to_ascii_lowercase()).collect()
+    };
+    let asked = squeezed(name);
+    let known = |program: &&&str| squeezed(program) == asked;
+    let both = match (asked.as_str(), engine) {
+        ("lmstudio", Engine::Mlx) => Some("lmstudio-mlx"),
+        ("lmstudio", Engine::LlamaCpp) => Some("lmstudio-llama.cpp"),
+        ("ollama", Engine::Mlx) => Some("ollama-mlx"),
+        ("mlx", _) => Some("mlx-lm"),
+        _ if asked.starts_with("llama") => Some("llama.cpp"),
+        _ if asked.starts_with("mlxlm") => Some("mlx-lm"),
+        (_, _) => None,
+    };
+    let usual = both.or_else(|| PROGRAMS.iter().find(known).copied());
+    usual.unwrap_or(name).to_owned()
 }
 
 /// Whether a release's name gives a year or a build number from before [`FIRST_CURRENT_YEAR`]. Of several numbers the
@@ -113,5 +148,24 @@ mod tests {
         assert!(!build("2024-05 (no flash-attn)").flash_attention);
         assert!(!build("Metal only, 2026-03").matrix_units);
         assert!(!EngineBuild::named(Engine::Mlx, "mlx-lm", "2024-10").early);
+    }
+
+    #[test]
+    fn a_program_is_the_same_however_it_is_spelt() {
+        for (spelt, engine, usual) in [
+            ("Ollama", Engine::LlamaCpp, "ollama"),
+            ("Ollama", Engine::Mlx, "ollama-mlx"),
+            ("LM Studio", Engine::Mlx, "lmstudio-mlx"),
+            ("LM Studio (llama.cpp)", Engine::LlamaCpp, "lmstudio-llama.cpp"),
+            ("llama-bench", Engine::LlamaCpp, "llama.cpp"),
+            ("LLAMA_CPP", Engine::LlamaCpp, "llama.cpp"),
+            ("MLX", Engine::Mlx, "mlx-lm"),
+            ("mlx_lm.server", Engine::Mlx, "mlx-lm"),
+            ("vLLM MLX", Engine::Mlx, "vllm-mlx"),
+            ("Jan", Engine::LlamaCpp, "Jan"),
+        ] {
+            let named = |name: &str| EngineBuild::named(engine, name, "1.0");
+            assert_eq!(named(spelt), named(usual), "{spelt}");
+        }
     }
 }

@@ -159,6 +159,16 @@ impl Interval {
         }
     }
 
+    /// With an independent uncertainty beside its own; its half-width is a logarithm.
+    pub(crate) fn widened(self, log: f64) -> Self {
+        let distance = |value: f64| (value / self.p50).ln().abs();
+        Self::around(
+            self.p50,
+            distance(self.p10).hypot(log),
+            distance(self.p90).hypot(log),
+        )
+    }
+
     /// `1/value`: a time of a rate. The slowest rate is the longest time.
     pub(crate) fn recip(self) -> Self {
         Self {

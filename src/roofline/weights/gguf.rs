@@ -58,7 +58,17 @@ fn mix(format: WeightFormat) -> Option<(MixBits, MixBits)> {
         | WeightFormat::Q5_1
         | WeightFormat::Q8_0
         | WeightFormat::Iq4Nl => None,
+        // What stands in is not known of them; the mixes of few bits fall back on IQ4_NL.
+        WeightFormat::Gguf { hundredths, .. } => {
+            let bits = f64::from(hundredths) / 100.0;
+            Some((of(bits, bits), of(bits.max(4.5), bits.max(4.5))))
+        }
     }
+}
+
+/// Whether a file's name leaves open how many bits its weights have on average.
+pub(super) fn is_mix(format: WeightFormat) -> bool {
+    mix(format).is_some()
 }
 
 /// Bits per weight of `format` in a model of these dimensions.
@@ -73,6 +83,11 @@ pub(super) fn bits(dimensions: &ModelDimensions, format: WeightFormat) -> Format
         let more = |down: Down| wide * (1.0 - down.all) + (instead.down - meant.down) * down.unfit;
         bits.body += more(Down::of_body(dimensions));
         bits.experts += more(Down::of_experts(dimensions));
+    }
+    if format == WeightFormat::Mxfp4 && dimensions.expert_layers() == 0 {
+        // Without experts there is nothing else that it could be the format of.
+        let fewest = bits.experts;
+        (bits.body, bits.head) = (fewest, fewest);
     }
     if format == WeightFormat::Q4KXl && dimensions.expert_layers() > 0 {
         // Logs of published files list attention, linear layers, shared experts, head and table as Q8_0.

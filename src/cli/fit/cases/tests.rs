@@ -22,19 +22,16 @@ fn lines(lines: &[&str]) -> Vec<u8> {
 #[test]
 fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
     let bad = [
-        ("8,M9 Max,10,mlx-lm,tiny,mlx4,512,", "no chip is called `M9 Max`"),
-        ("8,M4,99,mlx-lm,tiny,mlx4,512,", "not made with 99 GPU cores"),
-        ("8,M4,10,vllm,tiny,bf16,512,", "column `engine` is `vllm`"),
+        (
+            "8,RTX 4090,,mlx-lm,tiny,mlx4,512,",
+            "no chip is called `RTX 4090`",
+        ),
         ("8,M4,10,mlx-lm,huge,mlx4,512,", "there is no shape `huge`"),
         (
-            "8,M4,10,mlx-lm,tiny,q9,512,",
-            "`q9` is not a known weight format; known: mlx2",
+            "8,M4,10,mlx-lm,tiny,excellent,512,",
+            "`excellent` is not a known weight format; known: mlx2",
         ),
         ("8,M4,10,mlx-lm,tiny,,512,", "column `quant` is missing or empty"),
-        (
-            "8,M4,10,mlx-lm,tiny,mlx4,many,",
-            "column `prompt_tokens` is `many`",
-        ),
         ("8,M4,10,mlx-lm,tiny", "it has 5 cells and line 1 has 8"),
         ("8,M4,10,mlx-lm,tiny,mlx4,512,a, b", "it has 9 cells"),
     ];
@@ -68,8 +65,24 @@ fn an_engine_is_told_by_the_format_where_its_name_does_not() {
         ("iq4_xs", "llama.cpp"),
     ] {
         let of = |engine: &str| rate(&format!("8,M4-Pro,20,{engine},tiny,{format},512,"));
-        assert_eq!(of("LM Studio"), of(engine), "{format}");
+        assert_eq!(of("Jan"), of(engine), "{format}");
     }
+}
+
+#[test]
+fn what_was_assumed_is_told_with_its_line_beside_the_prediction() {
+    let row = "8,M9 Max,10,mlx-lm,tiny,mlx4,many,";
+    let predicted = predict(&lines(&[HEADER, GOOD, row])).unwrap();
+    let [(3, told)] = predicted.problems.as_slice() else {
+        panic!("{:?}", predicted.problems);
+    };
+    assert!(
+        told.contains("M9 Max is in no catalogue") && told.contains("column `prompt_tokens` is `many`"),
+        "{told}"
+    );
+    let rows = rows(&predicted);
+    assert!(rows[1]["decode_tps_p50"].parse::<f64>().unwrap() > 0.0);
+    assert_eq!(rows[1]["ttft_ms_p50"], "");
 }
 
 #[test]
@@ -94,7 +107,7 @@ fn a_row_says_the_same_however_its_file_is_written() {
 
 #[test]
 fn lines_are_counted_as_an_editor_does() {
-    let bad = "8,M9,10,mlx-lm,tiny,mlx4,512,";
+    let bad = "8,RTX,10,mlx-lm,tiny,mlx4,512,";
     let two_lines = "7,M4,10,mlx-lm,tiny,mlx4,512,\"first\nsecond\"";
     for (ends, table) in [
         ("LF", format!("{HEADER}\n{GOOD}\n{two_lines}\n\n{bad}\n")),
