@@ -22,6 +22,18 @@ pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 /// The most tokens that the engine prefills in one step.
 pub(crate) const PREFILL_STEP_TOKENS: u64 = 2048;
 
+/// Scores that attention has in memory at a time where no kernel fuses them with what follows. A whole step against a long
+/// cache would have gigabytes of them; the engine computes so many tokens at a time that there are no more, unless a single
+/// token has.
+const SCORES_BYTES: u64 = 256 << 20;
+
+/// Of one score: float32, or 16 bits and once more after the mask or the softmax.
+const SCORE_BYTES: u64 = 4;
+
+/// Elements of a head for which MLX has a fused kernel for many tokens on Metal: `sdpa_full_supported_head_dim` in
+/// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.
+pub(crate) const FUSED_HEAD_DIMS: [u32; 3] = [64, 80, 128];
+
 /// The engine's caches grow in steps of so many tokens.
 pub(crate) const CACHE_STEP_TOKENS: u32 = 256;
 
@@ -67,7 +79,8 @@ impl ServedModel {
         use super::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
         let layer = Layer {
             attention: Attention::Grouped {
-                heads: 1,
+                // Without scores.
+                heads: 0,
                 kv_heads: kv_per_token / 4,
                 head_dim: 1,
                 window: None,
@@ -124,9 +137,43 @@ pub(crate) fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBit
     layers.sum()
 }
 
-/// Memory of one prefill step of a model with `hidden_size` dimensions.
-pub(crate) fn activation_bytes(hidden_size: u32) -> Bytes {
-    Bytes(ACTIVATION_BYTES_PER_ELEMENT) * PREFILL_STEP_TOKENS * u64::from(hidden_size)
+/// Memory of one prefill step at the end of so long a context, whose cache has so many bits: layers follow one another,
+/// so the largest scores of one count.
+pub(crate) fn activation_bytes(dimensions: &ModelDimensions, context_tokens: u32, bits: KvBits) -> Bytes {
+    let scores = |attention: &Attention| score_bytes(attention, context_tokens, bits);
+    let largest = dimensions
+        .layers
+        .iter()
+        .map(|layer| scores(&layer.attention))
+        .max();
+    let hidden = u64::from(dimensions.hidden);
+    Bytes(ACTIVATION_BYTES_PER_ELEMENT) * PREFILL_STEP_TOKENS * hidden + largest.unwrap_or(Bytes::ZERO)
+}
+
+/// What a prefill step has in memory of a layer's scores. Quantised caches have no fused kernel.
+fn score_bytes(attention: &Attention, context_tokens: u32, bits: KvBits) -> Bytes {
+    match *attention {
+        Attention::Grouped {
+            heads,
+            head_dim,
+            window,
+            ..
+        } if bits.0 < KvBits::HALF.0 || !FUSED_HEAD_DIMS.contains(&head_dim) => {
+            let step = PREFILL_STEP_TOKENS.min(u64::from(context_tokens));
+            let reach = window.map_or(u64::MAX, |window| u64::from(window) + step);
+            let keys = reach.min(u64::from(context_tokens));
+            let of_token = Bytes(SCORE_BYTES) * u64::from(heads) * keys;
+            (of_token * step).min(of_token.max(Bytes(SCORES_BYTES)))
+        }
+        // The latter two are not computed by way of scores.
+        Attention::Grouped { .. } | Attention::Latent { .. } | Attention::GatedDelta { .. } => Bytes::ZERO,
+    }
+}
+
+/// Tokens whose scores against so many keys may be in memory at a time.
+pub(crate) fn scored_at_once(heads: u64, keys: u64) -> u64 {
+    let row = heads.saturating_mul(keys).saturating_mul(SCORE_BYTES);
+    (SCORES_BYTES / row.max(1)).max(1)
 }
 
 /// Memory kept for one replica, by what it is for. `Display` shows the working.
@@ -145,7 +192,7 @@ impl Reservation {
         Self {
             weights: model.cost.weights.resident(),
             kv_cache: model.kv_bytes(demand),
-            activations: activation_bytes(model.cost.dimensions.hidden),
+            activations: activation_bytes(&model.cost.dimensions, demand.context_tokens, model.kv_bits),
             runtime: RUNTIME_OVERHEAD,
             demand,
         }
@@ -289,6 +336,47 @@ mod tests {
     use crate::roofline::shapes::ShapeFile;
     use crate::roofline::weights::Weights;
 
+    proptest! {
+        /// Whatever the engine reads at a time, no step of a context has more scores than were counted.
+        #[test]
+        fn scores_are_counted(
+            heads in 1..200_u32, context in 1..2_000_000_u32, step in 1..2049_u64, keys in 1..2_000_000_u64,
+            window in proptest::option::of(1..5000_u32),
+        ) {
+            let attention = Attention::Grouped {
+                heads, kv_heads: 1, head_dim: 256, window,
+                output_gate: false, keys_are_values: false, shares_cache: false,
+            };
+            let step = step.min(u64::from(context));
+            let reach = window.map_or(u64::MAX, |window| u64::from(window) + step - 1);
+            let keys = keys.min(u64::from(context)).min(reach);
+            let at_once = scored_at_once(u64::from(heads), keys).min(step);
+            let row = SCORE_BYTES * u64::from(heads) * keys;
+            let counted = score_bytes(&attention, context, KvBits::HALF);
+            prop_assert!(row * at_once <= counted.0, "{} of {counted}", row * at_once);
+        }
+    }
+
+    #[test]
+    fn scores_count_where_no_kernel_fuses_them() {
+        let of = |head_dim: u32, bits: u32| {
+            let mut model = ServedModel::of_size(Bytes::ZERO, 4);
+            model.cost.dimensions.layers[0].attention = Attention::Grouped {
+                heads: 16,
+                kv_heads: 8,
+                head_dim,
+                window: None,
+                output_gate: false,
+                keys_are_values: false,
+                shares_cache: false,
+            };
+            activation_bytes(&model.cost.dimensions, 131_072, KvBits::new(bits))
+        };
+        assert_eq!(of(128, 16), Bytes::ZERO);
+        assert_eq!(of(256, 16), Bytes(SCORES_BYTES));
+        assert_eq!(of(128, 8), Bytes(SCORES_BYTES));
+    }
+
     /// Qwen3-8B at 4 bits, group 64: 36 layers, 8 KV heads of 128, half precision.
     fn qwen3_8b() -> ServedModel {
         let shapes = r#"{"qwen3-8b": {"L": 36, "V": 151936, "d": 4096, "ff": 12288, "hd": 128, "mats": 3, "nh": 32, "nkv": 8, "tied": 0}}"#;
@@ -312,7 +400,7 @@ mod tests {
         };
         let reservation = Reservation::new(&qwen3_8b(), demand);
         assert_eq!(reservation.kv_cache, Bytes(147_456 * 16_384 * 4));
-        assert_eq!(reservation.activations, activation_bytes(4096));
+        assert_eq!(reservation.activations, Bytes(40 * 2048 * 4096));
         assert_eq!(
             reservation.total(),
             Bytes(4_610_000_000 + 9_663_676_416 + 335_544_320 + 500_000_000)

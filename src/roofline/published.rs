@@ -36,7 +36,7 @@ impl ServedModel {
             architecture,
             weights_bytes: weights.resident().0,
             kv_bytes_per_token: kv_growth.0,
-            activation_bytes: activation_bytes(dimensions.hidden).0,
+            activation_bytes: activation_bytes(dimensions, max_context_tokens, self.kv_bits).0,
             cost: Some(api::ModelCost {
                 every_step_bytes: weights.every_step.0,
                 expert_bytes: weights.experts.0,

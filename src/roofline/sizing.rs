@@ -262,7 +262,9 @@ impl Asked<'_> {
             kv: dimensions.map(|dimensions| {
                 cache_bytes(dimensions, context_tokens, KvBits::new(kv_bits)) * u64::from(concurrency)
             }),
-            activations: dimensions.map_or(Bytes::ZERO, |dimensions| activation_bytes(dimensions.hidden)),
+            activations: dimensions.map_or(Bytes::ZERO, |dimensions| {
+                activation_bytes(dimensions, context_tokens, KvBits::new(kv_bits))
+            }),
             runtime: RUNTIME_OVERHEAD,
         }
     }

@@ -29,16 +29,18 @@ pub(crate) struct NoRoom {
 }
 
 impl KvBudget {
-    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step, and the runtime, for
-    /// caches of so many `bits`.
+    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step of so long a context, and
+    /// the runtime, for caches of so many `bits`.
     pub(crate) fn new(
         limit: Bytes,
         shape: &ModelShape,
         element: FloatType,
         bits: KvBits,
+        context_tokens: u32,
     ) -> Result<Self, NoRoom> {
         let ModelCost { dimensions, weights } = ModelCost::of_checkpoint(shape, element);
-        let model = weights.resident() + activation_bytes(dimensions.hidden) + RUNTIME_OVERHEAD;
+        let activations = activation_bytes(&dimensions, context_tokens, bits);
+        let model = weights.resident() + activations + RUNTIME_OVERHEAD;
         Self::beside(model, limit, dimensions, bits)
     }
 
@@ -113,7 +115,7 @@ mod tests {
                 };
                 let demand = Demand { context_tokens: context, max_concurrency: streams };
                 let limit = Reservation::new(&served, demand).total();
-                let budget = KvBudget::new(limit, &shape, element, served.kv_bits).unwrap();
+                let budget = KvBudget::new(limit, &shape, element, served.kv_bits, context).unwrap();
                 let all = u64::from(streams) * budget.request_bytes(context as usize);
                 prop_assert_eq!(budget.bytes(), Bytes(all));
             }

@@ -131,8 +131,9 @@ impl EngineThread {
         let bits = self.config.kv.map_or(KvBits::new(element_bits), |kv| {
             kv.stored_bits(f64::from(element_bits))
         });
-        let budget =
-            KvBudget::new(limit, &model.shape, element, bits).map_err(|err| EngineError::NoRoom { err })?;
+        let context = u32::try_from(prompter.context_tokens()).unwrap_or(u32::MAX);
+        let budget = KvBudget::new(limit, &model.shape, element, bits, context)
+            .map_err(|err| EngineError::NoRoom { err })?;
         let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
         if longest < prompter.context_tokens() {
             tracing::warn!(

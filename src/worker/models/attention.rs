@@ -2,14 +2,15 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
-use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
 
+use super::attend::{self, Floats};
 use super::cache::{Held, LayerRows};
 use super::linear::Linear;
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
+use crate::mlx::device::Backend;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::model::{AttentionConfig, QueryKeyNorm};
@@ -61,6 +62,8 @@ pub(crate) struct Attention {
     kv_heads: i32,
     scale: f32,
     window: Option<i32>,
+    /// Scores are never in memory.
+    fused: bool,
     projections: Projections,
     norms: Norms,
     rope: Option<RotaryEmbedding>,
@@ -110,11 +113,13 @@ impl Attention {
                 key: norm("k_norm")?,
             },
         };
+        let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
         Ok(Self {
             heads: config.heads.cast_signed(),
             kv_heads: config.kv_heads.cast_signed(),
             scale: config.scale,
             window: config.window.map(u32::cast_signed),
+            fused: attend::is_fused(backend, config.head_dim),
             projections,
             norms,
             rope,
@@ -189,8 +194,18 @@ impl Attention {
     fn read(&self, queries: Array, held: Held, masks: &mut Masks) -> Result<Array> {
         match held {
             Held::Floats(keys, values) => {
-                let mask = masks.mask(queries.dim(2), keys.dim(2), self.window)?;
-                scaled_dot_product_attention(queries, keys, values, self.scale, mask, self.sinks.as_ref())
+                let at_once = match self.fused {
+                    true => i32::MAX,
+                    false => attend::tokens_at_once(self.heads, keys.dim(2)),
+                };
+                let floats = Floats {
+                    keys,
+                    values,
+                    scale: self.scale,
+                    window: self.window,
+                    sinks: self.sinks.as_ref(),
+                };
+                floats.read(&queries, at_once, masks)
             }
             Held::Quantised(quantisation, held) => quantisation.attend(&queries, &held, self.scale),
         }

@@ -2,6 +2,7 @@
 //! matrices), set by `config.json`. The order of operations is mlx-lm's, so that logits are equal to the bit on the same
 //! MLX library.
 
+mod attend;
 mod attention;
 mod block;
 pub(crate) mod cache;

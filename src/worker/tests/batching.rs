@@ -3,7 +3,10 @@
 use super::load::endless_request;
 use super::*;
 use crate::openai::response::FinishReason;
+use crate::roofline::dimensions::KvBits;
 use crate::roofline::memory::{RUNTIME_OVERHEAD, activation_bytes};
+use crate::roofline::model::FloatType;
+use crate::roofline::predict::ModelCost;
 
 /// The value of a metric without labels, or with those given.
 pub(super) fn value(metrics: &str, name: &str) -> f64 {
@@ -47,11 +50,11 @@ fn requests_are_computed_together() {
 
 /// Caches of one layer, two heads of 16 elements: 256 bytes per token, in steps of 256 tokens.
 pub(super) fn with_memory_for(tokens: u64, config: WorkerConfig) -> WorkerConfig {
-    let weights: u64 = ModelDir::inspect(&config.model)
-        .unwrap()
-        .shape
-        .resident_bytes(crate::roofline::model::FloatType::F32);
-    let fixed = RUNTIME_OVERHEAD + activation_bytes(64) + Bytes(weights);
+    let ModelDir { shape, .. } = ModelDir::inspect(&config.model).unwrap();
+    let ModelCost { dimensions, weights } = ModelCost::of_checkpoint(&shape, FloatType::F32);
+    let context = config.context_tokens.unwrap() as u32;
+    let activations = activation_bytes(&dimensions, context, KvBits::new(32));
+    let fixed = RUNTIME_OVERHEAD + activations + weights.resident();
     WorkerConfig {
         memory_limit: Some(fixed + Bytes(256 * tokens)),
         ..config

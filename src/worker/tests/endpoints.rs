@@ -297,12 +297,17 @@ fn figures_have_vllm_s_names_too() {
                 "vllm:request_time_per_output_token_seconds_count{model_name=\"tiny\"} 1",
                 "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 1",
                 "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",le=\"81.92\"} 1",
-                "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0",
-                "vllm:gpu_cache_usage_perc{model_name=\"tiny\"} 0",
                 "vllm:prefix_cache_hits_total{model_name=\"tiny\"} 0",
             ] {
                 assert!(metrics.lines().any(|own| own == line), "{line}: {metrics}");
             }
+            let usage = ["kv", "gpu"].map(|name| {
+                batching::value(
+                    &metrics,
+                    &format!("vllm:{name}_cache_usage_perc{{model_name=\"tiny\"}}"),
+                )
+            });
+            assert_eq!(usage[0], usage[1]);
         })
     });
 }

@@ -3,13 +3,10 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::{arange, concatenate, quantize, quantized_matmul, select, softmax_axis, split_at_indices};
+use mlx_rs::ops::{arange, quantize, quantized_matmul, select, softmax_axis};
 
+use super::super::attend::{in_parts, tokens_at_once};
 use crate::roofline::kv_quantisation::KvQuantisation;
-
-/// Of the scores that one pass over many tokens has in memory at a time. A whole chunk of a prompt against a long cache
-/// would have gigabytes of them.
-const SCORES_BYTES: u64 = 256 << 20;
 
 impl KvQuantisation {
     /// Packed elements, scales and biases of keys and of values, `[1, kv_heads, tokens, …]` each.
@@ -32,13 +29,14 @@ impl KvQuantisation {
     /// What `queries`, `[1, heads, tokens, head_dim]`, read of the keys and values that end with their own, each of
     /// those up to itself. The order of operations is mlx-lm's.
     pub(crate) fn attend(self, queries: &Array, held: &[(Array, Array)], scale: f32) -> Result<Array> {
-        self.attend_within(SCORES_BYTES, queries, held, scale)
+        let known = held.first().map_or(0, |packed| packed.0.dim(2));
+        self.attend_at_once(tokens_at_once(queries.dim(1), known), queries, held, scale)
     }
 
-    /// With scores of no more than so many bytes at a time, unless one token has more.
-    fn attend_within(
+    /// So many tokens at a time.
+    fn attend_at_once(
         self,
-        scores_bytes: u64,
+        at_once: i32,
         queries: &Array,
         held: &[(Array, Array)],
         scale: f32,
@@ -69,26 +67,8 @@ impl KvQuantisation {
             }
             self.multiply(&softmax_axis(scores, -1, true)?, values, false)
         };
-        let row_bytes = u64::from(heads.unsigned_abs()) * u64::from(known.unsigned_abs()) * 4;
-        let at_once = i32::try_from(scores_bytes / row_bytes.max(1))
-            .unwrap_or(i32::MAX)
-            .max(1);
-        let first = known - tokens;
-        let read = if tokens <= at_once {
-            attend(&queries, first)?
-        } else {
-            let cuts: Vec<i32> = (1..)
-                .map(|part| part * at_once)
-                .take_while(|at| *at < tokens)
-                .collect();
-            let parts = split_at_indices(&queries, &cuts, 3)?;
-            let starts = std::iter::once(0).chain(cuts.iter().copied());
-            let read = parts
-                .iter()
-                .zip(starts)
-                .map(|(part, at)| attend(part, first + at));
-            concatenate(&read.collect::<Result<Vec<Array>>>()?, 3)?
-        };
+        let before = known - tokens;
+        let read = in_parts(&queries, at_once, |part, at| attend(part, before + at.start))?;
         read.reshape(&[1, heads, tokens, -1])
     }
 }
@@ -154,9 +134,7 @@ mod tests {
                 let apart: f32 = apart.max(None).unwrap().item_exact();
                 assert!(apart < 1e-5, "{bits_of_each} bits, {tokens} tokens: {apart}");
                 // In parts of three tokens, the last of one.
-                let parts = quantisation
-                    .attend_within(3 * 4 * 70 * 4, &queries, &held, 0.125)
-                    .unwrap();
+                let parts = quantisation.attend_at_once(3, &queries, &held, 0.125).unwrap();
                 let apart = read.subtract(&parts).unwrap().abs().unwrap();
                 let apart: f32 = apart.max(None).unwrap().item_exact();
                 assert!(apart < 1e-6, "{apart}");
