@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::openai::ApiError;
 
 /// Where this shape is expected.
-const PATH: &str = "/v1/messages";
+pub(crate) const PATH: &str = "/v1/messages";
 
 /// The body of an error, also sent as an event of a stream.
 pub(crate) fn body(err: &ApiError) -> Value {

@@ -4,21 +4,20 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
+use futures::StreamExt;
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 
 use super::dispatch::Place;
+use super::health::Fault;
 use super::metrics::Measure;
 use crate::trace::OpenSpan;
 
-/// How long the beginning of a stream is held back until there is a token in it. Until then another replica may take
-/// the request over; a client that looks for signs of life should not wait longer for them.
-const MAX_PREAMBLE: Duration = Duration::from_secs(1);
 /// No preamble is as long.
 const MAX_PREAMBLE_BYTES: usize = 64 << 10;
 /// Bytes of an answer in JSON for one token, about.
@@ -39,24 +38,27 @@ pub(super) struct Begun {
 impl Begun {
     /// An answer that nobody has to watch.
     pub(super) fn into_body(self) -> Body {
-        // Only the beginning of a stream that goes well is read ahead.
-        self.rest
+        if self.read.is_empty() {
+            return self.rest;
+        }
+        let read = futures::stream::iter(self.read).map(Ok);
+        Body::from_stream(read.chain(self.rest.into_data_stream()))
+    }
+
+    /// Whether all that a stream says is that it has failed.
+    pub(super) fn is_failure(&self) -> bool {
+        self.is_stream && self.read.iter().any(|data| has_failed(data))
     }
 }
 
-/// Reads on until the answer cannot be given by anyone else any more.
+/// Reads on until there is a token in a stream: from then on the answer cannot be given by anyone else any more.
 pub(super) async fn begin(response: Response) -> Result<(http::response::Parts, Begun), BrokenOff> {
     let (parts, mut rest) = response.into_parts();
     let kind = parts.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
     let mut read = VecDeque::new();
     if is_stream && parts.status.is_success() {
-        let preamble = read_preamble(&mut rest, &mut read);
-        match tokio::time::timeout(MAX_PREAMBLE, preamble).await {
-            Ok(outcome) => outcome?,
-            // It goes on; what was read is sent now.
-            Err(_elapsed) => {}
-        }
+        read_preamble(&mut rest, &mut read).await?;
     }
     let begun = Begun {
         read,
@@ -111,12 +113,26 @@ fn is_preamble(text: &[u8]) -> bool {
     text.split("\n\n").all(tells_nothing)
 }
 
+/// Whether a stream says that it has failed.
+fn has_failed(data: &[u8]) -> bool {
+    let failures: [&[u8]; 3] = [
+        b"data: {\"error\":",
+        b"event: error\n",
+        b"event: response.failed\n",
+    ];
+    let begins = |at: usize| failures.iter().any(|failure| data[at..].starts_with(failure));
+    let mut events = data.windows(2).enumerate().filter(|(_, pair)| *pair == b"\n\n");
+    begins(0) || events.any(|(at, _)| begins(at + 2))
+}
+
 /// An answer's body, unchanged, with what ends when it does.
 pub(super) struct Tracked {
     body: Begun,
+    status: StatusCode,
     measure: Measure,
     place: Option<Place>,
     tokens: Tokens,
+    has_failed: bool,
     /// They end here.
     _spans: (Option<Arc<OpenSpan>>, Option<OpenSpan>),
 }
@@ -136,12 +152,14 @@ impl Tokens {
 }
 
 impl Tracked {
-    pub(super) fn new(body: Begun, measure: Measure, place: Place) -> Self {
+    pub(super) fn new(body: Begun, status: StatusCode, measure: Measure, place: Place) -> Self {
         Self {
             body,
+            status,
             measure,
             place: Some(place),
             tokens: Tokens::default(),
+            has_failed: false,
             _spans: (None, None),
         }
     }
@@ -160,15 +178,23 @@ impl Tracked {
         if let Some(place) = self.place.as_ref().filter(|_| is_first) {
             place.first_token();
         }
+        self.has_failed |= self.body.is_stream && has_failed(data);
         self.tokens.saw(data);
     }
 
     fn ended(&mut self) {
-        if let Some(place) = self.place.take() {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        if self.has_failed {
+            place.failed(Fault::Unable);
+        } else if self.status.is_success() {
             place.finished(match self.body.is_stream {
                 true => self.tokens.events,
                 false => self.tokens.bytes / BYTES_PER_TOKEN,
             });
+        } else {
+            place.refused();
         }
     }
 }
@@ -193,8 +219,11 @@ impl http_body::Body for Tracked {
                     this.saw(data);
                 }
             }
-            // Whether the replica or the way to it broke is not known; the next request finds out.
-            Some(Err(_)) => drop(this.place.take()),
+            Some(Err(_)) => {
+                if let Some(place) = this.place.take() {
+                    place.failed(Fault::Unreachable);
+                }
+            }
             None => this.ended(),
         }
         if this.body.rest.is_end_stream() && this.body.read.is_empty() {
@@ -221,23 +250,7 @@ impl http_body::Body for Tracked {
 
 #[cfg(test)]
 mod tests {
-    use axum::response::IntoResponse;
-    use futures::StreamExt;
-
     use super::*;
-
-    /// A replica that reads a long prompt says who speaks, and nothing for a while.
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_begins_within_a_second() {
-        let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
-        let head = futures::stream::iter([Ok::<_, std::io::Error>(role)]);
-        let silence = futures::stream::pending();
-        let body = Body::from_stream(head.chain(silence));
-        let response = ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
-        let begun = tokio::time::timeout(Duration::from_millis(1100), begin(response)).await;
-        let (_, begun) = begun.expect("in time").expect("it goes on");
-        assert_eq!(begun.read, [role]);
-    }
 
     #[test]
     fn a_preamble_ends_with_the_first_token() {

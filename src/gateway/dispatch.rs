@@ -172,7 +172,12 @@ impl Dispatcher {
                 return Ok(self.place(key, grant, false));
             }
             match state.enqueue(model, ask, bytes, patience, wake, self.now()) {
-                Queued::Refused(refusal) => return Err(refusal),
+                Queued::Refused(refusal) => {
+                    drop(state);
+                    // A model at zero is started for who comes back as told.
+                    self.note_demand(model);
+                    return Err(refusal);
+                }
                 Queued::Waits(slip, gone) => {
                     let expected = state.expected_wait(model, self.now());
                     drop(state);
@@ -256,6 +261,14 @@ impl Place {
         self.dispatcher.hand_out(&self.model);
     }
 
+    /// It answered, and not with what a model says.
+    pub(super) fn refused(mut self) {
+        self.over = true;
+        let now = self.dispatcher.now();
+        self.dispatcher.lock().refused(self.replica.id, self.flight, now);
+        self.dispatcher.hand_out(&self.model);
+    }
+
     pub(super) fn failed(mut self, fault: Fault) {
         self.over = true;
         let now = self.dispatcher.now();
@@ -283,5 +296,66 @@ impl Drop for Place {
                 .abandoned(self.replica.id, self.flight, now);
             self.dispatcher.hand_out(&self.model);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::ModelReplicaStatus;
+    use crate::clock::ManualClock;
+    use crate::gateway::estimate::Speed;
+    use crate::gateway::table::Target;
+    use crate::metrics::Registry;
+    use crate::proxy::Upstream;
+
+    fn model(starting: &[u64], ready: &[u64]) -> Model {
+        let replica = |id: &u64| Replica {
+            target: Target {
+                namespace: "default".to_owned(),
+                replica: format!("g{id}"),
+            },
+            id: *id,
+            upstream: Upstream::unix("/x"),
+            revision: None,
+            rows: 1,
+            speed: Speed::of(&ModelReplicaStatus::default(), 1),
+            reported: None,
+        };
+        Model {
+            namespace: "default".to_owned(),
+            name: "guide".to_owned(),
+            starting: starting.to_vec(),
+            replicas: ready.iter().map(replica).collect(),
+            is_wanted: true,
+            ..Model::default()
+        }
+    }
+
+    /// Else it would never be started for those who are told to come back.
+    #[tokio::test]
+    async fn a_model_at_zero_that_starts_slowly_is_wanted_by_who_will_not_wait() {
+        let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+        let (_table_tx, table_rx) = watch::channel(None);
+        let metrics = GatewayMetrics::register(&Registry::new()).unwrap();
+        let dispatcher = Dispatcher::new(table_rx, Clock::Manual(manual.clone()), metrics);
+        for (model, seconds) in [
+            (model(&[1], &[]), 90),
+            (model(&[], &[1]), 600),
+            (model(&[], &[]), 0),
+        ] {
+            dispatcher
+                .lock()
+                .update(&RoutingTable::of_models([model]), dispatcher.now());
+            manual.advance(Duration::from_secs(seconds));
+        }
+        let demand_rx = dispatcher.demand();
+        let asked = dispatcher
+            .acquire(&model(&[], &[]), &Ask::default(), 10, Duration::from_secs(60))
+            .await;
+        let refusal = asked.err().expect("it starts in 90 s");
+        assert!(matches!(refusal, Refusal::TooLong(_)), "{refusal:?}");
+        assert!(demand_rx.has_changed().unwrap());
+        assert_eq!(dispatcher.take_peaks().len(), 1);
     }
 }

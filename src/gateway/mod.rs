@@ -12,6 +12,7 @@ mod choice;
 mod demand;
 mod desk;
 mod dispatch;
+mod early;
 mod estimate;
 mod health;
 mod metrics;

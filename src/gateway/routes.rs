@@ -1,7 +1,8 @@
 //! From a request to a replica's answer.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -9,15 +10,17 @@ use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
 use futures::future::{Either, select};
+use futures::{FutureExt, TryFutureExt};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, StatusCode, Uri};
-use tokio::sync::watch;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
 use super::answer::{Begun, BrokenOff, Tracked, begin};
 use super::ask::{Ask, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
+use super::early::{self, HEAD_AFTER};
 use super::health::Fault;
 use super::metrics::GatewayMetrics;
 use super::refusal;
@@ -35,6 +38,8 @@ use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
+/// Replicas that may break off or fail with a request in hand before it is not given to yet another one.
+const MAX_BROKEN: usize = 3;
 /// The wait after all of them failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -64,6 +69,54 @@ struct Incoming {
     ask: Ask,
     began: Instant,
     span: Option<Arc<OpenSpan>>,
+    /// Of the model that is asked instead of the one that was asked for.
+    fallback: Option<HeaderValue>,
+    /// Where the head of a stream goes that may begin before its first token.
+    head: Mutex<Option<oneshot::Sender<http::response::Parts>>>,
+    /// How often a replica broke off that had the request.
+    broken: AtomicUsize,
+}
+
+impl Incoming {
+    /// What the client is told beside a replica's own headers.
+    fn headers(&self, replica: &str, queued: Option<Duration>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Ok(replica) = HeaderValue::from_str(replica) {
+            headers.insert(REPLICA_HEADER, replica);
+        }
+        if let Some(queued) = queued {
+            let millis = u64::try_from(queued.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(QUEUE_HEADER, millis.into());
+        }
+        if let Some(name) = &self.fallback {
+            headers.insert(FALLBACK_HEADER, name.clone());
+        }
+        headers
+    }
+
+    /// It may be the request that makes them fail.
+    fn has_broken_enough(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) >= MAX_BROKEN
+    }
+
+    /// A stream has begun, and may be long without a token.
+    fn begins(&self, response: &Response, headers: &HeaderMap) {
+        let kind = response.headers().get(http::header::CONTENT_TYPE);
+        let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        if !is_stream || !response.status().is_success() {
+            return;
+        }
+        let waiting = self.head.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(head_tx) = waiting {
+            let (mut parts, ()) = Response::new(()).into_parts();
+            parts.status = response.status();
+            parts.headers = response.headers().clone();
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            parts.headers.remove(RUNNING_HEADER);
+            parts.headers.extend(headers.clone());
+            drop(head_tx.send(parts));
+        }
+    }
 }
 
 /// One replica's answer, up to its first token.
@@ -93,6 +146,15 @@ enum MissedReason {
 }
 
 impl MissedReason {
+    /// Whether the replica may have ended because of the request.
+    fn had_the_request(&self) -> bool {
+        match self {
+            Self::Forward(err) => !err.nothing_was_sent(),
+            Self::BrokenOff(_) => true,
+            Self::Silent => false,
+        }
+    }
+
     fn reason(&self) -> &'static str {
         match self {
             Self::Forward(err) => err.reason(),
@@ -103,7 +165,7 @@ impl MissedReason {
 }
 
 /// Why a model gave no answer: what the client is told, if no other model answers either.
-enum NoAnswer {
+pub(super) enum NoAnswer {
     Refused(ApiError),
     /// The replica's own words.
     Said(Box<Response>),
@@ -177,10 +239,39 @@ impl Gateway {
     }
 
     /// Sends the request to a replica of its model, and to another one if that cannot take it.
-    pub(super) async fn forward(&self, request: Request) -> Result<Response, ApiError> {
+    pub(super) async fn forward(self: Arc<Self>, request: Request) -> Result<Response, ApiError> {
         let measure = self.metrics.begin(&self.clock);
         let span = self.span(&request).map(Arc::new);
-        let answer = self.answer(request, span.clone()).await;
+        let uri = request.uri().clone();
+        let (head_tx, head_rx) = oneshot::channel();
+        let early = async {
+            match head_rx.await {
+                Ok(head) => {
+                    tokio::time::sleep(HEAD_AFTER).await;
+                    head
+                }
+                // It will have none.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let gateway = Arc::clone(&self);
+        let of_answer = span.clone();
+        let answer = async move { gateway.answer(request, of_answer, head_tx).await }.boxed();
+        let answer = match select(answer, std::pin::pin!(early)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right((head, answer)) => {
+                measure.status(head.status);
+                if let Some(span) = &span {
+                    span.answered(head.status);
+                }
+                let settling = answer.map_ok(|answered| {
+                    let tracked = Tracked::new(answered.body, answered.parts.status, measure, answered.place);
+                    tracked.with_spans(span, answered.span)
+                });
+                let body = early::body(settling.boxed(), uri);
+                return Ok(Response::from_parts(head, body));
+            }
+        };
         let status = match &answer {
             Ok(Answered { parts, .. }) => parts.status,
             Err(NoAnswer::Said(response)) => response.status(),
@@ -192,7 +283,7 @@ impl Gateway {
         }
         match answer {
             Ok(answered) => {
-                let tracked = Tracked::new(answered.body, measure, answered.place);
+                let tracked = Tracked::new(answered.body, answered.parts.status, measure, answered.place);
                 let tracked = tracked.with_spans(span, answered.span);
                 Ok(Response::from_parts(answered.parts, Body::new(tracked)))
             }
@@ -213,7 +304,12 @@ impl Gateway {
     }
 
     /// The answer of the model that was asked for, or of the first of its fallbacks that can.
-    async fn answer(&self, request: Request, span: Option<Arc<OpenSpan>>) -> Result<Answered, NoAnswer> {
+    async fn answer(
+        &self,
+        request: Request,
+        span: Option<Arc<OpenSpan>>,
+        head_tx: oneshot::Sender<http::response::Parts>,
+    ) -> Result<Answered, NoAnswer> {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
@@ -244,6 +340,9 @@ impl Gateway {
             ask,
             began,
             span,
+            fallback: None,
+            head: Mutex::new(Some(head_tx)),
+            broken: AtomicUsize::new(0),
         };
         if let Some(id) = &incoming.ask.previous_response {
             return self.answer_by_keeper(&incoming, model, id).await;
@@ -259,11 +358,9 @@ impl Gateway {
                 continue;
             }
             incoming.body = peeked.for_model(name);
-            if let Ok(mut answered) = self.answer_by(&incoming, &key, deadline).await {
+            incoming.fallback = HeaderValue::from_str(name).ok();
+            if let Ok(answered) = self.answer_by(&incoming, &key, deadline).await {
                 self.metrics.fallbacks.inc();
-                if let Ok(name) = HeaderValue::from_str(name) {
-                    answered.parts.headers.insert(FALLBACK_HEADER, name);
-                }
                 return Ok(answered);
             }
         }
@@ -286,7 +383,7 @@ impl Gateway {
             .filter(|id| *id != keeper)
             .collect();
         let place = self.dispatcher.another(model, &incoming.ask, &others, true);
-        match self.attempt(incoming, place.ok_or_else(gone)?).await {
+        match self.attempt(incoming, place.ok_or_else(gone)?, None).await {
             Ok(answered) => Ok(answered),
             Err(Missed::Said(response)) => Err(NoAnswer::Said(response)),
             Err(Missed::Failed(err)) => Err(refusal::unreachable(model, err.reason()).into()),
@@ -355,18 +452,16 @@ impl Gateway {
             if let Some(span) = incoming.span.as_ref().filter(|_| waited) {
                 span.interval("queue", incoming.began, incoming.began + wait, vec![]);
             }
-            let missed = match self.round(incoming, model, place).await {
-                Ok(mut answered) => {
-                    if waited || pause > FIRST_PAUSE {
-                        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                        answered.parts.headers.insert(QUEUE_HEADER, millis.into());
-                    }
-                    return Ok(answered);
-                }
+            let queued = (waited || is_retry).then_some(wait);
+            let missed = match self.round(incoming, model, place, queued).await {
+                Ok(answered) => return Ok(answered),
                 Err(missed) => missed,
             };
-            // Full, or not theirs to answer: waiting in here is no better than at the client.
-            let is_final = matches!(&missed, Missed::Said(response) if is_final(response.status()));
+            let is_final = match &missed {
+                // Full, not theirs to answer, or a failure of its own: waiting in here is no better than at the client.
+                Missed::Said(response) => is_final(response.status()),
+                Missed::Failed(_) => incoming.has_broken_enough(),
+            };
             let now = self.clock.instant();
             if is_final || has_fallback || now >= deadline || !model.is_wanted {
                 return Err(match missed {
@@ -381,19 +476,26 @@ impl Gateway {
     }
 
     /// Asks one replica after another, each once.
-    async fn round(&self, incoming: &Incoming, model: &Model, place: Place) -> Result<Answered, Missed> {
+    async fn round(
+        &self,
+        incoming: &Incoming,
+        model: &Model,
+        place: Place,
+        queued: Option<Duration>,
+    ) -> Result<Answered, Missed> {
         let mut tried = vec![place.replica.id];
-        let mut missed = match self.attempt_hedged(incoming, model, place, &mut tried).await {
+        let first = self.attempt_hedged(incoming, model, place, &mut tried, queued);
+        let mut missed = match first.await {
             Ok(answered) => return Ok(answered),
             Err(missed) => missed,
         };
-        while tried.len() < MAX_TRIES {
+        while tried.len() < MAX_TRIES && !incoming.has_broken_enough() {
             let Some(place) = self.dispatcher.another(model, &incoming.ask, &tried, true) else {
                 break;
             };
             self.metrics.retries.inc();
             tried.push(place.replica.id);
-            missed = match self.attempt(incoming, place).await {
+            missed = match self.attempt(incoming, place, queued).await {
                 Ok(answered) => return Ok(answered),
                 Err(missed) => missed,
             };
@@ -408,8 +510,9 @@ impl Gateway {
         model: &Model,
         place: Place,
         tried: &mut Vec<u64>,
+        queued: Option<Duration>,
     ) -> Result<Answered, Missed> {
-        let first = std::pin::pin!(self.attempt(incoming, place));
+        let first = std::pin::pin!(self.attempt(incoming, place, queued));
         let Some(after) = model.routing.hedge_after else {
             return first.await;
         };
@@ -423,7 +526,7 @@ impl Gateway {
         };
         self.metrics.hedges.inc();
         tried.push(place.replica.id);
-        let second = std::pin::pin!(self.attempt(incoming, place));
+        let second = std::pin::pin!(self.attempt(incoming, place, queued));
         // Whoever is slower is dropped, which ends its work.
         match select(first, second).await {
             Either::Left((Ok(answered), _)) | Either::Right((Ok(answered), _)) => Ok(answered),
@@ -433,9 +536,15 @@ impl Gateway {
     }
 
     /// Asks one replica, and reads its answer up to the first token.
-    async fn attempt(&self, incoming: &Incoming, place: Place) -> Result<Answered, Missed> {
+    async fn attempt(
+        &self,
+        incoming: &Incoming,
+        place: Place,
+        queued: Option<Duration>,
+    ) -> Result<Answered, Missed> {
         let target = &place.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
+        let headers = incoming.headers(&replica, queued);
         let span = incoming.span.as_ref().map(|span| {
             let span = span.child(incoming.parts.method.as_str(), SpanKind::Client);
             span.set("rooflet.replica", replica.as_str());
@@ -443,16 +552,22 @@ impl Gateway {
         });
         let context = span.as_ref().map(OpenSpan::context);
         let outcome = tokio::select! {
-            outcome = self.exchange(incoming, &place, context) => outcome,
+            outcome = self.exchange(incoming, &place, context, &headers) => outcome,
             () = self.silence(place.replica.id) => Err(MissedReason::Silent),
         };
         let outcome = match outcome {
-            Ok((parts, body)) if another_may_do_better(parts.status) => {
+            Ok((parts, body)) if another_may_do_better(parts.status) || body.is_failure() => {
                 if let Some(span) = &span {
                     span.set("error.type", parts.status.as_str());
                 }
                 debug!(replica, status = %parts.status, "a replica cannot take a request");
-                if is_final(parts.status) {
+                if body.is_failure() || parts.status == StatusCode::INTERNAL_SERVER_ERROR {
+                    incoming.broken.fetch_add(1, Ordering::Relaxed);
+                }
+                if matches!(
+                    parts.status,
+                    StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS
+                ) {
                     drop(place);
                 } else {
                     place.failed(Fault::Unable);
@@ -470,9 +585,7 @@ impl Gateway {
                 if let Some(count) = running {
                     place.running(count);
                 }
-                if let Ok(replica) = HeaderValue::from_str(&replica) {
-                    parts.headers.insert(REPLICA_HEADER, replica);
-                }
+                parts.headers.extend(headers);
                 Ok(Answered {
                     parts,
                     body,
@@ -485,6 +598,9 @@ impl Gateway {
                 if let Some(span) = &span {
                     span.fail(err.reason());
                 }
+                if err.had_the_request() {
+                    incoming.broken.fetch_add(1, Ordering::Relaxed);
+                }
                 place.failed(Fault::Unreachable);
                 Err(Missed::Failed(err))
             }
@@ -496,8 +612,10 @@ impl Gateway {
         incoming: &Incoming,
         place: &Place,
         context: Option<TraceContext>,
+        headers: &HeaderMap,
     ) -> Result<(http::response::Parts, Begun), MissedReason> {
         let response = self.send(incoming, place, context).await?;
+        incoming.begins(&response, headers);
         Ok(begin(response).await?)
     }
 
@@ -560,6 +678,7 @@ fn another_may_do_better(status: StatusCode) -> bool {
         status,
         StatusCode::NOT_FOUND
             | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::INTERNAL_SERVER_ERROR
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT
@@ -573,7 +692,13 @@ fn card(name: String, model: &Model) -> models::Model {
     models::Model::new(name, model.created, context)
 }
 
-/// Answers that another replica may better, and time will not.
+/// Answers that another replica may better, and time will not. A stream that has failed is one with the status 200.
 fn is_final(status: StatusCode) -> bool {
-    matches!(status, StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS)
+    matches!(
+        status,
+        StatusCode::OK
+            | StatusCode::NOT_FOUND
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::INTERNAL_SERVER_ERROR
+    )
 }

@@ -510,6 +510,14 @@ impl<W> State<W> {
         }
     }
 
+    /// The answer tells that the replica is well, and nothing of how fast it is.
+    pub(super) fn refused(&mut self, replica: u64, flight: u64, now: Instant) {
+        if let Some(state) = self.replicas.get_mut(&replica) {
+            state.land(flight, now);
+            state.health.succeeded();
+        }
+    }
+
     pub(super) fn failed(&mut self, replica: u64, flight: u64, fault: Fault, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica) {
             state.land(flight, now);

@@ -132,6 +132,89 @@ async fn a_stream_that_breaks_before_its_first_token_is_begun_elsewhere() {
     );
 }
 
+/// The head comes after a second at most; and as long as there is no token another replica may still take over.
+#[tokio::test]
+async fn a_stream_begins_before_its_first_token_and_may_still_move() {
+    let (scene, senders) = streams("guide", 2).await;
+    let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let sending = first.send(Ok(Bytes::from(ROLE)));
+    let (response, sent) = within(async { tokio::join!(asking, sending) }).await;
+    sent.expect("read");
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(response.headers().contains_key("x-rooflet-replica"));
+    let mut body = response.into_body().into_data_stream();
+    let comment = within(body.next()).await.expect("a frame").expect("no error");
+    assert_eq!(comment, ": keepalive\n\n");
+    first.send(died()).await.expect("read");
+    let playing = async {
+        for chunk in [ROLE, TOKEN] {
+            second.send(Ok(Bytes::from(chunk))).await.expect("read");
+        }
+        drop(second);
+    };
+    let reading = async {
+        let mut said = String::new();
+        while let Some(chunk) = body.next().await {
+            said.push_str(std::str::from_utf8(&chunk.expect("no error")).expect("UTF-8"));
+        }
+        said
+    };
+    let ((), said) = within(async { tokio::join!(playing, reading) }).await;
+    assert_eq!(said, format!("{ROLE}{TOKEN}"));
+}
+
+#[tokio::test]
+async fn a_stream_that_began_and_that_nobody_can_go_on_with_says_so() {
+    let (scene, senders) = streams("guide waits=1s", 3).await;
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let sending = senders[0].send(Ok(Bytes::from(ROLE)));
+    let (response, sent) = within(async { tokio::join!(asking, sending) }).await;
+    sent.expect("read");
+    let dying = async {
+        for sender in &senders {
+            sender.send(died()).await.expect("read");
+        }
+    };
+    let (said, ()) = within(async { tokio::join!(text(response), dying) }).await;
+    assert!(said.starts_with(": keepalive\n\ndata: {\"error\":{"), "{said}");
+    assert!(said.ends_with("}\n\ndata: [DONE]\n\n"), "{said}");
+}
+
+#[tokio::test]
+async fn what_fails_before_its_first_token_is_answered_elsewhere() {
+    const FAILED: &str = "data: {\"error\":{\"message\":\"no memory\"}}\n\n";
+    let (scene, senders) = streams("guide", 2).await;
+    let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let playing = async {
+        for chunk in [ROLE, FAILED] {
+            first.send(Ok(Bytes::from(chunk))).await.expect("read");
+        }
+        drop(first);
+        second.send(Ok(Bytes::from(TOKEN))).await.expect("read");
+        drop(second);
+    };
+    let (response, ()) = within(async { tokio::join!(asking, playing) }).await;
+    assert_eq!(text(response).await, TOKEN);
+}
+
+/// It may be the request: it is not sent to one replica after the other until none is left.
+#[tokio::test]
+async fn a_request_that_fails_everywhere_is_given_up() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let replicas = ["g1 on=a ready", "g2 on=a ready", "g3 on=a ready", "g4 on=a ready"];
+    for replica in ["g1", "g2", "g3", "g4"] {
+        seen.statuses.lock().expect("ok").insert(replica.to_owned(), 500);
+    }
+    scene.know(&["guide"], &replicas, &[("a", &url)]);
+    let response = scene.ask(json!({"model": "guide"})).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(seen.asked().len(), 3);
+}
+
 #[tokio::test]
 async fn a_second_replica_is_asked_when_the_first_takes_long_and_the_slower_is_stopped() {
     let (scene, senders) = streams("guide hedges=10ms", 2).await;
@@ -189,10 +272,16 @@ async fn a_slow_reader_slows_the_replica_and_nothing_piles_up() {
 
 #[tokio::test]
 async fn a_failing_replica_is_left_out_and_the_healthy_not_kept_waiting() {
+    for status in [503, 500] {
+        is_left_out(status).await;
+    }
+}
+
+async fn is_left_out(status: u16) {
     let scene = Scene::new().await;
     let seen = Arc::new(Agent::default());
     let url = agent(&scene.tasks, seen.clone()).await;
-    seen.statuses.lock().expect("ok").insert("sad".to_owned(), 503);
+    seen.statuses.lock().expect("ok").insert("sad".to_owned(), status);
     scene.know(&["guide"], &["sad on=a ready", "good on=a ready"], &[("a", &url)]);
     for _ in 0..20 {
         assert_eq!(
