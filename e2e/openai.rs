@@ -2,10 +2,13 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::sync::Barrier;
 
 use serde_json::json;
 
-use crate::harness::{Fleet, Http, Options, Process, Scratch, copy_guide, eventually, free_port, repository};
+use crate::harness::{
+    Answer, Fleet, Http, Options, Process, Scratch, copy_guide, eventually, free_port, repository,
+};
 
 fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
     let mut body = json!({"model": model, "messages": [{"role": "user", "content": "What is rooflet?"}], "temperature": 0, "max_tokens": 24});
@@ -21,6 +24,7 @@ fn the_gateway_passes_everything_through() {
         return;
     };
     conforms(&fleet.gateway, "guide");
+    refuses_a_rush_in_part(&fleet.gateway, "guide");
     let unknown = fleet.gateway.try_chat("nobody", "Hello?").expect("an answer");
     assert_eq!(
         (unknown.status, unknown.json()["error"]["code"].as_str()),
@@ -119,6 +123,7 @@ fn a_worker_by_hand_is_a_plain_server() {
         answer => Err(answer.text),
     });
     conforms(&http, "mine");
+    refuses_a_rush_in_part(&http, "mine");
     let metrics = http.get("/metrics").expect("an answer").text;
     assert!(
         metrics.contains("rooflet_") && !metrics.contains("What is rooflet"),
@@ -276,6 +281,20 @@ fn conforms(http: &Http, model: &str) {
         );
     }
     assert_eq!(http.get("/v1/nothing").expect("an answer").status, 404);
+    let nothing = http
+        .post("/v1/nothing", &json!({"model": model}))
+        .expect("an answer");
+    assert_eq!(
+        (nothing.status, nothing.json()["error"]["code"].as_str()),
+        (404, Some("unknown_url"))
+    );
+    let read = http.get("/v1/chat/completions").expect("an answer");
+    assert_eq!(
+        (read.status, read.headers["allow"].to_str().ok()),
+        (405, Some("POST"))
+    );
+    let huge = http.post_text("/v1/chat/completions", &"x".repeat(64 << 20));
+    assert_eq!(huge.expect("no reset").status, 413);
     let after = http
         .post("/v1/chat/completions", &chat(model, json!({})))
         .expect("an answer");
@@ -284,6 +303,39 @@ fn conforms(http: &Http, model: &str) {
         Some(text.as_str()),
         "it still answers as before"
     );
+}
+
+/// Requests of a client that sends all it has at once.
+const RUSH: usize = 64;
+/// What a replica of four rows takes: those, and eight that wait for each.
+const TAKEN_OF_A_RUSH: usize = 4 + 4 * 8;
+
+/// More than is worked off in bearable time: those for whom there is room are answered as ever, the others know when to come.
+fn refuses_a_rush_in_part(http: &Http, model: &str) {
+    let body = chat(model, json!({"max_tokens": 200, "ignore_eos": true}));
+    let start = Barrier::new(RUSH);
+    let ask = || {
+        let http = http.another();
+        start.wait();
+        http.post("/v1/chat/completions", &body).expect("an answer")
+    };
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..RUSH).map(|_| scope.spawn(ask)).collect();
+        asking.into_iter().map(|one| one.join().expect("asked")).collect()
+    });
+    let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(taken.len() >= TAKEN_OF_A_RUSH, "{} were answered", taken.len());
+    assert!(!refused.is_empty(), "nobody was refused");
+    let text = |answer: &Answer| answer.json()["choices"][0]["message"]["content"].to_string();
+    let first = text(taken[0]);
+    assert!(taken.iter().all(|answer| text(answer) == first));
+    for answer in refused {
+        let code = answer.json()["error"]["code"].clone();
+        assert_eq!((answer.status, code), (429, json!("rate_limit_exceeded")));
+        let wait = answer.headers.get("retry-after").expect("says when to come");
+        let wait: u32 = wait.to_str().expect("text").parse().expect("seconds");
+        assert!((1..=60).contains(&wait), "{wait} s");
+    }
 }
 
 /// Formats and tool calls, on a model that has been trained for neither.

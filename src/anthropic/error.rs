@@ -1,4 +1,4 @@
-//! Errors as Anthropic's clients read them: `{"type": "error", "error": {"type", "message"}}`.
+//! Errors as Anthropic's clients read them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::Json;
 use axum::extract::Request;
@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::openai::ApiError;
+use crate::openai::headers::REQUEST_ID;
 
 /// Where this shape is expected.
 pub(crate) const PATH: &str = "/v1/messages";
@@ -33,10 +34,15 @@ pub(crate) async fn reshape(request: Request, next: Next) -> Response {
     let ours = path
         .strip_prefix(PATH)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let id = request.headers().get(REQUEST_ID).cloned();
     let mut response = next.run(request).await;
     if ours && let Some(err) = response.extensions_mut().remove::<ApiError>() {
+        let mut body = body(&err);
+        if let Some(id) = id.as_ref().and_then(|id| id.to_str().ok()) {
+            body["request_id"] = id.into();
+        }
         let (mut head, _) = response.into_parts();
-        let (own, body) = Json(body(&err)).into_response().into_parts();
+        let (own, body) = Json(body).into_response().into_parts();
         head.headers.extend(own.headers);
         head.headers.remove(http::header::CONTENT_LENGTH);
         response = Response::from_parts(head, body);
@@ -60,7 +66,11 @@ mod tests {
             .route("/v1/messages/count_tokens", get(fails))
             .route("/v1/messagesx", get(fails))
             .layer(axum::middleware::from_fn(reshape));
-        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let request = Request::builder()
+            .uri(path)
+            .header(REQUEST_ID, "req_7")
+            .body(Body::empty())
+            .unwrap();
         let response = app.oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let header = response.headers().get("retry-after");
@@ -72,7 +82,7 @@ mod tests {
     #[tokio::test]
     async fn errors_have_the_shape_of_their_path() {
         let seven = || Some("7".to_owned());
-        let theirs = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
+        let theirs = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}, "request_id": "req_7"});
         assert_eq!(answer("/v1/messages").await, (429, seven(), theirs.clone()));
         assert_eq!(
             answer("/v1/messages/count_tokens?beta=true").await,

@@ -24,6 +24,7 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/v1/responses/{id}", get(kept).delete(kept))
+        .route("/v1/responses/{id}/input_items", get(kept))
         .route("/openapi.json", get(openapi::show))
         .route("/health", get(|| async { "ok\n" }))
         .route("/ready", get(ready))

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use self::fields::Fields;
-pub(crate) use self::options::Options;
+pub(crate) use self::options::{Options, StreamUsage};
 pub(crate) use self::prompt::Prompt;
 pub(crate) use self::sampling::SamplingOptions;
 pub(crate) use self::stopping::Stopping;
@@ -292,6 +292,8 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match (name, value) {
         (_, Value::Null) => true,
         ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
+        // What models do that are not told.
+        ("verbosity", Value::String(word)) => word == "medium",
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),

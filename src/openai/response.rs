@@ -57,6 +57,13 @@ impl Usage {
         }
     }
 
+    /// More was said.
+    pub(crate) fn with_more(mut self, completion_tokens: usize) -> Self {
+        self.completion_tokens += completion_tokens;
+        self.total_tokens += completion_tokens;
+        self
+    }
+
     /// So many of the prompt's tokens did not have to be computed.
     pub(crate) fn with_cached_tokens(mut self, cached_tokens: usize) -> Self {
         self.prompt_tokens_details.cached_tokens = cached_tokens;

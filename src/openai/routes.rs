@@ -1,9 +1,10 @@
 //! What worker, agent and gateway have in common as servers of the API: the URLs that are asked by POST, and their answers
 //! to requests for none of theirs.
 
-use axum::Router;
 use axum::extract::Request;
 use axum::response::IntoResponse as _;
+use axum::routing::get;
+use axum::{Json, Router};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{ApiError, body};
@@ -24,6 +25,7 @@ pub(crate) const BY_MODEL: [&str; 8] = [
 /// other URL is a 404, whatever the body; a panic is that request's error.
 pub(crate) fn closed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
+        .route("/version", get(version))
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(
@@ -32,6 +34,11 @@ pub(crate) fn closed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Rou
             },
         ))
         .layer(axum::middleware::from_fn(body::settle))
+}
+
+/// In vLLM's shape.
+async fn version() -> Json<serde_json::Value> {
+    Json(serde_json::json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
 async fn unknown_url(request: Request) -> ApiError {
@@ -45,7 +52,7 @@ async fn method_not_allowed(request: Request) -> ApiError {
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
-    use axum::routing::{get, post};
+    use axum::routing::post;
     use serde_json::Value;
     use tower::ServiceExt as _;
 

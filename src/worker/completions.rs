@@ -18,10 +18,10 @@ use super::scores;
 use super::server::{App, MAX_BODY_BYTES};
 use super::spans;
 use super::stream;
-use super::stream::chunks::{ChunkFrames, Chunks};
+use super::stream::chunks::{ChunkFrames, ChunkUsage, Chunks};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
-use crate::openai::request::{ChatRequest, Options, TextRequest};
+use crate::openai::request::{ChatRequest, Options, StreamUsage, TextRequest};
 use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
 use crate::openai::tools::{ToolChoice, Tools};
 use crate::text::answer::AnswerParser;
@@ -269,6 +269,11 @@ fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Su
     };
     let logprobs_by = options.logprobs.map(|_| Arc::clone(&app.prompter));
     let choices = submitted.completions.len();
-    let frames = ChunkFrames::new(chunks, choices, envelope, options.include_usage, logprobs_by);
-    stream::response(frames, submitted)
+    let usage = match options.usage {
+        StreamUsage::Never => ChunkUsage::Never,
+        StreamUsage::AtEnd => ChunkUsage::AtEnd,
+        StreamUsage::Throughout => ChunkUsage::SoFar(Usage::new(submitted.prompt_tokens, 0)),
+    };
+    let frames = ChunkFrames::new(chunks, choices, envelope, usage, logprobs_by);
+    stream::response(frames, submitted, options.obfuscated)
 }

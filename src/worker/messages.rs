@@ -34,7 +34,7 @@ pub(crate) async fn create(
     let (answer, submitted) = begin_chat(&app, chat, body.len()).await?;
     let mut writer = MessageWriter::new(app.name.clone(), submitted.prompt_tokens, answer);
     if stream {
-        return Ok(stream::response(MessageFrames { writer }, submitted));
+        return Ok(stream::response(MessageFrames { writer }, submitted, false));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {

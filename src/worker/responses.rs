@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, header};
 use uuid::Uuid;
@@ -25,6 +25,7 @@ use crate::openai::json::Json as OrderedJson;
 use crate::openai::response::Usage;
 use crate::openai::responses::ResponsesRequest;
 use crate::openai::responses::event::Event;
+use crate::openai::responses::item_list::{ItemList, ItemQuery};
 use crate::wire::{KEEPER_HEADER, RESPONSE_ID_PREFIX, keeper_of};
 
 pub(crate) async fn create(
@@ -39,14 +40,14 @@ pub(crate) async fn create(
         items,
         settings,
     } = ResponsesRequest::parse(&body, recall)?;
-    let stream = chat.options.stream;
+    let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
     let kept = settings.store.then_some(items);
     let (answer, submitted) = begin_chat(&app, chat, body.len()).await?;
     let created = app.clock.now().as_second();
     let writer = ResponseWriter::new(new_id(&headers), app.name.clone(), created, settings, answer);
     let mut frames = ResponseFrames { app, writer, kept };
     if stream {
-        return Ok(stream::response(frames, submitted));
+        return Ok(stream::response(frames, submitted, obfuscated));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {
@@ -63,6 +64,19 @@ pub(crate) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) ->
     let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], stored.body.clone()).into_response())
+}
+
+/// `GET /v1/responses/{id}/input_items`.
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Result<Query<ItemQuery>, QueryRejection>,
+) -> Result<Json<ItemList>, ApiError> {
+    let Query(query) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
+    let stored = app.responses.get(&id);
+    let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
+    let items = stored.items.get(..stored.given).unwrap_or_default();
+    Ok(Json(ItemList::new(&id, items, &query)?))
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -101,11 +115,13 @@ impl ResponseFrames {
         let body = serde_json::to_vec(response);
         // Both are made of texts and numbers, which are always JSON.
         if let (Ok(OrderedJson::Array(said)), Ok(body)) = (said, body) {
+            let given = items.len();
             items.extend(said);
             self.app.responses.keep(Stored {
                 id: response.id.clone(),
                 body: body.into(),
                 items,
+                given,
             });
         }
     }

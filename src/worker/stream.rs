@@ -10,6 +10,8 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use http::{HeaderValue, header};
+use rand::Rng as _;
+use rand::distr::Alphanumeric;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,6 +23,9 @@ use crate::openai::response::Usage;
 
 /// Silence after which something is sent. Common proxies give up after 30 to 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// More than most tokens need.
+const OBFUSCATED_BYTES: usize = 128;
 
 /// One API's way to tell an answer.
 pub(crate) trait Frames: Send + 'static {
@@ -41,10 +46,14 @@ pub(crate) trait Frames: Send + 'static {
 }
 
 /// The response, whose body lives as long as the client reads it: dropped, it cancels its completions.
-pub(crate) fn response(frames: impl Frames, submitted: Submitted) -> Response {
+/// `obfuscated`: events are filled up, see [`filled_up`].
+pub(crate) fn response(frames: impl Frames, submitted: Submitted, obfuscated: bool) -> Response {
     let writer = Writer::new(frames, submitted);
-    let body = stream::unfold(writer, |mut writer| async move {
-        let frame = writer.next().await?;
+    let body = stream::unfold(writer, move |mut writer| async move {
+        let mut frame = writer.next().await?;
+        if obfuscated {
+            frame = filled_up(&frame);
+        }
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
     });
     let mut response = Response::new(Body::from_stream(body));
@@ -165,6 +174,20 @@ impl<F: Frames> Writer<F> {
     }
 }
 
+/// The event with a member `obfuscation` that makes its length a multiple of [`OBFUSCATED_BYTES`], as OpenAI has it: who sees
+/// encrypted events pass does not see the lengths of tokens. Random, so that no compression takes it out.
+fn filled_up(frame: &Bytes) -> Bytes {
+    const BEFORE: &[u8] = b",\"obfuscation\":\"";
+    const AFTER: &[u8] = b"\"}\n\n";
+    let Some(open) = frame.strip_suffix(b"}\n\n") else {
+        return frame.clone();
+    };
+    let bare = open.len() + BEFORE.len() + AFTER.len();
+    let missing = bare.next_multiple_of(OBFUSCATED_BYTES) - bare;
+    let letters = rand::rng().sample_iter(Alphanumeric).take(missing);
+    Bytes::from([open, BEFORE, &letters.collect::<Vec<u8>>(), AFTER].concat())
+}
+
 /// An event without a name, as chat completions have them.
 pub(crate) fn data_frame(value: &impl Serialize) -> Bytes {
     Bytes::from([b"data: ", &json(value)[..], b"\n\n"].concat())
@@ -198,7 +221,7 @@ mod tests {
 
     use tokio::sync::{Semaphore, mpsc};
 
-    use super::chunks::{ChunkFrames, Chunks};
+    use super::chunks::{ChunkFrames, ChunkUsage, Chunks};
     use super::*;
     use crate::openai::response::Envelope;
     use crate::text::answer::{AnswerParser, AnswerShape};
@@ -230,8 +253,21 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let frames = ChunkFrames::new(Chunks::Chat(answer), 1, envelope, false, None);
+        let frames = ChunkFrames::new(Chunks::Chat(answer), 1, envelope, ChunkUsage::Never, None);
         (events_tx, Writer::new(frames, submitted))
+    }
+
+    #[test]
+    fn lengths_of_events_tell_nothing_of_their_tokens() {
+        for text in ["a", "ab", &"long ".repeat(40)] {
+            let filled = filled_up(&data_frame(&serde_json::json!({"text": text})));
+            assert_eq!(filled.len() % OBFUSCATED_BYTES, 0);
+            let json = filled.strip_prefix(b"data: ").expect("an event");
+            let json: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+            assert_eq!(json["text"], text);
+        }
+        let done = Bytes::from_static(b"data: [DONE]\n\n");
+        assert_eq!(filled_up(&done), done);
     }
 
     #[tokio::test]

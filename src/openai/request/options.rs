@@ -25,7 +25,19 @@ pub(crate) struct Options {
     /// Requests share what is cached of their prompts only with those that have the same; empty where none was sent.
     pub(crate) cache_salt: String,
     pub(crate) stream: bool,
-    pub(crate) include_usage: bool,
+    pub(crate) usage: StreamUsage,
+    /// A stream's events are filled up, so that their sizes tell nothing of the tokens in them.
+    pub(crate) obfuscated: bool,
+}
+
+/// Where a stream tells the tokens that were used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum StreamUsage {
+    #[default]
+    Never,
+    AtEnd,
+    /// vLLM's: so far, in each chunk.
+    Throughout,
 }
 
 impl Options {
@@ -38,6 +50,7 @@ impl Options {
         let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;
         let stopping = Stopping::parse(fields)?;
         stopping.check_length(max_tokens)?;
+        let (usage, obfuscated) = parse_stream_options(fields, stream)?;
         Ok(Self {
             max_tokens,
             thinking_tokens: None,
@@ -49,7 +62,8 @@ impl Options {
             priority: parse_priority(fields)?,
             cache_salt: parse_cache_salt(fields)?,
             stream,
-            include_usage: parse_include_usage(fields, stream)?,
+            usage,
+            obfuscated,
         })
     }
 }
@@ -72,9 +86,9 @@ fn parse_priority(fields: &Fields) -> Result<i32, ApiError> {
     Ok(priority.unwrap_or(0))
 }
 
-fn parse_include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
+fn parse_stream_options(fields: &Fields, stream: bool) -> Result<(StreamUsage, bool), ApiError> {
     let Some(options) = fields.read("stream_options", "an object", Value::as_object)? else {
-        return Ok(false);
+        return Ok((StreamUsage::Never, false));
     };
     if !stream {
         return Err(ApiError::invalid_value(
@@ -85,25 +99,24 @@ fn parse_include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> 
     for (name, value) in options {
         let param = format!("stream_options.{name}");
         match (name.as_str(), value) {
-            ("include_usage", Value::Bool(_) | Value::Null) => {}
-            ("include_obfuscation" | "continuous_usage_stats", Value::Bool(false) | Value::Null) => {}
-            ("include_usage", _) => {
+            (
+                "include_usage" | "include_obfuscation" | "continuous_usage_stats",
+                Value::Bool(_) | Value::Null,
+            ) => {}
+            ("include_usage" | "include_obfuscation" | "continuous_usage_stats", _) => {
                 return Err(ApiError::invalid_value(
                     &param,
                     format!("'{param}' must be true or false."),
                 ));
             }
-            ("include_obfuscation" | "continuous_usage_stats", _) => {
-                return Err(ApiError::unsupported(
-                    &param,
-                    format!("'{param}' is not supported by this server."),
-                ));
-            }
             (_, _) => return Err(ApiError::unknown_parameter(&param)),
         }
     }
-    Ok(options
-        .get("include_usage")
-        .and_then(Value::as_bool)
-        .unwrap_or(false))
+    let is_on = |name: &str| options.get(name).and_then(Value::as_bool) == Some(true);
+    let usage = match (is_on("include_usage"), is_on("continuous_usage_stats")) {
+        (false, _) => StreamUsage::Never,
+        (true, false) => StreamUsage::AtEnd,
+        (true, true) => StreamUsage::Throughout,
+    };
+    Ok((usage, is_on("include_obfuscation")))
 }

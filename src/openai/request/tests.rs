@@ -55,7 +55,8 @@ fn a_full_request() {
             priority: -2,
             cache_salt: "s".to_owned(),
             stream: true,
-            include_usage: true,
+            usage: StreamUsage::AtEnd,
+            obfuscated: false,
         }
     );
 }
@@ -315,7 +316,32 @@ fn choices_and_prompts_have_a_common_limit() {
 #[test]
 fn empty_stream_options_are_accepted() {
     let request = chat(json!({"stream": true, "stream_options": {}})).unwrap();
-    assert!(request.options.stream && !request.options.include_usage);
+    assert!(request.options.stream && request.options.usage == StreamUsage::Never);
+}
+
+#[test]
+fn streams_tell_their_usage_and_hide_their_lengths_where_asked() {
+    let options = |options: Value| {
+        let request = chat(json!({"stream": true, "stream_options": options})).unwrap();
+        (request.options.usage, request.options.obfuscated)
+    };
+    let at_end = json!({"include_usage": true, "continuous_usage_stats": false});
+    assert_eq!(options(at_end), (StreamUsage::AtEnd, false));
+    let throughout =
+        json!({"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": true});
+    assert_eq!(options(throughout), (StreamUsage::Throughout, true));
+    // As in vLLM, where there is no usage there is none throughout.
+    let never = json!({"continuous_usage_stats": true});
+    assert_eq!(options(never), (StreamUsage::Never, false));
+    let wrong = chat(json!({"stream": true, "stream_options": {"include_obfuscation": 1}})).unwrap_err();
+    assert_eq!(wrong.param.as_deref(), Some("stream_options.include_obfuscation"));
+}
+
+#[test]
+fn the_usual_verbosity_is_none_of_ours() {
+    assert!(chat(json!({"verbosity": "medium"})).is_ok());
+    let refused = chat(json!({"verbosity": "low"})).unwrap_err();
+    assert_eq!(refused.code, Some(ErrorCode::UnsupportedParameter));
 }
 
 #[test]

@@ -200,9 +200,12 @@ fn without_summary(fields: &Fields) -> Fields {
 fn parse_text(text: &Json) -> Result<Option<ResponseFormat>, ApiError> {
     let invalid = |param: &str| ApiError::invalid_value(param, format!("'{param}' must be an object."));
     let members = text.as_object().ok_or_else(|| invalid("text"))?;
-    let unknown = members
-        .iter()
-        .find(|(name, value)| !matches!((*name, value), ("format", _) | ("verbosity", Json::Null)));
+    let asks_for_something = |(name, value): &(&str, &Json)| match *name {
+        "format" => false,
+        "verbosity" => **value != Json::Null && value.as_str() != Some("medium"),
+        _ => true,
+    };
+    let unknown = members.iter().find(asks_for_something);
     match unknown {
         Some(("verbosity", _)) => {
             let message = "'text.verbosity' is not supported by this server.";

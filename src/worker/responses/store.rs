@@ -19,6 +19,8 @@ pub(crate) struct Stored {
     pub(crate) body: Bytes,
     /// Items of the request, of those before it, and of the answer.
     pub(crate) items: Vec<Json>,
+    /// How many of them come before the answer.
+    pub(crate) given: usize,
 }
 
 /// See the module.
@@ -79,6 +81,7 @@ mod tests {
                 id: id.to_owned(),
                 body: vec![b'x'; bytes].into(),
                 items: vec!["hi".into()],
+                given: 1,
             });
         };
         keep("a", MAX_BYTES / 2);

@@ -28,12 +28,22 @@ pub(crate) enum Chunks {
     Text,
 }
 
+/// What chunks tell of the tokens that were used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ChunkUsage {
+    Never,
+    /// In a chunk of its own; null in the others.
+    AtEnd,
+    /// So much so far, in each.
+    SoFar(Usage),
+}
+
 /// See the module's text.
 pub(crate) struct ChunkFrames {
     /// Of a chat, one for each choice.
     answers: Option<Vec<StreamedAnswer>>,
     envelope: Envelope,
-    include_usage: bool,
+    usage: ChunkUsage,
     /// Spells tokens, where logprobs are asked for.
     logprobs_by: Option<Arc<Prompter>>,
     /// Scores of each choice of a chat that no chunk has had yet.
@@ -45,7 +55,7 @@ impl ChunkFrames {
         chunks: Chunks,
         choices: usize,
         envelope: Envelope,
-        include_usage: bool,
+        usage: ChunkUsage,
         logprobs_by: Option<Arc<Prompter>>,
     ) -> Self {
         let answers = match chunks {
@@ -59,7 +69,7 @@ impl ChunkFrames {
         Self {
             answers,
             envelope,
-            include_usage,
+            usage,
             logprobs_by,
             scores: vec![Vec::new(); choices],
         }
@@ -80,9 +90,13 @@ impl ChunkFrames {
         Some(scores::of_text(prompter.tokenizer(), scores.iter()))
     }
 
-    /// Null in every chunk but the last, where the client asked for usage.
-    fn no_usage(&self) -> Option<Option<Usage>> {
-        self.include_usage.then_some(None)
+    /// What a chunk says of it that is not the last.
+    fn usage_so_far(&self) -> Option<Option<Usage>> {
+        match self.usage {
+            ChunkUsage::Never => None,
+            ChunkUsage::AtEnd => Some(None),
+            ChunkUsage::SoFar(usage) => Some(Some(usage)),
+        }
     }
 
     /// A chunk for each.
@@ -109,7 +123,7 @@ impl ChunkFrames {
         data_frame(&ChatChunk {
             envelope: &self.envelope,
             choices: vec![choice],
-            usage: self.no_usage(),
+            usage: self.usage_so_far(),
         })
     }
 
@@ -117,7 +131,7 @@ impl ChunkFrames {
         data_frame(&TextChunk {
             envelope: &self.envelope,
             choices: vec![choice],
-            usage: self.no_usage(),
+            usage: self.usage_so_far(),
         })
     }
 }
@@ -138,6 +152,9 @@ impl Frames for ChunkFrames {
     }
 
     fn piece(&mut self, index: usize, piece: Piece, out: &mut VecDeque<Bytes>) {
+        if let ChunkUsage::SoFar(usage) = &mut self.usage {
+            *usage = usage.with_more(piece.tokens);
+        }
         match &mut self.answers {
             Some(answers) => {
                 let deltas = answers[index].push(&piece);
@@ -154,7 +171,13 @@ impl Frames for ChunkFrames {
         }
     }
 
-    fn end(&mut self, index: usize, done: Done, _usage: Usage, out: &mut VecDeque<Bytes>) {
+    fn end(&mut self, index: usize, done: Done, ended: Usage, out: &mut VecDeque<Bytes>) {
+        // The token that ends a text is none of its pieces.
+        if let ChunkUsage::SoFar(usage) = &mut self.usage
+            && usage.completion_tokens < ended.completion_tokens
+        {
+            *usage = ended;
+        }
         match &mut self.answers {
             Some(answers) => {
                 let deltas = answers[index].finish();
@@ -174,7 +197,7 @@ impl Frames for ChunkFrames {
     }
 
     fn close(&mut self, usage: Usage, out: &mut VecDeque<Bytes>) {
-        if self.include_usage {
+        if !matches!(self.usage, ChunkUsage::Never) {
             let answers = self.answers.iter().flatten();
             let reasoning_tokens = answers.map(StreamedAnswer::reasoning_tokens).sum();
             let usage = Some(Some(usage.with_reasoning_tokens(reasoning_tokens)));

@@ -221,6 +221,21 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
                 answered.body
             );
 
+            let read = worker
+                .send("GET", &format!("{}/input_items?order=asc", url(&second)), "")
+                .await;
+            assert_eq!(read.status, 200, "{}", read.body);
+            let read = read.json();
+            let items = read["data"].as_array().unwrap();
+            let said = |at: usize| {
+                (
+                    items[at]["role"].as_str(),
+                    items[at]["content"][0]["type"].as_str(),
+                )
+            };
+            assert_eq!(said(0), (Some("user"), Some("input_text")), "{read}");
+            assert_eq!(said(1), (Some("assistant"), Some("output_text")), "{read}");
+            assert_eq!(items.last().unwrap()["role"], "user", "not the answer itself");
             let deleted = worker.send("DELETE", &url(&first), "").await.json();
             assert_eq!(
                 (&deleted["deleted"], &deleted["id"]),
