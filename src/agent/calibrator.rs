@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use super::company::Company;
 use super::node_status::show_engine;
 use super::replica::ReplicaKey;
 use super::state::StateDir;
@@ -15,7 +16,7 @@ use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::calibration::{Calibration, PrefillRun, Run, weight_bits};
 use crate::roofline::predict::{Basis, Hardware};
 use crate::roofline::published::{Load, publish_calibration, speed_under};
-use crate::wire::{EngineInfo, WorkerStatus};
+use crate::wire::{EngineInfo, RequestCounts, WorkerStatus};
 
 const FILE: &str = "calibration.json";
 
@@ -38,6 +39,7 @@ pub(crate) struct Calibrator {
     calibrations: Vec<Calibration>,
     /// Completed requests of each replica's worker that runs have counted.
     counted: BTreeMap<ReplicaKey, u64>,
+    company: Company,
 }
 
 impl Calibrator {
@@ -55,7 +57,19 @@ impl Calibrator {
             subject: kept.subject,
             calibrations: kept.calibrations.iter().map(Calibration::from).collect(),
             counted: BTreeMap::new(),
+            company: Company::default(),
         }
+    }
+
+    /// All workers of the node as they are now, before what any of them measured is used.
+    pub(crate) fn look(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
+        self.company.look(workers);
+    }
+
+    /// Whether what a worker measured is of requests that shared the chip with none of another worker. What others move at the
+    /// same time is in no prediction, so nothing is learned from the rest, and no prediction held against them.
+    pub(crate) fn is_undisturbed(&self, key: &ReplicaKey, status: &WorkerStatus) -> bool {
+        self.company.spared(key, status.measured.samples)
     }
 
     /// What corrects predictions from `hardware` with this engine.
@@ -76,13 +90,14 @@ impl Calibrator {
         hardware: Hardware,
     ) {
         let (completed, measured) = (status.requests.completed, &status.measured);
+        let undisturbed = self.is_undisturbed(key, status);
         let counted = self.counted.entry(key.clone()).or_default();
         if completed < *counted {
             // Another worker.
             *counted = 0;
         }
         // The median is over as many of the last requests as there are samples: none of them may have counted before.
-        if completed - *counted < measured.samples.max(RUN_REQUESTS) {
+        if completed - *counted < measured.samples.max(RUN_REQUESTS) || !undisturbed {
             return;
         }
         *counted = completed;
@@ -188,7 +203,7 @@ mod tests {
     use super::*;
     use crate::roofline::chip;
     use crate::units::Bytes;
-    use crate::wire::{EngineMemory, MeasuredPrefill, MeasuredSpeed, RequestCounts, WorkerPhase};
+    use crate::wire::{EngineMemory, MeasuredPrefill, MeasuredSpeed, WorkerPhase};
 
     fn key() -> ReplicaKey {
         ReplicaKey::new("default", "a")
@@ -282,6 +297,28 @@ mod tests {
             (plain.basis, corrected.basis),
             (Basis::Nominal, Basis::Calibrated)
         );
+    }
+
+    /// Two workers of one Mac: what the other one takes is not learned as slowness of the chip.
+    #[test]
+    fn requests_beside_those_of_another_worker_teach_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut calibrator = open(&directory);
+        let other = ReplicaKey::new("default", "b");
+        let mut see = |completed, running, factor, expect| {
+            let status = worker(completed, factor, "1");
+            let beside = RequestCounts {
+                running,
+                ..RequestCounts::default()
+            };
+            calibrator.look(&[(key(), status.requests), (other.clone(), beside)].into());
+            calibrator.observe(&key(), &status, &model(), m4_pro());
+            assert_eq!(runs(&calibrator, "1"), expect, "{completed} requests");
+            calibrator.is_undisturbed(&key(), &status)
+        };
+        assert!(!see(64, 2, 0.5, 0));
+        assert!(!see(120, 0, 0.6, 0), "half of the median's requests had company");
+        assert!(see(128, 0, 0.95, 1));
     }
 
     /// First tokens are learned from requests that had the engine to themselves, enough of them and with long prompts.

@@ -8,6 +8,7 @@
 mod awake;
 mod backoff;
 mod calibrator;
+mod company;
 mod golden;
 mod in_flight;
 mod manifests;

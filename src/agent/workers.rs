@@ -31,7 +31,7 @@ use crate::process::{Command, Process, find_by_argument, spawn};
 use crate::proxy::{Proxy, Upstream};
 use crate::task::Tasks;
 use crate::units::Bytes;
-use crate::wire::WorkerStatus;
+use crate::wire::{RequestCounts, WorkerStatus};
 
 /// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
 pub(crate) const DRAIN_NOTICE: Duration = Duration::from_millis(500);
@@ -238,6 +238,15 @@ impl Workers {
     /// Everything but what the plan needs.
     pub(crate) fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
         self.slots.get(key).map(Slot::progress)
+    }
+
+    /// What each worker is doing, as far as it was heard.
+    pub(crate) fn requests(&self) -> BTreeMap<ReplicaKey, RequestCounts> {
+        let heard = self.slots.iter().filter_map(|(key, slot)| {
+            let status = slot.progress().status?;
+            Some((key.clone(), status.requests))
+        });
+        heard.collect()
     }
 
     pub(crate) fn start(&mut self, key: &ReplicaKey, replica: &DesiredReplica, start: &Start) {

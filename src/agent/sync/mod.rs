@@ -27,7 +27,7 @@ use super::node_status::node_hardware;
 use super::pressure::{self, MemoryWatch, Pressure};
 use super::probe::ProbeState;
 use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
-use super::workers::Workers;
+use super::workers::{Progress, Workers};
 use crate::api::conditions::condition_type;
 use crate::api::v1alpha1::{Calibration, Chip, ModelReplica, ModelReplicaStatus, NodeModel};
 use crate::client::{Cache, Changes, EventType, Recorder};
@@ -322,6 +322,7 @@ impl SyncLoop {
         now: Timestamp,
     ) {
         let mut reports = BTreeMap::new();
+        self.calibrator.look(&self.workers.requests());
         for (key, Wanted { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
             let object = self.object(key, replica);
@@ -329,6 +330,18 @@ impl SyncLoop {
             let prediction = observed
                 .hardware
                 .zip(model.as_ref().ok().map(|facts| facts.served.as_ref()));
+            let progress = self.workers.progress(key);
+            if let (Some((hardware, model)), Some(status)) = (
+                prediction,
+                progress.as_ref().and_then(|progress| progress.status.as_ref()),
+            ) {
+                self.calibrator.observe(key, status, model, hardware);
+            }
+            let undisturbed = |progress: &Progress| {
+                let status = progress.status.as_ref();
+                status.is_none_or(|status| self.calibrator.is_undisturbed(key, status))
+            };
+            let prediction = prediction.filter(|_| progress.as_ref().is_none_or(undisturbed));
             let facts = Facts {
                 node: &self.node,
                 serving_name: &replica.spec.serving_name,
@@ -338,21 +351,12 @@ impl SyncLoop {
                     .as_ref()
                     .ok()
                     .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
-                progress: self.workers.progress(key),
+                progress,
                 standing: plan.standing.get(key),
                 overridden: replica.terms.overridden,
                 prediction,
                 calibrations: &observed.calibrations,
             };
-            if let (Some((hardware, model)), Some(status)) = (
-                prediction,
-                facts
-                    .progress
-                    .as_ref()
-                    .and_then(|progress| progress.status.as_ref()),
-            ) {
-                self.calibrator.observe(key, status, model, hardware);
-            }
             let mut next = replica_status(&facts, &previous.status, now);
             let instant = self.clock.instant();
             let mut measured_at = previous.measured_at;

@@ -43,7 +43,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) standing: Option<&'a AdmissionStatus>,
     /// What speaks against it is told and not enforced.
     pub(crate) overridden: bool,
-    /// What the speed of this replica's requests is predicted from.
+    /// What the speed of this replica's requests is predicted from; `None` too where they shared the chip with others.
     pub(crate) prediction: Option<(Hardware, &'a ServedModel)>,
     pub(crate) calibrations: &'a [Calibration],
 }
