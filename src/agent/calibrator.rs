@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
 use super::company::Company;
 use super::node_status::show_engine;
 use super::replica::ReplicaKey;
-use super::state::StateDir;
+use super::state::{StateDir, read_json};
 use crate::api::v1alpha1 as api;
 use crate::error::Chain;
 use crate::roofline::memory::ServedModel;
@@ -30,6 +31,15 @@ struct Kept {
     /// What predictions rested on. With another engine or another kind of figures, errors of old say nothing.
     subject: String,
     calibrations: Vec<api::Calibration>,
+}
+
+/// What the agent of this state directory has learned, for predictions from `hardware` with `engine`.
+pub(crate) fn kept(state_dir: &Utf8Path, engine: &EngineInfo, hardware: Hardware) -> Vec<Calibration> {
+    let kept: Option<Kept> = read_json(&state_dir.join(FILE)).ok().flatten();
+    let kept = kept.filter(|kept| kept.subject == subject(engine, hardware));
+    kept.map_or_else(Vec::new, |kept| {
+        kept.calibrations.iter().map(Calibration::from).collect()
+    })
 }
 
 /// See the module.
@@ -198,8 +208,6 @@ fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -
 
 #[cfg(test)]
 mod tests {
-    use camino::Utf8Path;
-
     use super::*;
     use crate::roofline::chip;
     use crate::units::Bytes;
@@ -281,6 +289,13 @@ mod tests {
         assert_eq!(runs(&calibrator, "1"), 3);
         assert_eq!(runs(&calibrator, "2"), 0, "another release of the engine");
         let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        assert_eq!(
+            kept(path, &worker(0, 1.0, "1").engine, m4_pro()),
+            learned,
+            "for `fit`"
+        );
+        assert_eq!(kept(path, &worker(0, 1.0, "2").engine, m4_pro()), []);
         let plain = speed_under(
             Load {
                 streams: 1.0,

@@ -7,7 +7,7 @@
 
 mod awake;
 mod backoff;
-mod calibrator;
+pub(crate) mod calibrator;
 mod company;
 mod golden;
 mod in_flight;

@@ -167,13 +167,14 @@ fn planned(
             return Err(wrong(at("objectives.timeToFirstToken.max"), message));
         }
     }
-    let mut served = match load(demand) {
+    let served = match load(demand) {
         Some(loaded) => loaded.map_err(|err| wrong(at("model"), err))?,
         None => known(demand, field, nodes)?,
     };
-    if let Some(bits) = demand.kv_bits {
-        served.kv_bits = KvBits::new(bits);
-    }
+    // As admission: what a node would refuse is no plan.
+    let served = served
+        .with_kv_bits(demand.kv_bits)
+        .map_err(|err| wrong(at("kvBits"), err))?;
     Ok(PlannedModel {
         name: demand.name.clone().unwrap_or_else(|| demand.model.clone()),
         served,
@@ -393,6 +394,12 @@ mod tests {
         };
         assert!(asked(&format!("{}{macs}", demand(""))).is_ok());
         let message = |text: &str| asked(text).unwrap_err().to_string();
+        let windows = format!("{}{macs}", demand(", kvBits: 8")).replace("qwen3-8b", "gemma3-12b");
+        let windows = message(&windows);
+        assert!(
+            windows.starts_with("spec.demand[0].kvBits: the KV cache of this model cannot be quantised"),
+            "{windows}"
+        );
         let small = message(&format!("{}{macs}", demand(", contextTokens: 512")));
         assert!(
             small.starts_with("spec.demand[0].contextTokens: 512 is less than"),

@@ -134,9 +134,9 @@ impl Speed {
         let Some(calibration) = Calibration::of(calibrations, model) else {
             return self;
         };
-        let corrected = |basis, learned: Option<Interval>| match (learned, basis) {
-            (Some(_), Basis::Nominal | Basis::Calibrated) => Basis::Calibrated,
-            (Some(_) | None, basis) => basis,
+        let corrected = |basis: Basis, learned: Option<Interval>| match learned {
+            Some(_) => basis.corrected(),
+            None => basis,
         };
         let decode = calibration.decode(self.decode);
         let first_token = calibration.first_token(self.first_token);

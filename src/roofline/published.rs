@@ -253,7 +253,9 @@ pub(crate) fn hardware_of(
         .map(Hardware::Chip)
 }
 
-/// What a probe measured, unless it cannot be the chip's: then something else used the machine.
+/// What a probe measured. Where that is too slow for the chip, something else used the machine, or uses it all the time: it is
+/// believed, with a wider interval, since the data sheet would promise more than was ever seen. Faster than the data sheet no
+/// chip is: then the figures are not the memory's.
 fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
     let verdict = probe
         .plausibility
@@ -263,7 +265,8 @@ fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
         PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
             MeasuredMachine::new(&probe.measurements)
         }
-        PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => None,
+        PlausibilityVerdict::TooLow => MeasuredMachine::new(&probe.measurements).map(MeasuredMachine::stale),
+        PlausibilityVerdict::TooHigh => None,
     }
 }
 
@@ -489,6 +492,32 @@ mod tests {
         assert_eq!(old.p50, fresh.p50);
         assert!(old.p10 < 0.95 * fresh.p10 && old.p90 > 1.05 * fresh.p90);
         assert_eq!(expire("Measuring"), fresh);
+    }
+
+    #[test]
+    fn of_a_probe_and_the_data_sheet_the_slower_counts() {
+        let chip = api::Chip {
+            name: "Apple M4 Pro".to_owned(),
+            gpu_cores: Some(20),
+            ..api::Chip::default()
+        };
+        let judged = |gigabytes: f64, verdict| {
+            let mut probe = api::Probe::default();
+            probe.measurements.qmv.median_bytes_per_second = gigabytes * 1e9;
+            probe.measurements.read.median_bytes_per_second = gigabytes * 1e9;
+            probe.plausibility = Some(api::Plausibility {
+                verdict,
+                ..api::Plausibility::default()
+            });
+            hardware_of(&chip, None, Some(&probe), false).unwrap()
+        };
+        let read = |hardware| match hardware {
+            Hardware::Measured(machine) => machine.read,
+            Hardware::Chip(chip) => chip.bandwidth.0,
+        };
+        assert_eq!(read(judged(250.0, PlausibilityVerdict::Plausible)), 250e9);
+        assert_eq!(read(judged(100.0, PlausibilityVerdict::TooLow)), 100e9);
+        assert_eq!(read(judged(400.0, PlausibilityVerdict::TooHigh)), 273e9);
     }
 
     #[test]

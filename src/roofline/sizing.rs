@@ -7,7 +7,9 @@ use std::fmt;
 use super::chip::{self, ChipVariant};
 use super::dimensions::KvBits;
 use super::facts::{ModelFacts, WeightsSource};
+use super::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use super::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes, last_that};
+use super::predict::calibration::Calibration;
 use super::predict::{Basis, Engine, Hardware, Parameters, Prediction, Workload};
 use crate::units::Bytes;
 
@@ -46,6 +48,8 @@ pub(crate) struct Machine {
     pub(crate) hardware: Option<Hardware>,
     /// Its engine computes in 32 bits, as MLX does on a CPU, and holds every float so.
     pub(crate) in_float32: bool,
+    /// What its own runs have taught.
+    pub(crate) calibrations: Vec<Calibration>,
 }
 
 impl Machine {
@@ -58,6 +62,7 @@ impl Machine {
             limit_basis: Basis::Nominal,
             hardware: Some(Hardware::Chip(chip)),
             in_float32: false,
+            calibrations: Vec::new(),
         }
     }
 }
@@ -190,6 +195,7 @@ impl Fit {
         let cost = facts.cost();
         let prediction = machine.hardware.zip(cost.as_ref()).map(|(hardware, cost)| {
             Prediction::new(parameters, hardware, service.engine, cost, service.workload())
+                .calibrated(cost, &machine.calibrations)
         });
         let suggestions = match obstacle {
             None | Some(Obstacle::UnknownFamily) => Vec::new(),
@@ -231,6 +237,13 @@ impl Fit {
 }
 
 impl Service {
+    /// Why the model's cache cannot have so few bits with this engine, as admission says it.
+    pub(crate) fn kv_problem(&self, facts: &ModelFacts) -> Option<KvQuantisationError> {
+        let dimensions = facts.dimensions.as_ref()?;
+        let quantised = self.kv_bits < UNQUANTISED_BITS && self.engine == Engine::Mlx;
+        quantised.then(|| KvQuantisation::of_dimensions(self.kv_bits, dimensions).err())?
+    }
+
     pub(crate) fn workload(&self) -> Workload {
         Workload {
             batch: self.concurrency,
@@ -314,7 +327,10 @@ impl Asked<'_> {
         found.extend(
             fewer
                 .into_iter()
-                .find(|bits| with_bits(*bits).fits(machine))
+                .find(|bits| {
+                    let asked = with_bits(*bits);
+                    asked.fits(machine) && asked.service.kv_problem(self.facts).is_none()
+                })
                 .map(Suggestion::KvBits),
         );
         found.extend(self.smaller_weights(machine));
@@ -365,6 +381,8 @@ mod tests {
 
     use super::*;
     use crate::roofline::facts::Tensors;
+    use crate::roofline::library;
+    use crate::roofline::predict::Interval;
 
     fn llama_8b() -> ModelFacts {
         let config = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -394,6 +412,58 @@ mod tests {
 
     fn said(fit: &Fit) -> Vec<String> {
         fit.suggestions.iter().map(ToString::to_string).collect()
+    }
+
+    /// Windows, and so Gemma: the engine cannot quantise such caches, so nobody is told to.
+    #[test]
+    fn a_cache_that_cannot_be_quantised_is_refused_and_not_suggested() {
+        let found = library::find("gemma3-12b-4bit", None).unwrap();
+        let gemma = ModelFacts::of_shape(found.key, found.dimensions, found.format);
+        let problem = |engine, kv_bits| {
+            let asked = Service {
+                engine,
+                ..service(8192, 1, kv_bits)
+            };
+            asked.kv_problem(&gemma).map(|problem| problem.to_string())
+        };
+        assert!(
+            problem(Engine::Mlx, 8)
+                .unwrap()
+                .contains("40 of its layers keep a sliding window")
+        );
+        assert_eq!(
+            (problem(Engine::Mlx, 16), problem(Engine::LlamaCpp, 8)),
+            (None, None)
+        );
+        assert_eq!(service(8192, 1, 8).kv_problem(&llama_8b()), None);
+        let fit = answer(&gemma, service(131_072, 4, 16), &m4_pro(24));
+        assert!(
+            !fit.admitted() && !said(&fit).iter().any(|text| text.contains("KV cache")),
+            "{:?}",
+            said(&fit)
+        );
+    }
+
+    /// What the agent learned on this machine corrects what its data sheet promises.
+    #[test]
+    fn what_runs_have_taught_corrects_a_fit() {
+        let mut machine = m4_pro(24);
+        let plain = answer(&llama_8b(), service(4096, 2, 16), &machine)
+            .prediction
+            .unwrap();
+        machine.calibrations = vec![Calibration::published(4, &[0.2; 32], &[0.3; 32])];
+        let taught = answer(&llama_8b(), service(4096, 2, 16), &machine)
+            .prediction
+            .unwrap();
+        let slower = |plain: Interval, taught: Interval| taught.p50 / plain.p50;
+        let (before, after) = (plain.decode, taught.decode);
+        assert!((0.81..0.85).contains(&slower(before.tokens_per_second, after.tokens_per_second)));
+        assert!(after.aggregate_tokens_per_second.p50 > 1.9 * after.tokens_per_second.p50);
+        assert!((1.2..1.4).contains(&slower(
+            plain.prefill.first_token_seconds,
+            taught.prefill.first_token_seconds
+        )));
+        assert_eq!((before.basis, after.basis), (Basis::Nominal, Basis::Calibrated));
     }
 
     /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158; 4 x 128 KiB a token.

@@ -7,15 +7,18 @@ use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::agent::calibrator::kept;
 use crate::agent::models::ComputeType;
 use crate::agent::probe::last_report;
+use crate::api::v1alpha1::{Chip, PlausibilityVerdict, Probe};
 use crate::cli::{Failure, default_data_dir, ui};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::host::{Host, Identity};
 use crate::roofline::chip;
 use crate::roofline::memory::allocatable;
-use crate::roofline::predict::{Basis, Hardware, MeasuredMachine};
+use crate::roofline::predict::{Basis, Engine, Hardware, MeasuredMachine};
+use crate::roofline::published::hardware_of;
 use crate::roofline::sizing::Machine;
 use crate::units::Bytes;
 use crate::wire::ProbeReport;
@@ -90,17 +93,25 @@ pub(super) fn of_chip(
 pub(super) fn of_probe(
     source: Option<&ProbeSource>,
     memory: Option<Bytes>,
+    engine: Engine,
 ) -> Result<ChosenMachine, Failure> {
     match source {
-        None => Ok(this_machine(kept_report(), memory)),
-        Some(ProbeSource::Now) => Ok(this_machine(Some(measure()?), memory)),
+        None => Ok(this_machine(last_report(&state_dir()), memory, engine)),
+        Some(ProbeSource::Now) => Ok(this_machine(Some(measure()?), memory, engine)),
         Some(ProbeSource::File(path)) => {
             let report = read(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
             if is_of(&report, &Host::Native.identity(), Host::Native.memory().total) {
-                return Ok(this_machine(Some(report), memory));
+                return Ok(this_machine(Some(report), memory, engine));
             }
-            let hardware = MeasuredMachine::new(&report.measurements).map(Hardware::Measured);
-            if hardware.is_none() {
+            let mut notes = Vec::new();
+            let hardware = speed(
+                &report.machine.chip,
+                Bytes(report.machine.memory_bytes),
+                Some(&report),
+                engine,
+                &mut notes,
+            );
+            if engine == Engine::Mlx && MeasuredMachine::new(&report.measurements).is_none() {
                 let err = anyhow!(
                     "`{path}` has no figures of the decode kernel: measure again with `rooflet probe`"
                 );
@@ -114,15 +125,16 @@ pub(super) fn of_probe(
                     limit: allocatable(total, None),
                     limit_basis: Basis::Nominal,
                     hardware,
-                    in_float32: in_float32(Some(&report)),
+                    in_float32: in_float32(Some(&report), engine),
+                    calibrations: Vec::new(),
                 },
-                notes: expiry(&report).into_iter().collect(),
+                notes,
             })
         }
     }
 }
 
-fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>) -> ChosenMachine {
+fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>, engine: Engine) -> ChosenMachine {
     let host = Host::Native;
     let identity = host.identity();
     let live = host.memory();
@@ -130,16 +142,13 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>) -> ChosenMac
     let working_set = live.working_set.filter(|_| memory.is_none());
     let chip = &identity.chip;
     let report = report.filter(|report| is_of(report, &identity, live.total));
-    let measured = report.as_ref().and_then(measured);
     let mut notes = Vec::new();
-    notes.extend(report.as_ref().and_then(expiry));
-    let hardware = match (measured, chip::of_machine(chip, live.total)) {
-        (Some(measured), _) => Some(Hardware::Measured(measured)),
-        (None, Ok(chip)) => Some(Hardware::Chip(chip)),
-        (None, Err(err)) => {
-            notes.push(format!("{err}; `--probe now` measures how fast this machine is"));
-            None
+    let hardware = speed(chip, live.total, report.as_ref(), engine, &mut notes);
+    let calibrations = match (&report, hardware) {
+        (Some(report), Some(hardware)) if engine == Engine::Mlx => {
+            kept(&state_dir(), &report.engine, hardware)
         }
+        (_, _) => Vec::new(),
     };
     let asked = memory.is_none() && (working_set.is_some() || chip.development);
     ChosenMachine {
@@ -149,14 +158,54 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>) -> ChosenMac
             limit: allocatable(total, working_set),
             limit_basis: if asked { Basis::Measured } else { Basis::Nominal },
             hardware,
-            in_float32: in_float32(report.as_ref()),
+            in_float32: in_float32(report.as_ref(), engine),
+            calibrations,
         },
         notes,
     }
 }
 
-fn in_float32(report: Option<&ProbeReport>) -> bool {
-    ComputeType::of_device(report.map(|report| report.engine.device.as_str())) == ComputeType::Float32
+/// What the machine's speed is predicted from: the same as its agent and the scheduler take. A probe measures MLX's kernels;
+/// of another engine only the data sheet tells.
+fn speed(
+    chip: &Chip,
+    memory: Bytes,
+    report: Option<&ProbeReport>,
+    engine: Engine,
+    notes: &mut Vec<String>,
+) -> Option<Hardware> {
+    let report = report.filter(|_| engine == Engine::Mlx);
+    let expired = report.and_then(expiry);
+    let probe = report.map(|report| Probe {
+        measurements: report.measurements.clone(),
+        plausibility: Some(report.plausibility.clone()),
+        ..Probe::default()
+    });
+    let hardware = hardware_of(chip, Some(memory), probe.as_ref(), expired.is_some());
+    let implausible = report.filter(|report| match report.plausibility.verdict {
+        PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => false,
+        PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => true,
+    });
+    notes.extend(implausible.map(|report| {
+        format!("what was measured is not what such a chip does, so the slower of it and the data sheet counts: {}", report.plausibility.message)
+    }));
+    notes.extend(expired);
+    if hardware.is_none() {
+        let remedy = match engine {
+            Engine::Mlx => "`--probe now` measures how fast this machine is".to_owned(),
+            Engine::LlamaCpp => format!("a probe measures MLX, which says nothing of {engine}"),
+        };
+        notes.push(match chip::of_machine(chip, memory) {
+            Err(err) => format!("{err}; {remedy}"),
+            Ok(_) => remedy,
+        });
+    }
+    hardware
+}
+
+fn in_float32(report: Option<&ProbeReport>, engine: Engine) -> bool {
+    engine == Engine::Mlx
+        && ComputeType::of_device(report.map(|report| report.engine.device.as_str())) == ComputeType::Float32
 }
 
 /// Figures of another machine or another system say nothing of this one.
@@ -165,16 +214,6 @@ fn is_of(report: &ProbeReport, identity: &Identity, memory: Bytes) -> bool {
     machine.chip.name == identity.chip.name
         && machine.memory_bytes == memory.0
         && machine.os_build == identity.os_build
-}
-
-/// What a probe measured; with a wider interval where it has expired.
-fn measured(report: &ProbeReport) -> Option<MeasuredMachine> {
-    let machine = MeasuredMachine::new(&report.measurements)?;
-    Some(if expiry(report).is_some() {
-        machine.stale()
-    } else {
-        machine
-    })
 }
 
 fn expiry(report: &ProbeReport) -> Option<String> {
@@ -187,10 +226,10 @@ fn expiry(report: &ProbeReport) -> Option<String> {
     })
 }
 
-/// What this machine's agent measured last.
-fn kept_report() -> Option<ProbeReport> {
-    let state_dir = std::env::var("ROOFLET_STATE_DIR").ok().map(Utf8PathBuf::from);
-    last_report(&state_dir.unwrap_or_else(|| default_data_dir().join("agent")))
+/// Of this machine's agent.
+fn state_dir() -> Utf8PathBuf {
+    let told = std::env::var("ROOFLET_STATE_DIR").ok().map(Utf8PathBuf::from);
+    told.unwrap_or_else(|| default_data_dir().join("agent"))
 }
 
 fn read(path: &Utf8Path) -> anyhow::Result<ProbeReport> {
@@ -234,4 +273,84 @@ pub(super) fn catalogue(memory: Option<Bytes>) -> Vec<Machine> {
             sizes.into_iter().map(move |size| Machine::of_chip(chip, size))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::{Measurements, Plausibility};
+    use crate::wire::{EngineInfo, ProbedMachine};
+
+    fn m4_pro() -> Chip {
+        Chip {
+            name: "Apple M4 Pro".to_owned(),
+            gpu_cores: Some(20),
+            ..Chip::default()
+        }
+    }
+
+    fn report(gigabytes: f64, verdict: PlausibilityVerdict) -> ProbeReport {
+        let mut measurements = Measurements::default();
+        measurements.qmv.median_bytes_per_second = gigabytes * 1e9;
+        measurements.read.median_bytes_per_second = gigabytes * 1e9;
+        ProbeReport {
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: "1".to_owned(),
+                device: "gpu".to_owned(),
+            },
+            machine: ProbedMachine::default(),
+            measurements,
+            plausibility: Plausibility {
+                verdict,
+                message: "why".to_owned(),
+                ..Plausibility::default()
+            },
+            measured_at: "2026-01-01T00:00:00Z".to_owned(),
+            expires_at: "2100-01-01T00:00:00Z".to_owned(),
+        }
+    }
+
+    /// Whether it was measured, its bandwidth, and what is told.
+    fn judged(report: &ProbeReport, engine: Engine) -> (bool, f64, String) {
+        let mut notes = Vec::new();
+        let memory = Bytes::gib(24);
+        let told = match speed(&m4_pro(), memory, Some(report), engine, &mut notes) {
+            Some(Hardware::Measured(machine)) => (true, machine.read),
+            Some(Hardware::Chip(chip)) => (false, chip.bandwidth.0),
+            None => (false, 0.0),
+        };
+        (told.0, told.1, notes.join("; "))
+    }
+
+    #[test]
+    fn figures_count_as_they_do_for_the_agent_and_only_for_the_engine_measured() {
+        let plausible = report(250.0, PlausibilityVerdict::Plausible);
+        assert_eq!(judged(&plausible, Engine::Mlx), (true, 250e9, String::new()));
+        assert_eq!(
+            judged(&plausible, Engine::LlamaCpp),
+            (false, 273e9, String::new())
+        );
+        let (measured, bandwidth, told) = judged(&report(100.0, PlausibilityVerdict::TooLow), Engine::Mlx);
+        assert!(measured && bandwidth == 100e9 && told.ends_with("why"), "{told}");
+        let (measured, bandwidth, told) = judged(&report(400.0, PlausibilityVerdict::TooHigh), Engine::Mlx);
+        assert!(!measured && bandwidth == 273e9 && told.ends_with("why"), "{told}");
+    }
+
+    #[test]
+    fn of_a_machine_without_data_sheet_another_engine_s_speed_is_unknown() {
+        let chip = Chip {
+            name: "Apple M1 (Virtual)".to_owned(),
+            development: true,
+            ..Chip::default()
+        };
+        let report = report(50.0, PlausibilityVerdict::NotJudged);
+        let mut notes = Vec::new();
+        assert_eq!(
+            speed(&chip, Bytes::gib(8), Some(&report), Engine::LlamaCpp, &mut notes),
+            None
+        );
+        assert!(notes[0].contains("which says nothing of llama.cpp"), "{notes:?}");
+        assert!(speed(&chip, Bytes::gib(8), Some(&report), Engine::Mlx, &mut notes).is_some());
+    }
 }

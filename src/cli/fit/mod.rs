@@ -14,7 +14,7 @@ use crate::error::ExitStatus;
 use crate::quantity;
 use crate::roofline::predict::{Engine, Parameters};
 use crate::roofline::sizing::{Fit, Service};
-use crate::roofline::weights::WeightFormat;
+use crate::roofline::weights::{NamedFormat, WeightFormat};
 use crate::units::Bytes;
 use machine::ProbeSource;
 use model::NamedModel;
@@ -64,7 +64,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BITS", default_value_t = 16, value_parser = kv_bits)]
     kv_bits: u32,
     /// Format of the weights, for names and FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     quantization: Option<WeightFormat>,
     /// How the answer is printed.
     #[arg(long, short, value_enum, default_value_t)]
@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
 fn one_machine(args: &Args, model: &NamedModel, service: Service) -> Result<bool, Failure> {
     let machine = match &args.chip {
         Some(chip) => machine::of_chip(chip, args.gpu_cores, args.memory)?,
-        None => machine::of_probe(args.probe.as_ref(), args.memory)?,
+        None => machine::of_probe(args.probe.as_ref(), args.memory, service.engine)?,
     };
     let fit = Fit::new(&model.facts, service, &machine.machine, Parameters::built_in());
     ui::output(&match args.output {
@@ -165,7 +165,7 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
-    Ok(Service {
+    let service = Service {
         engine: match args.engine {
             EngineName::Mlx => Engine::Mlx,
             EngineName::LlamaCpp => Engine::LlamaCpp,
@@ -174,7 +174,14 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         concurrency: args.concurrency,
         prompt_tokens,
         kv_bits: args.kv_bits,
-    })
+    };
+    match service.kv_problem(&model.facts) {
+        Some(problem) => Err(Failure::new(
+            ExitStatus::Usage,
+            anyhow!("--kv-bits {}: {problem}: leave it out", args.kv_bits),
+        )),
+        None => Ok(service),
+    }
 }
 
 /// `24Gi`, or `24GB` as it says on the box, which is the same for memory.
@@ -189,6 +196,17 @@ fn memory_size(text: &str) -> Result<Bytes, String> {
         return Err(format!("that is {size}; write a size such as 24Gi"));
     }
     Ok(size)
+}
+
+fn weight_format(text: &str) -> Result<WeightFormat, String> {
+    let named = NamedFormat::understand(text, None).map_err(|err| err.to_string())?;
+    if named.is_guess() {
+        return Err(format!(
+            "it leaves the format open; the likeliest is {}",
+            named.format
+        ));
+    }
+    Ok(named.format)
 }
 
 fn kv_bits(text: &str) -> Result<u32, String> {

