@@ -38,6 +38,14 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "a step has exactly one of setWeight, pause and analysis",
         ),
         (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{pause: {}}, {analysis: {}}]}}}",
+            "put it after a setWeight below 100 and before setWeight: 100",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{setWeight: 50}, {setWeight: 100}, {analysis: {}}]}}}",
+            "put it after a setWeight below 100 and before setWeight: 100",
+        ),
+        (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}}",
             "rollingUpdate may only be set when type is RollingUpdate",
         ),

@@ -1,5 +1,6 @@
 //! What the controllers know: local copies of every kind they decide by, and how they write.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -8,6 +9,7 @@ use kube::core::object::HasStatus;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
+use tokio::sync::Mutex;
 
 use super::fleet::SharedFleet;
 use crate::api::meta::{GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
@@ -41,6 +43,9 @@ pub(super) struct World {
     pub(super) claims: Cache<PerformanceClaim>,
     pub(super) plans: Cache<CapacityPlan>,
     pub(super) fleet: SharedFleet,
+    /// Held by who takes replicas away within a deployment's bounds, from looking at how many there are until the caches
+    /// show what was deleted: two at the same moment could each take the last one that may be missing.
+    pub(super) disruptions: Arc<Mutex<()>>,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -67,6 +72,7 @@ impl World {
         let replicas = watch(tasks, Api::all(client.clone()), config(), &changes);
         Self {
             fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
+            disruptions: Arc::default(),
             nodes,
             leases: watch_heeding(tasks, leases, config(), &changes, is_of_a_gateway),
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),

@@ -1,45 +1,99 @@
-//! The best a fleet could do for a deployment, whatever else runs: a bound, not a placement.
+//! What a fleet would do for replicas that do not exist yet.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bind::bind_all;
 use super::fleet::Fleet;
-use super::request::ReplicaRequest;
+use super::node::NodeState;
+use super::request::{ReplicaKey, ReplicaRequest};
 use crate::api::v1alpha1::ModelSource;
-use crate::roofline::admission::Appraisal;
+use crate::roofline::admission::{Appraisal, Speed};
 use crate::roofline::predict::Parameters;
 
-impl Fleet {
-    /// Decode tokens per second that `count` replicas have at most, all their streams busy: on the nodes where they
-    /// are fastest; those on one chip share its time, so that one there is worth as much as several. `None` where the speed of some node cannot be told.
-    pub(crate) fn throughput_at_most(&self, request: &ReplicaRequest, count: usize) -> Option<f64> {
+impl NodeState {
+    /// How fast the request would be with the chip to itself; `None` where that cannot be told.
+    pub(crate) fn speed_alone(&self, request: &ReplicaRequest) -> Option<Speed> {
         let Some(ModelSource::Local(name)) = &request.source else {
             return None;
         };
-        let selector = &request.placement.node_selector;
-        let mut figures = Vec::new();
-        for node in &self.nodes {
-            let is_selected = selector
-                .iter()
-                .all(|(key, value)| node.labels.get(key) == Some(value));
-            let machine = &node.machine;
-            let served = machine
-                .model(name)
-                .filter(|model| is_selected && model.problem.is_none())
-                .and_then(|model| Some((model, request.served(model)?)));
-            if let Some((model, served)) = served {
-                let ask = request.ask(model, &served);
-                let alone = Appraisal::new(
-                    &ask,
-                    machine.hardware,
-                    &machine.calibrations,
-                    Parameters::built_in(),
-                );
-                let each = alone.speed?.decode.p50 * f64::from(request.max_concurrency);
-                let total = alone.reservation.total().0.max(1);
-                if node.allocatable.0 >= total {
-                    figures.push(each);
-                }
-            }
+        let model = self.machine.model(name)?;
+        let served = request.served(model)?;
+        let ask = request.ask(model, &served);
+        let machine = &self.machine;
+        let parameters = Parameters::built_in();
+        Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
+    }
+}
+
+/// Where replicas of a deployment would be, were they placed now.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Outlook {
+    /// Decode tokens per second of those whose speed can be told, their streams busy; those on one chip share its time.
+    /// `None` where no replica's can.
+    pub(crate) tokens_per_second: Option<f64>,
+    /// The most that one of them has.
+    fastest: f64,
+    pub(crate) nodes: BTreeSet<String>,
+    /// Replicas on nodes whose speed nobody can tell.
+    pub(crate) unknown: usize,
+    /// Replicas without a node, and why.
+    pub(crate) unplaced: Option<(usize, String)>,
+}
+
+impl Fleet {
+    /// Tries on a copy how `count` replicas would be placed if those of `leaving` were gone: beside what else runs, and by all
+    /// rules.
+    pub(crate) fn outlook<'a>(
+        &self,
+        request: &ReplicaRequest,
+        count: usize,
+        leaving: impl IntoIterator<Item = &'a ReplicaKey>,
+    ) -> Outlook {
+        let mut fleet = self.clone();
+        for key in leaving {
+            fleet.remove_replica(key);
         }
-        figures.sort_by(|a, b| b.total_cmp(a));
-        Some(figures.iter().take(count).sum())
+        let requests: Vec<_> = (0..count)
+            .map(|number| {
+                let mut request = request.clone();
+                request.key.name = format!("{}{number}", request.key.name);
+                request
+            })
+            .collect();
+        let mut outlook = Outlook::default();
+        // By node: the figures of its replicas, and their number.
+        let mut chips: BTreeMap<String, (f64, u32)> = BTreeMap::new();
+        for decision in bind_all(&requests, &mut fleet) {
+            let placement = match decision.outcome {
+                Ok(placement) => placement,
+                Err(why) => {
+                    let (unplaced, _) = outlook.unplaced.get_or_insert_with(|| (0, why.to_string()));
+                    *unplaced += 1;
+                    continue;
+                }
+            };
+            let node = fleet.node(placement.node());
+            match node.and_then(|node| node.speed_alone(request)) {
+                Some(speed) => {
+                    let each = speed.decode.p50 * f64::from(request.max_concurrency);
+                    outlook.fastest = outlook.fastest.max(each);
+                    let (sum, replicas) = chips.entry(placement.node().to_owned()).or_default();
+                    *sum += each;
+                    *replicas += 1;
+                }
+                None => outlook.unknown += 1,
+            }
+            outlook.nodes.insert(placement.node().to_owned());
+        }
+        let shared = chips.values().map(|(sum, replicas)| sum / f64::from(*replicas));
+        outlook.tokens_per_second = (!chips.is_empty() || outlook.unknown == 0).then(|| shared.sum());
+        outlook
+    }
+}
+
+impl Outlook {
+    /// What it may come to: where nobody can tell, as fast as the fastest. `None` where nothing is known.
+    pub(crate) fn at_most(&self) -> Option<f64> {
+        Some(self.tokens_per_second? + self.unknown as f64 * self.fastest)
     }
 }

@@ -1,5 +1,6 @@
 mod events;
 mod fixture;
+mod outlook;
 mod properties;
 mod quality;
 mod reserve;

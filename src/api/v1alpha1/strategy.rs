@@ -12,6 +12,7 @@ use super::{CountOrPercent, Weekday};
 #[x_kube(validation = Rule::new("self.type != 'Recreate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate or Canary"))]
 #[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
 #[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("an analysis with ifInconclusive: Promote needs goldenPrompts: something has to speak for the new revision"))]
+#[x_kube(validation = Rule::new("!has(self.canary) || !self.canary.steps.map(s, has(s.analysis) ? 'a' : !has(s.setWeight) ? 'p' : s.setWeight < 100 ? 'w' : 'f').join('').matches('(^|f)p*a')").message("an analysis compares two revisions: put it after a setWeight below 100 and before setWeight: 100"))]
 pub(crate) struct StrategySpec {
     /// RollingUpdate replaces replicas a few at a time, Canary lets some of them prove themselves first, Recreate stops
     /// all of them before the new ones start.
@@ -218,11 +219,12 @@ pub(crate) struct AnalysisStep {
     #[serde(default = "default_min_requests")]
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) min_requests: u32,
-    /// Decode speed of one stream, at least so many percent of the stable revision's.
+    /// Decode speed of one stream, at least so many percent of the stable revision's on the same machine.
     #[serde(default = "default_min_tokens_per_second_percent")]
     #[schemars(range(min = 1, max = 100))]
     pub(crate) min_tokens_per_second_percent: u32,
-    /// Time to the first token, at most so many percent of the stable revision's.
+    /// Time to the first token of prompts of which nothing was cached, at most so many percent of the stable revision's on
+    /// the same machine.
     #[serde(default = "default_max_time_to_first_token_percent")]
     #[schemars(range(min = 100, max = 10_000))]
     pub(crate) max_time_to_first_token_percent: u32,

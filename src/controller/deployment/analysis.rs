@@ -1,6 +1,10 @@
 //! Whether a canary is worse than the stable revision: figures of both sides, held against each other with regard to
 //! chance.
 //!
+//! Speeds are compared as parts of what the stable revision is predicted to do on each replica's node for such requests, so
+//! that neither another chip nor other requests speak for or against a revision; where that cannot be told, as they are.
+//! What has no figures yet is waited for: nothing passes because it was not measured.
+//!
 //! Errors are compared by Fisher's exact test, medians by a z test on their standard errors; both one-sided. A test is
 //! made once, when both sides have answered enough requests, so that looking again and again finds nothing by accident.
 
@@ -38,6 +42,19 @@ impl Estimate {
             .then_some(estimate)
     }
 
+    /// As a part of what was expected.
+    fn over(self, expected: f64) -> Self {
+        Self {
+            median: self.median / expected,
+            standard_error: self.standard_error / expected,
+            ..self
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.count >= ENOUGH_FOR_A_MEDIAN
+    }
+
     /// Several replicas as one, each with the weight of its requests.
     fn pooled(samples: impl Iterator<Item = Self>) -> Option<Self> {
         let samples: Vec<_> = samples.collect();
@@ -62,43 +79,117 @@ impl Estimate {
     }
 }
 
-/// What is known of one revision's replicas.
+/// What the stable revision is predicted to do on a node over what a replica's own revision is: its decode speed, and the
+/// time until its first token. 1 for replicas of the stable revision.
 #[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Yardstick {
+    pub(super) decode: f64,
+    pub(super) first_token: f64,
+}
+
+impl Yardstick {
+    pub(super) const OWN: Self = Self {
+        decode: 1.0,
+        first_token: 1.0,
+    };
+}
+
+/// One figure of a side.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Measured {
+    /// As it is.
+    plain: Option<Estimate>,
+    /// As a part of what is expected of the stable revision; `None` where that cannot be told of every replica.
+    relative: Option<Estimate>,
+}
+
+impl Measured {
+    /// Of each replica what was measured and what is expected.
+    fn of(figures: &[(Estimate, Option<f64>)]) -> Self {
+        let relative: Option<Vec<_>> = figures
+            .iter()
+            .map(|(estimate, expected)| Some(estimate.over(is_positive(*expected)?)))
+            .collect();
+        Self {
+            plain: Estimate::pooled(figures.iter().map(|(estimate, _)| *estimate)),
+            relative: relative.and_then(|relative| Estimate::pooled(relative.into_iter())),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.plain.map_or(0, |estimate| estimate.count)
+    }
+
+    fn is_enough(&self) -> bool {
+        self.plain.is_some_and(|estimate| estimate.is_enough())
+    }
+
+    /// Both sides by the same measure, and whether it is a part of what is expected.
+    fn beside(self, other: Self) -> Option<(Estimate, Estimate, bool)> {
+        let relative = self.relative.zip(other.relative);
+        let plain = || self.plain.zip(other.plain);
+        relative
+            .map(|(ours, theirs)| (ours, theirs, true))
+            .or_else(|| plain().map(|(ours, theirs)| (ours, theirs, false)))
+    }
+}
+
+fn is_positive(figure: Option<f64>) -> Option<f64> {
+    figure.filter(|figure| figure.is_finite() && *figure > 0.0)
+}
+
+/// What is known of one revision's replicas.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Side {
     answered: u64,
     failed: u64,
     restarts: i64,
-    tokens_per_second: Option<Estimate>,
-    first_token_seconds: Option<Estimate>,
-    /// Measured over predicted decode speed.
-    accuracy: Option<f64>,
+    tokens_per_second: Measured,
+    first_token_seconds: Measured,
+    /// Measured over predicted decode speed, each of the revision itself.
+    accuracy: Option<Estimate>,
 }
 
 impl Side {
-    pub(super) fn of<'a>(replicas: impl Iterator<Item = &'a ModelReplica>) -> Self {
-        let statuses: Vec<_> = replicas.filter_map(|replica| replica.status.as_ref()).collect();
-        let requests = || statuses.iter().filter_map(|status| status.requests.as_ref());
-        let measured = || statuses.iter().filter_map(|status| status.measured.as_ref());
-        let accuracies: Vec<_> = measured()
-            .filter_map(|measured| {
-                let predicted = measured.predicted.as_ref()?.tokens_per_second.p50;
-                let ratio = measured.tokens_per_second.parse::<f64>().ok()? / predicted;
-                ratio.is_finite().then_some(ratio)
-            })
-            .collect();
-        let estimate = |of: fn(&crate::api::v1alpha1::MeasuredSpeed) -> Option<&Sample>| {
-            Estimate::pooled(measured().filter_map(of).filter_map(Estimate::of))
-        };
+    /// `yardstick` tells of each replica's node.
+    pub(super) fn of(
+        replicas: &[&ModelReplica],
+        yardstick: impl Fn(&ModelReplica) -> Option<Yardstick>,
+    ) -> Self {
+        let mut side = Self::default();
+        let (mut decode, mut first_token, mut accuracy) = (Vec::new(), Vec::new(), Vec::new());
+        for replica in replicas {
+            let Some(status) = &replica.status else { continue };
+            side.restarts += i64::from(status.restarts);
+            if let Some(requests) = &status.requests {
+                side.answered += requests.completed + requests.failed;
+                side.failed += requests.failed;
+            }
+            let Some(measured) = &status.measured else {
+                continue;
+            };
+            let yardstick = yardstick(replica);
+            let predicted = measured.predicted.as_ref();
+            let estimate = |sample: &Option<Sample>| sample.as_ref().and_then(Estimate::of);
+            if let Some(estimate) = estimate(&measured.tokens_per_second_sample) {
+                let own = predicted.map(|predicted| predicted.tokens_per_second.p50);
+                let expected = own.zip(yardstick).map(|(own, yardstick)| own * yardstick.decode);
+                decode.push((estimate, expected));
+                accuracy.extend(is_positive(own).map(|own| estimate.over(own)));
+            }
+            if let Some(estimate) = estimate(&measured.time_to_first_token_sample) {
+                let own = predicted.map(|predicted| predicted.time_to_first_token_seconds.p50);
+                let expected = own
+                    .zip(yardstick)
+                    .map(|(own, yardstick)| own * yardstick.first_token);
+                first_token.push((estimate, expected));
+            }
+        }
         Self {
-            answered: requests()
-                .map(|requests| requests.completed + requests.failed)
-                .sum(),
-            failed: requests().map(|requests| requests.failed).sum(),
-            restarts: statuses.iter().map(|status| i64::from(status.restarts)).sum(),
-            tokens_per_second: estimate(|measured| measured.tokens_per_second_sample.as_ref()),
-            first_token_seconds: estimate(|measured| measured.time_to_first_token_sample.as_ref()),
-            accuracy: (!accuracies.is_empty())
-                .then(|| accuracies.iter().sum::<f64>() / accuracies.len() as f64),
+            tokens_per_second: Measured::of(&decode),
+            first_token_seconds: Measured::of(&first_token),
+            accuracy: Estimate::pooled(accuracy.into_iter()),
+            ..side
         }
     }
 
@@ -150,44 +241,95 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
         worse.push(errors.clone());
     }
     let mut said = vec![errors];
-    let is_enough = |estimate: &Estimate| estimate.count >= ENOUGH_FOR_A_MEDIAN;
-    if let (Some(ours), Some(theirs)) = (
-        canary.tokens_per_second.filter(is_enough),
-        stable.tokens_per_second.filter(is_enough),
-    ) {
-        let text = format!("{:.1} tokens/s against {:.1}", ours.median, theirs.median);
-        let least = f64::from(step.min_tokens_per_second_percent) / 100.0;
-        if theirs.exceeds(1.0 / least, ours) {
-            worse.push(text.clone());
+    let mut missing = Vec::new();
+    let (ours, theirs) = (canary.tokens_per_second, stable.tokens_per_second);
+    match ours
+        .beside(theirs)
+        .filter(|_| ours.is_enough() && theirs.is_enough())
+    {
+        Some((ours, theirs, is_relative)) => {
+            let text = if is_relative {
+                format!(
+                    "{:.0} % of the tokens/s that the stable revision is predicted to have there, which itself has {:.0} %",
+                    percent(ours.median),
+                    percent(theirs.median)
+                )
+            } else {
+                format!("{:.1} tokens/s against {:.1}", ours.median, theirs.median)
+            };
+            let least = f64::from(step.min_tokens_per_second_percent) / 100.0;
+            if theirs.exceeds(1.0 / least, ours) {
+                worse.push(text.clone());
+            }
+            said.push(text);
         }
-        said.push(text);
+        None => missing.push(too_few(
+            "decode speeds of answers of several tokens",
+            ours,
+            theirs,
+        )),
     }
-    if let (Some(ours), Some(theirs)) = (
-        canary.first_token_seconds.filter(is_enough),
-        stable.first_token_seconds.filter(is_enough),
-    ) {
-        let text = format!(
-            "first token after {:.3} s against {:.3} s",
-            ours.median, theirs.median
-        );
-        let most = f64::from(step.max_time_to_first_token_percent) / 100.0;
-        if ours.exceeds(most, theirs) {
-            worse.push(text.clone());
+    let (ours, theirs) = (canary.first_token_seconds, stable.first_token_seconds);
+    match ours
+        .beside(theirs)
+        .filter(|_| ours.is_enough() && theirs.is_enough())
+    {
+        Some((ours, theirs, is_relative)) => {
+            let text = if is_relative {
+                format!(
+                    "first token after {:.0} % of the time that the stable revision is predicted to take there, which itself takes {:.0} %",
+                    percent(ours.median),
+                    percent(theirs.median)
+                )
+            } else {
+                format!(
+                    "first token after {:.3} s against {:.3} s",
+                    ours.median, theirs.median
+                )
+            };
+            let most = f64::from(step.max_time_to_first_token_percent) / 100.0;
+            if ours.exceeds(most, theirs) {
+                worse.push(text.clone());
+            }
+            said.push(text);
         }
-        said.push(text);
+        // A system prompt that all requests share is cached after the first.
+        None => missing.push(too_few(
+            "times to the first token of prompts of which nothing was cached",
+            ours,
+            theirs,
+        )),
     }
-    if let (Some(least), Some(accuracy)) = (step.min_measured_percent, canary.accuracy) {
-        let text = format!("{:.0} % of the predicted tokens/s", percent(accuracy));
-        if percent(accuracy) < f64::from(least) {
-            worse.push(text.clone());
+    if let Some(least) = step.min_measured_percent {
+        match canary.accuracy.filter(Estimate::is_enough) {
+            Some(accuracy) => {
+                let text = format!("{:.0} % of the predicted tokens/s", percent(accuracy.median));
+                if percent(accuracy.median) < f64::from(least) {
+                    worse.push(text.clone());
+                }
+                said.push(text);
+            }
+            None => missing.push(format!(
+                "{} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary for which something was predicted",
+                canary.accuracy.map_or(0, |accuracy| accuracy.count)
+            )),
         }
-        said.push(text);
     }
-    if worse.is_empty() {
-        Analysis::Passed(said.join(", "))
-    } else {
+    if !worse.is_empty() {
         Analysis::Failed(worse.join(", "))
+    } else if !missing.is_empty() {
+        Analysis::Waiting(missing.join("; "))
+    } else {
+        Analysis::Passed(said.join(", "))
     }
+}
+
+fn too_few(what: &str, canary: Measured, stable: Measured) -> String {
+    format!(
+        "{} of {ENOUGH_FOR_A_MEDIAN} {what} by the canary, {} by the stable revision",
+        canary.count(),
+        stable.count()
+    )
 }
 
 /// The chance of so many failures among the canary's requests, or more, if both revisions fail alike: the upper tail
@@ -224,23 +366,26 @@ fn ln_factorial(n: u64) -> f64 {
 mod tests {
     use super::*;
 
+    fn plain(median: f64, standard_error: f64) -> Measured {
+        Measured {
+            plain: Some(Estimate {
+                median,
+                standard_error,
+                count: 40,
+            }),
+            relative: None,
+        }
+    }
+
+    /// With speeds that nothing can be said against.
     fn side(answered: u64, failed: u64) -> Side {
         Side {
             answered,
             failed,
-            restarts: 0,
-            tokens_per_second: None,
-            first_token_seconds: None,
-            accuracy: None,
+            tokens_per_second: plain(50.0, 1.0),
+            first_token_seconds: plain(0.2, 0.01),
+            ..Side::default()
         }
-    }
-
-    fn estimate(median: f64, standard_error: f64) -> Option<Estimate> {
-        Some(Estimate {
-            median,
-            standard_error,
-            count: 40,
-        })
     }
 
     /// Fisher's own example of the tea (3 of 4 against 1 of 4), and two tables that scipy.stats.fisher_exact
@@ -307,32 +452,132 @@ mod tests {
         ));
     }
 
+    fn failed(step: &AnalysisStep, canary: Side, stable: Side) -> String {
+        match analyse(step, canary, stable) {
+            Analysis::Failed(why) => why,
+            Analysis::Passed(_) => String::new(),
+            Analysis::Waiting(why) => panic!("{why}"),
+        }
+    }
+
     #[test]
     fn slower_than_allowed_fails_when_it_is_no_accident() {
-        let step = AnalysisStep::default();
-        let with = |rate: Option<Estimate>, first: Option<Estimate>| Side {
+        let with = |rate: Measured, first: Measured| Side {
             tokens_per_second: rate,
             first_token_seconds: first,
             ..side(40, 0)
         };
-        let stable = with(estimate(50.0, 1.0), estimate(0.2, 0.01));
-        let verdict = |canary: Side| match analyse(&step, canary, stable) {
-            Analysis::Failed(why) => why,
-            Analysis::Passed(_) => String::new(),
-            Analysis::Waiting(why) => panic!("{why}"),
-        };
+        let verdict = |canary: Side| failed(&AnalysisStep::default(), canary, side(40, 0));
         // 90 % of 50 are 45.
-        assert_eq!(verdict(with(estimate(46.0, 1.0), estimate(0.2, 0.01))), "");
-        assert_eq!(verdict(with(estimate(44.0, 5.0), estimate(0.2, 0.01))), "");
+        assert_eq!(verdict(with(plain(46.0, 1.0), plain(0.2, 0.01))), "");
+        assert_eq!(verdict(with(plain(44.0, 5.0), plain(0.2, 0.01))), "");
         assert_eq!(
-            verdict(with(estimate(40.0, 1.0), None)),
+            verdict(with(plain(40.0, 1.0), plain(0.2, 0.01))),
             "40.0 tokens/s against 50.0"
         );
         // 120 % of 0.2 s are 0.24 s.
-        assert_eq!(verdict(with(None, estimate(0.25, 0.05))), "");
+        assert_eq!(verdict(with(plain(50.0, 1.0), plain(0.25, 0.05))), "");
         assert_eq!(
-            verdict(with(None, estimate(0.4, 0.02))),
+            verdict(with(plain(50.0, 1.0), plain(0.4, 0.02))),
             "first token after 0.400 s against 0.200 s"
+        );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_waited_for() {
+        let waits = |step: &AnalysisStep, canary: Side| match analyse(step, canary, side(40, 0)) {
+            Analysis::Waiting(why) => why,
+            Analysis::Passed(why) | Analysis::Failed(why) => panic!("{why}"),
+        };
+        let cached = Side {
+            first_token_seconds: Measured::default(),
+            ..side(40, 0)
+        };
+        assert_eq!(
+            waits(&AnalysisStep::default(), cached),
+            "0 of 20 times to the first token of prompts of which nothing was cached by the canary, 40 by the stable revision"
+        );
+        let step = AnalysisStep {
+            min_measured_percent: Some(80),
+            ..AnalysisStep::default()
+        };
+        assert_eq!(
+            waits(&step, side(40, 0)),
+            "0 of 20 decode speeds of the canary for which something was predicted"
+        );
+        // What is known to be worse is not waited with.
+        let slow = Side {
+            tokens_per_second: plain(10.0, 1.0),
+            ..cached
+        };
+        assert_eq!(
+            failed(&AnalysisStep::default(), slow, side(40, 0)),
+            "10.0 tokens/s against 50.0"
+        );
+    }
+
+    /// Decode speed measured and predicted, and the same of first tokens.
+    fn replica(decode: (f64, f64), first_token: (f64, f64)) -> ModelReplica {
+        let sample = |median: f64| Sample {
+            count: 40,
+            p10: median * 0.95,
+            p50: median,
+            p90: median * 1.05,
+        };
+        let percentiles = |p50: f64| serde_json::json!({ "p10": p50 * 0.8, "p50": p50, "p90": p50 * 1.2 });
+        let spec = serde_json::json!({ "model": { "source": "local://guide" }, "serving": {} });
+        let mut replica = ModelReplica::new("x", serde_json::from_value(spec).expect("valid"));
+        let status = serde_json::json!({
+            "requests": { "completed": 40 },
+            "measured": {
+                "requests": 40,
+                "tokensPerSecondSample": sample(decode.0),
+                "timeToFirstTokenSample": sample(first_token.0),
+                "predicted": {
+                    "tokensPerSecond": percentiles(decode.1),
+                    "timeToFirstTokenSeconds": percentiles(first_token.1),
+                },
+            },
+        });
+        replica.status = Some(serde_json::from_value(status).expect("valid"));
+        replica
+    }
+
+    #[test]
+    fn another_chip_speaks_neither_for_nor_against_a_revision() {
+        let max = Side::of(&[&replica((80.0, 80.0), (0.1, 0.1))], |_| Some(Yardstick::OWN));
+        let step = AnalysisStep {
+            min_measured_percent: Some(90),
+            ..AnalysisStep::default()
+        };
+        // On a chip of a quarter of the bandwidth it is as fast as the stable revision would be there.
+        let air = replica((20.0, 20.0), (0.4, 0.4));
+        let canary = Side::of(&[&air], |_| Some(Yardstick::OWN));
+        assert_eq!(failed(&step, canary, max), "");
+        // A larger model is as fast as is predicted of it, and so slower than the stable revision would be.
+        let larger = Yardstick {
+            decode: 2.0,
+            first_token: 0.5,
+        };
+        let canary = Side::of(&[&air], |_| Some(larger));
+        assert_eq!(
+            failed(&step, canary, max),
+            "50 % of the tokens/s that the stable revision is predicted to have there, which itself has 100 %, \
+             first token after 200 % of the time that the stable revision is predicted to take there, which itself takes 100 %"
+        );
+        // On a faster chip a revision that does not reach its prediction is found out.
+        let slow = replica((60.0, 80.0), (0.1, 0.1));
+        let canary = Side::of(&[&slow], |_| Some(Yardstick::OWN));
+        let air = Side::of(&[&air], |_| Some(Yardstick::OWN));
+        assert_eq!(
+            failed(&step, canary, air),
+            "75 % of the tokens/s that the stable revision is predicted to have there, which itself has 100 %, 75 % of the predicted tokens/s"
+        );
+        // Where nothing can be told of a node, speeds are compared as they are.
+        let unknown = Side::of(&[&slow], |_| None);
+        assert_eq!(
+            failed(&AnalysisStep::default(), unknown, max),
+            "60.0 tokens/s against 80.0"
         );
     }
 }

@@ -129,6 +129,7 @@ impl Reconciler for DeploymentReconciler {
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
+        let disruptions = self.world.disruptions.lock().await;
         let fleet = self.world.fleet.lock().await;
         let deployments = self.world.deployments.list();
         let revisions = self.world.revisions.list();
@@ -147,7 +148,13 @@ impl Reconciler for DeploymentReconciler {
             plans.extend(DeploymentPlan::new(&observed).map(|plan| (deployment, plan)));
         }
         drop(fleet);
-        for (deployment, plan) in plans {
+        let (disruptive, others): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|(_, plan)| !plan.delete.is_empty());
+        for (deployment, plan) in disruptive {
+            self.apply(deployment, plan, &mut pass).await;
+        }
+        drop(disruptions);
+        for (deployment, plan) in others {
             self.apply(deployment, plan, &mut pass).await;
         }
         pass

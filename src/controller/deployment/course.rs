@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::analysis::{Analysis, Side, analyse};
+use super::analysis::{Analysis, Side, Yardstick, analyse};
 use super::idle::{Idleness, InUse};
 use super::maintenance::{Closed, Maintenance};
 use super::replica::{condition, is_of, is_ready};
@@ -25,7 +25,7 @@ use crate::quantity;
 const FULL: &str = "full";
 
 /// What is known of a rollout.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Situation<'a> {
     pub(super) deployment: &'a ModelDeployment,
     /// The revision of the template, if there is one already or will be.
@@ -40,6 +40,8 @@ pub(super) struct Situation<'a> {
     pub(super) refusal: Option<&'a Hold>,
     /// Whether a replica is of another revision than the wanted one, or where it may not be.
     pub(super) is_replacing: bool,
+    /// What a replica of the wanted revision on a node is held against.
+    pub(super) yardstick: &'a dyn Fn(&str) -> Option<Yardstick>,
     pub(super) now: Timestamp,
 }
 
@@ -462,12 +464,16 @@ impl Situation<'_> {
     }
 
     fn analyse(&self, step: &AnalysisStep, wanted: &str) -> Analysis {
-        let of = |revision: &str| {
+        let of = |revision: &str| -> Vec<_> {
             let replicas = self.active.iter().copied();
-            let of: Vec<_> = replicas.filter(|replica| is_of(replica, revision)).collect();
-            Side::of(of.into_iter())
+            replicas.filter(|replica| is_of(replica, revision)).collect()
         };
-        analyse(step, of(wanted), of(self.stable.unwrap_or_default()))
+        let canary = Side::of(&of(wanted), |replica| {
+            let node = replica.spec.node_name.as_deref()?;
+            (self.yardstick)(node)
+        });
+        let stable = Side::of(&of(self.stable.unwrap_or_default()), |_| Some(Yardstick::OWN));
+        analyse(step, canary, stable)
     }
 
     /// Whether every replica of the revision was asked something before it became ready.

@@ -9,7 +9,8 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use super::admission::{Admission, Template, admit};
+use super::admission::{Admission, Template, admit, named};
+use super::analysis::Yardstick;
 use super::conditions::View;
 use super::counts::counts;
 use super::course::{Hold, Situation, Standing};
@@ -29,7 +30,7 @@ use crate::api::v1alpha1::{
 };
 use crate::client::{EventType, merge_diff};
 use crate::clock::since;
-use crate::scheduler::{Fleet, ReplicaRequest};
+use crate::scheduler::{Fleet, ReplicaKey, ReplicaRequest};
 
 /// What one pass does for one deployment. Empty, but for a status equal to the present one, when all is as it should.
 #[derive(Debug, PartialEq)]
@@ -99,7 +100,8 @@ impl<'a> DeploymentPlan<'a> {
         let floor = observed.floor(&active);
         let refusal = wanted
             .as_ref()
-            .and_then(|wanted| observed.out_of_reach(wanted, floor));
+            .filter(|wanted| stable.as_ref().is_some_and(|stable| stable.name != wanted.name))
+            .and_then(|wanted| observed.out_of_reach(wanted, floor, &active));
         let progressed_at = observed.progressed_at(wanted.as_ref().and_then(|wanted| wanted.existing));
         let is_new =
             |replica: &ModelReplica| wanted.as_ref().is_none_or(|wanted| is_of(replica, &wanted.name));
@@ -107,6 +109,7 @@ impl<'a> DeploymentPlan<'a> {
             stable.as_ref().map(|stable| &stable.name) != wanted.as_ref().map(|wanted| &wanted.name);
         let is_outdated =
             |replica: &ModelReplica| is_change && !is_new(replica) || observed.is_misplaced(replica);
+        let yardstick = |node: &str| observed.yardstick(stable.as_ref()?, wanted.as_ref()?, node);
         let standing = Situation {
             deployment,
             wanted: wanted.as_ref().map(|wanted| wanted.name.as_str()),
@@ -115,6 +118,7 @@ impl<'a> DeploymentPlan<'a> {
             progressed_at,
             refusal: refusal.as_ref(),
             is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
+            yardstick: &yardstick,
             now,
         }
         .assess();
@@ -385,21 +389,57 @@ impl<'a> Observed<'a, '_> {
         Floor::of(&self.deployment.spec, reference)
     }
 
-    /// Why the wanted revision must not be begun with: the fleet could not carry the floor with it.
-    fn out_of_reach(&self, wanted: &Current<'_>, floor: Floor) -> Option<Hold> {
-        if floor == Floor::default() {
+    /// Why the wanted revision must not be begun with: the fleet as it is would not carry the floor with it.
+    fn out_of_reach(&self, wanted: &Current<'_>, floor: Floor, active: &[&ModelReplica]) -> Option<Hold> {
+        let is_begun = active.iter().any(|replica| is_of(replica, &wanted.name));
+        if floor == Floor::default() || is_begun {
             return None;
         }
         let request = ReplicaRequest::new(&wanted.replica(self.deployment));
         let count = Bounds::of(&self.deployment.spec).wanted;
-        let best = self.fleet.throughput_at_most(&request, count)?;
-        (!floor.holds(best)).then(|| {
-            Hold::ThroughputFloor(format!(
-                "revision {} ({}) is not begun: {count} of its replicas would decode at most {best:.1} tokens/s on this fleet, and spec.strategy.rollingUpdate.minThroughput holds {:.1}",
-                wanted.number,
-                wanted.name,
-                floor.tokens_per_second()
-            ))
+        let leaving: Vec<_> = self
+            .replicas
+            .iter()
+            .map(|replica| ReplicaKey::of(*replica))
+            .collect();
+        let outlook = self.fleet.outlook(&request, count, &leaving);
+        let rate = outlook.tokens_per_second?;
+        if outlook.at_most().is_none_or(|most| floor.holds(most)) {
+            return None;
+        }
+        let nodes = named(outlook.nodes.into_iter().collect());
+        let mut why = String::new();
+        if !nodes.is_empty() {
+            why.push_str(&format!(" on {nodes}, where the scheduler would put them now"));
+        }
+        if outlook.unknown > 0 {
+            why.push_str(&format!(
+                ", {} of them on nodes whose speed nobody can tell",
+                outlook.unknown
+            ));
+        }
+        if let Some((unplaced, reason)) = outlook.unplaced {
+            why.push_str(&format!("; {unplaced} would find no node: {reason}"));
+        }
+        Some(Hold::ThroughputFloor(format!(
+            "revision {} ({}) is not begun: {count} of its replicas would decode {rate:.1} tokens/s{why}; spec.strategy.rollingUpdate.minThroughput holds {:.1}",
+            wanted.number,
+            wanted.name,
+            floor.tokens_per_second()
+        )))
+    }
+
+    /// How much faster than `wanted` the stable revision is predicted to be on the node.
+    fn yardstick(&self, stable: &Current<'_>, wanted: &Current<'_>, node: &str) -> Option<Yardstick> {
+        let node = self.fleet.node(node)?;
+        let speed = |revision: &Current<'_>| {
+            let request = ReplicaRequest::new(&revision.replica(self.deployment));
+            node.speed_alone(&request)
+        };
+        let (theirs, ours) = (speed(stable)?, speed(wanted)?);
+        Some(Yardstick {
+            decode: theirs.decode.p50 / ours.decode.p50,
+            first_token: theirs.first_token.p50 / ours.first_token.p50,
         })
     }
 

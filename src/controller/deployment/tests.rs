@@ -70,6 +70,15 @@ impl Scene {
             ..FleetNodeStatus::default()
         };
         status.allocatable.memory = "64Gi".to_owned();
+        set_condition(
+            &mut status.conditions,
+            condition_type::READY,
+            Truth::True,
+            "AgentReady",
+            "",
+            None,
+            at(0),
+        );
         node.status = Some(status);
         if self.models.is_empty() {
             return Fleet::default();

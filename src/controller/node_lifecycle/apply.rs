@@ -1,6 +1,7 @@
 //! Watches the Leases and carries plans out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -8,7 +9,7 @@ use kube::ResourceExt;
 use super::heard::{Heard, Heartbeats};
 use super::plan::{NodePlan, Observed, Step};
 use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, lease_name};
-use crate::api::v1alpha1::ModelReplica;
+use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::World;
@@ -115,6 +116,22 @@ impl NodeLifecycle {
         Ok(())
     }
 
+    /// For how long which nodes are silent.
+    async fn hear(&mut self, seen: &Seen, pass: &mut PassStatus) -> Heard {
+        let nodes: Vec<_> = seen.nodes.iter().map(AsRef::as_ref).collect();
+        let replicas: Vec<_> = seen.replicas.iter().map(AsRef::as_ref).collect();
+        let leases = &self.world.leases;
+        let lease = |name: &str| {
+            let lease = leases.get(Some(LEASE_NAMESPACE), name)?;
+            Some(lease.as_ref().clone())
+        };
+        let instant = self.world.clock.instant();
+        let mut heard = self.heartbeats.observe(&nodes, &replicas, lease, instant);
+        let doubtful = heard.doubtful(&nodes);
+        pass.note(self.confirm(&mut heard, doubtful).await);
+        heard
+    }
+
     /// Asks the server itself before nodes are taken for silent: a watch may have stalled.
     async fn confirm(&mut self, heard: &mut Heard, doubtful: Vec<String>) -> Result<(), ApiError> {
         if doubtful.is_empty() {
@@ -181,32 +198,49 @@ impl Reconciler for NodeLifecycle {
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
-        let (nodes, replicas) = (self.world.nodes.list(), self.world.replicas.list());
-        let deployments = self.world.deployments.list();
-        let nodes: Vec<_> = nodes.iter().map(AsRef::as_ref).collect();
-        let replicas: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
-        let leases = &self.world.leases;
-        let lease = |name: &str| {
-            let lease = leases.get(Some(LEASE_NAMESPACE), name)?;
-            Some(lease.as_ref().clone())
-        };
-        let instant = self.world.clock.instant();
-        let mut heard = self.heartbeats.observe(&nodes, &replicas, lease, instant);
-        let doubtful = heard.doubtful(&nodes);
-        pass.note(self.confirm(&mut heard, doubtful).await);
-        let plan = NodePlan::new(&Observed {
-            nodes,
-            replicas,
-            deployments: deployments.iter().map(AsRef::as_ref).collect(),
-            heard,
-            reserve_node_failures: self.world.reserve_node_failures,
-            version: env!("CARGO_PKG_VERSION"),
-            now: self.world.clock.now(),
-        });
+        let seen = Seen::of(&self.world);
+        let heard = self.hear(&seen, &mut pass).await;
+        let mut plan = seen.plan(&self.world, heard.clone());
+        let (seen_again, mut _disruptions);
+        if plan.steps.iter().any(|step| matches!(step, Step::Evict { .. })) {
+            // Others may have taken away what these count on.
+            _disruptions = self.world.disruptions.lock().await;
+            seen_again = Seen::of(&self.world);
+            plan = seen_again.plan(&self.world, heard);
+        }
         pass.look_again(plan.look_again_after);
         for step in plan.steps {
             pass.note(self.apply(step).await);
         }
         pass
+    }
+}
+
+/// What the caches hold at a moment.
+struct Seen {
+    nodes: Vec<Arc<FleetNode>>,
+    replicas: Vec<Arc<ModelReplica>>,
+    deployments: Vec<Arc<ModelDeployment>>,
+}
+
+impl Seen {
+    fn of(world: &World) -> Self {
+        Self {
+            nodes: world.nodes.list(),
+            replicas: world.replicas.list(),
+            deployments: world.deployments.list(),
+        }
+    }
+
+    fn plan(&self, world: &World, heard: Heard) -> NodePlan<'_> {
+        NodePlan::new(&Observed {
+            nodes: self.nodes.iter().map(AsRef::as_ref).collect(),
+            replicas: self.replicas.iter().map(AsRef::as_ref).collect(),
+            deployments: self.deployments.iter().map(AsRef::as_ref).collect(),
+            heard,
+            reserve_node_failures: world.reserve_node_failures,
+            version: env!("CARGO_PKG_VERSION"),
+            now: world.clock.now(),
+        })
     }
 }

@@ -396,6 +396,17 @@ impl Scene {
             failed,
             ..RequestsStatus::default()
         });
+        let sample = |median: f64| Sample {
+            count: completed,
+            p10: median * 0.9,
+            p50: median,
+            p90: median * 1.1,
+        };
+        status.measured = Some(MeasuredSpeed {
+            tokens_per_second_sample: Some(sample(10.0)),
+            time_to_first_token_sample: Some(sample(0.2)),
+            ..MeasuredSpeed::default()
+        });
     }
 
     /// A canary of one beside a stable replica, at its analysis.
@@ -426,7 +437,28 @@ fn a_canary_that_is_as_good_passes_its_analysis() {
     assert_eq!(scene.rollout().step, Some(2));
     assert_eq!(
         scene.rollout().analysis.as_deref(),
-        Some("0.0 % of requests failed, 1.0 % with the stable revision")
+        Some(
+            "0.0 % of requests failed, 1.0 % with the stable revision, 10.0 tokens/s against 10.0, \
+             first token after 0.200 s against 0.200 s"
+        )
+    );
+}
+
+#[test]
+fn a_canary_whose_first_tokens_were_never_measured_is_waited_for() {
+    let mut scene = Scene::at_analysis();
+    scene.answer("r3", 30, 0);
+    let status = scene.replica("r3").status.as_mut().expect("it runs");
+    let measured = status.measured.as_mut().expect("it answered");
+    measured.time_to_first_token_sample = None;
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.rollout().step, Some(1));
+    let told = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        told.contains(
+            "0 of 20 times to the first token of prompts of which nothing was cached by the canary, 100 by"
+        ),
+        "{told}"
     );
 }
 
