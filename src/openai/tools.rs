@@ -20,6 +20,7 @@ pub(crate) fn nested(tool: &Json, schema: &str) -> Json {
         ("name", "name"),
         ("description", "description"),
         (schema, "parameters"),
+        ("strict", "strict"),
     ] {
         if let Some(value) = tool.get(own).filter(|value| **value != Json::Null) {
             function.insert(there, value.clone());
@@ -47,6 +48,8 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// JSON Schema of the arguments.
     pub(crate) parameters: Option<Json>,
+    /// Arguments of every call fit the schema.
+    pub(crate) strict: bool,
 }
 
 /// Whether to call.
@@ -121,6 +124,11 @@ impl Tools {
             parallel: parallel.unwrap_or(true),
         }))
     }
+
+    /// Whether an answer is held to calls, or its calls to their schemas.
+    pub(crate) fn constrain(&self) -> bool {
+        self.choice != ToolChoice::Auto || self.functions.iter().any(|function| function.strict)
+    }
 }
 
 fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
@@ -157,9 +165,17 @@ fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
             return Err(invalid(".function.parameters", "a JSON Schema object"));
         }
     };
+    let strict = match function.get("strict") {
+        None | Some(Json::Null) => false,
+        Some(Json::Bool(strict)) => *strict,
+        Some(Json::Number(_) | Json::String(_) | Json::Array(_) | Json::Object(_)) => {
+            return Err(invalid(".function.strict", "true or false"));
+        }
+    };
     Ok(Function {
         name: name.to_owned(),
         parameters,
+        strict,
     })
 }
 

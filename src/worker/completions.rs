@@ -23,7 +23,7 @@ use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::request::{ChatRequest, Options, StreamUsage, TextRequest};
 use crate::openai::response::{ChatCompletion, Envelope, TextChoice, TextCompletion, Usage};
-use crate::openai::tools::{ToolChoice, Tools};
+use crate::openai::tools::Tools;
 use crate::text::answer::AnswerParser;
 
 /// Said when the engine's thread ends while a request is under way.
@@ -146,8 +146,7 @@ pub(crate) fn now(app: &App) -> jiff::Zoned {
 
 /// Whether a request takes long to be understood: its prompt is long, or a grammar has to be built.
 fn is_long(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
-    let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
-    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || must_call
+    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::constrain)
 }
 
 pub(crate) async fn off_thread_if<T: Send + 'static>(

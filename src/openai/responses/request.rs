@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(tools.choice, ToolChoice::Function("f".to_owned()));
         assert_eq!(
             serde_json::to_value(&tools.listed).unwrap(),
-            json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])
+            json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}}])
         );
         assert_eq!((options.max_tokens, options.stream), (Some(7), true));
         assert_eq!(options.format.unwrap().param, "text.format.schema");

@@ -12,7 +12,7 @@ use crate::openai::response_format::ContentFormat;
 use crate::openai::tools::Function;
 use crate::text::reasoning::ReasoningMarkers;
 use crate::text::tokenizer::Tokenizer;
-use crate::text::tool_calls::{ToolFormat, deepseek, kimi};
+use crate::text::tool_calls::{ToolFormat, deepseek, kimi, llama, mistral, tagged};
 
 /// What an answer has to be: one of what is asked for.
 #[derive(Debug, Clone)]
@@ -21,13 +21,15 @@ pub(crate) struct Form<'a> {
     pub(crate) calls: Option<Calls<'a>>,
 }
 
-/// At least one call of these functions.
+/// Calls of these functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls<'a> {
     /// By their places in the request.
     pub(crate) functions: Vec<(usize, &'a Function)>,
     /// More than one.
     pub(crate) parallel: bool,
+    /// Text may come before them, or instead; of the functions, only the strict ones are held to their schemas.
+    pub(crate) optional: bool,
 }
 
 /// The model's own ways.
@@ -90,7 +92,11 @@ impl Writer<'_, '_> {
             });
         }
         if let Some(calls) = &form.calls {
-            ways.push(self.calls(calls)?);
+            let written = self.calls(calls)?;
+            ways.push(match calls.optional {
+                true => self.text_or(written),
+                false => written,
+            });
         }
         let answer = self.builder.any_of(ways);
         Ok(match harmony {
@@ -157,10 +163,47 @@ impl Writer<'_, '_> {
         self.builder.any_of(vec![analysis, message])
     }
 
+    /// Text that holds no call, and then these calls or nothing.
+    fn text_or(&mut self, calls: NodeId) -> NodeId {
+        let calls_or_end = self.builder.optional(calls, RETURN);
+        match self.manner.tool_format {
+            ToolFormat::Tagged => self.text_up_to(tagged::OPEN, calls_or_end),
+            ToolFormat::Mistral => self.text_up_to(mistral::MARKER, calls_or_end),
+            ToolFormat::DeepSeek { .. } => self.text_up_to(deepseek::SECTION, calls_or_end),
+            ToolFormat::Kimi => self.text_up_to(kimi::SECTION, calls_or_end),
+            // What begins with a brace is a call.
+            ToolFormat::Llama => {
+                let marker = self.marks(&[llama::MARKER]);
+                let rest = self.builder.without(&marker, RETURN);
+                let mut first = ByteSet::ALL;
+                for byte in [b'{', SPECIAL, marker[0]].iter().chain(b" \t\r\n") {
+                    first.remove(*byte);
+                }
+                let text = self.builder.bytes(first, rest);
+                let space = self.builder.bytes(ByteSet::of(b" \t\r\n"), RETURN);
+                let text = self.builder.any_of(vec![text, RETURN]);
+                let text = self.builder.repeat(space, 0, None, text);
+                self.builder.any_of(vec![calls, text])
+            }
+            ToolFormat::Harmony => {
+                let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
+                let text = self.builder.without(&[SPECIAL], RETURN);
+                let message = self.builder.literal(&head, text);
+                self.builder.any_of(vec![message, calls])
+            }
+        }
+    }
+
+    fn text_up_to(&mut self, mark: &str, next: NodeId) -> NodeId {
+        let mark = self.marks(&[mark]);
+        self.builder.without(&mark, next)
+    }
+
     fn calls(&mut self, calls: &Calls<'_>) -> Result<NodeId, FormError> {
         let mut ways = Vec::new();
         for (place, function) in &calls.functions {
-            let arguments = match &function.parameters {
+            let held = function.strict || !calls.optional;
+            let arguments = match function.parameters.as_ref().filter(|_| held) {
                 Some(schema) => schema_rule(self.builder, schema).map_err(|err| FormError::Parameters {
                     function: *place,
                     err,

@@ -214,30 +214,43 @@ impl Builder {
 
     /// Any text up to the first `end`, and that. Special tokens are no text; `end` may hold one.
     pub(super) fn until(&mut self, end: &[u8], next: NodeId) -> NodeId {
-        // States of Knuth, Morris and Pratt: how much of `end` has just been read.
-        let states: Vec<NodeId> = end.iter().map(|_| self.reserve()).collect();
+        self.search(end, Some(next), None)
+    }
+
+    /// Any text that `mark` is no part of, then what is next.
+    pub(super) fn without(&mut self, mark: &[u8], next: NodeId) -> NodeId {
+        self.search(mark, None, Some(next))
+    }
+
+    /// Any text in which `mark` is looked for: what is behind it, where it may be there, and what may follow at any time
+    /// before.
+    fn search(&mut self, mark: &[u8], behind: Option<NodeId>, anywhere: Option<NodeId>) -> NodeId {
+        // States of Knuth, Morris and Pratt: how much of `mark` has just been read.
+        let states: Vec<NodeId> = mark.iter().map(|_| self.reserve()).collect();
         let follows = |read: usize, byte: u8| {
-            let mut text = end[..read].to_vec();
+            let mut text = mark[..read].to_vec();
             text.push(byte);
-            (0..=end.len())
+            (0..=mark.len())
                 .rev()
-                .find(|length| text.ends_with(&end[..*length]))
+                .find(|length| text.ends_with(&mark[..*length]))
                 .unwrap_or(0)
         };
         for (read, state) in states.iter().enumerate() {
-            let mut sets = vec![ByteSet::default(); end.len() + 1];
-            let others = (0..=u8::MAX).filter(|byte| *byte != SPECIAL || end[read] == SPECIAL);
+            let mut sets = vec![ByteSet::default(); mark.len() + 1];
+            let others = (0..=u8::MAX).filter(|byte| *byte != SPECIAL || mark[read] == SPECIAL);
             others.for_each(|byte| sets[follows(read, byte)].insert(byte));
             let ways = sets
                 .into_iter()
                 .enumerate()
                 .filter(|(_, set)| *set != ByteSet::default())
-                .map(|(length, set)| self.bytes(set, states.get(length).copied().unwrap_or(next)))
+                .filter_map(|(length, set)| Some((set, states.get(length).copied().or(behind)?)))
+                .map(|(set, to)| self.bytes(set, to))
+                .chain(anywhere)
                 .collect();
             let ways = self.any_of(ways);
             self.define(*state, ways);
         }
-        states.first().copied().unwrap_or(next)
+        states.first().copied().or(behind).unwrap_or(RETURN)
     }
 }
 

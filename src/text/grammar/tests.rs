@@ -93,6 +93,21 @@ fn a_text_ends_at_its_first_mark() {
 }
 
 #[test]
+fn a_text_without_a_mark_may_end_anywhere() {
+    let without = grammar(|builder| {
+        let end = builder.literal(b"<a>!", RETURN);
+        let end = builder.optional(end, RETURN);
+        builder.without(b"<a>", end)
+    });
+    for text in ["", "<", "<a", "x<b>", "<<a>!", "<a>!", "<a<a>!"] {
+        assert!(accepts(&without, text), "{text}");
+    }
+    for text in ["<a>", "x<a>y", "<a>!x", "<a><a>!"] {
+        assert!(!accepts(&without, text), "{text}");
+    }
+}
+
+#[test]
 fn a_grammar_that_is_everywhere_at_once_is_given_up() {
     let grammar = grammar(|builder| {
         let a = builder.literal(b"a", RETURN);

@@ -5,7 +5,7 @@ use super::{Arguments, Head, ToolCall};
 use crate::openai::tools::Function;
 
 /// Before calls of built-in tools, and of others in some models.
-pub(super) const MARKER: &str = "<|python_tag|>";
+pub(in crate::text) const MARKER: &str = "<|python_tag|>";
 
 /// Other JSON may be an answer in its own right: a call has a known name, and arguments.
 pub(super) fn head(text: &str, functions: &[Function], last: bool) -> Head {

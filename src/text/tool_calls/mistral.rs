@@ -4,7 +4,7 @@
 use super::json::{self, JsonCall, JsonHead};
 use super::{Arguments, Head, is_name};
 
-pub(super) const MARKER: &str = "[TOOL_CALLS]";
+pub(in crate::text) const MARKER: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
 pub(super) const MARKERS: &[&str] = &[MARKER, CALL_ID, ARGUMENTS];

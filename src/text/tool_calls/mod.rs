@@ -4,10 +4,10 @@
 pub(super) mod deepseek;
 mod json;
 pub(super) mod kimi;
-mod llama;
-mod mistral;
+pub(super) mod llama;
+pub(super) mod mistral;
 pub(crate) mod offer;
-mod tagged;
+pub(super) mod tagged;
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use super::{Arguments, Head, Reading};
 use crate::openai::json::Json;
 use crate::openai::tools::Function;
 
-pub(super) const OPEN: &str = "<tool_call>";
+pub(in crate::text) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";

@@ -5,6 +5,7 @@ use super::*;
 
 fn functions() -> Arc<[Function]> {
     let function = |name: &str, parameters: serde_json::Value| Function {
+        strict: false,
         name: name.to_owned(),
         parameters: serde_json::from_value(parameters).unwrap(),
     };

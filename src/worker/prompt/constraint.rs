@@ -59,7 +59,7 @@ impl Prompter {
         shape: &AnswerShape,
     ) -> Result<Option<Constraint>, ApiError> {
         let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
-        if format.is_none() && !must_call {
+        if format.is_none() && !tools.is_some_and(Tools::constrain) {
             return Ok(None);
         }
         let key = key(format, tools, shape);
@@ -78,6 +78,8 @@ impl Prompter {
                 .filter(|(_, function)| wanted(tools, &function.name))
                 .collect(),
             parallel: tools.parallel,
+            // Nothing else is asked for than that strict functions are called well.
+            optional: format.is_none() && !must_call,
         });
         let form = Form {
             // An answer that must be a call has no content.
@@ -91,7 +93,8 @@ impl Prompter {
         };
         let param = match format {
             Some(format) if !must_call => format.param.as_str(),
-            Some(_) | None => "tool_choice",
+            Some(_) | None if must_call => "tool_choice",
+            Some(_) | None => "tools",
         };
         let grammar = form.grammar(&manner).map_err(|err| {
             let param = match &err {

@@ -457,6 +457,64 @@ fn a_call_that_must_be_is_made() {
     });
 }
 
+/// Text goes through, and where a strict function is called, its arguments are as they must be.
+#[test]
+fn calls_of_strict_functions_fit_their_schemas() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[
+        (
+            &[
+                b"I look.",
+                b"<tool_call>\n",
+                b"{\"name\": \"weather\", ",
+                b"\"arguments\": ",
+                b"{\"city\": \"Bern\"}",
+                b"}\n</tool_call>",
+            ],
+            true,
+        ),
+        (&[b"{\"town\": \"Bern\"}"], true),
+        (&[b"<tool", b" is no call>"], true),
+    ]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let tools = |strict: Value| {
+                let mut tools = weather();
+                tools[0]["function"]["strict"] = strict;
+                json!({"tools": tools})
+            };
+            for (strict, arguments) in [
+                (json!(true), r#"{"town": "Bern"}"#),
+                (json!(false), r#"{"city": "Bern"}"#),
+                (json!(null), r#"{"city": "Bern"}"#),
+            ] {
+                let (said, reason, _) = answer(worker, 0, tools(strict)).await;
+                let calls = json!({"tool_calls": [call("weather", arguments)]});
+                assert_eq!(
+                    (said, reason.as_str()),
+                    (message(json!("I look."), calls), "tool_calls")
+                );
+            }
+            let (said, reason, _) = answer(worker, 2, tools(json!(true))).await;
+            assert_eq!(
+                (said, reason.as_str()),
+                (message(json!("<tool is no call>"), json!({})), "stop")
+            );
+            let refused = worker.chat(tools(json!("yes"))).await;
+            assert_eq!(refused.status, 400, "{}", refused.body);
+            assert_eq!(refused.json()["error"]["param"], "tools[0].function.strict");
+            let mut impossible = tools(json!(true));
+            impossible["tools"][0]["function"]["parameters"] =
+                json!({"type": "object", "unevaluatedProperties": 1});
+            impossible["messages"] = json!([{"role": "user", "content": "<cue 0>"}]);
+            let refused = worker.chat(impossible).await;
+            assert_eq!(refused.status, 400, "{}", refused.body);
+            assert_eq!(refused.json()["error"]["param"], "tools[0].function.parameters");
+        })
+    });
+}
+
 /// On a model that says anything, beside rows that are free: each row's text is what it says alone.
 #[test]
 fn rows_with_and_without_a_format_share_a_batch() {
