@@ -10,7 +10,7 @@ use super::facts::{ModelFacts, WeightsSource};
 use super::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use super::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes, last_that};
 use super::predict::calibration::Calibration;
-use super::predict::{Basis, Engine, Hardware, Parameters, Prediction, Workload};
+use super::predict::{Basis, Engine, Hardware, Interval, Parameters, Prediction, Workload};
 use crate::units::Bytes;
 
 /// A shorter context is no advice worth giving, in tokens.
@@ -25,6 +25,14 @@ const WEIGHT_BITS: [u32; 5] = [8, 6, 5, 4, 3];
 /// An affine format of these bits adds half a bit of scale and offset per weight, in groups of 64.
 const SCALE_BITS: f64 = 0.5;
 
+/// Bytes per second that the disks of Macs read, where nobody measured: 3 to 7 GB/s are published for models read from
+/// them; the middle is their geometric mean.
+const DISK_READ: Interval = Interval {
+    p10: 3e9,
+    p50: 4.6e9,
+    p90: 7e9,
+};
+
 /// How the model is to be served.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Service {
@@ -32,6 +40,8 @@ pub(crate) struct Service {
     pub(crate) context_tokens: u32,
     pub(crate) concurrency: u32,
     pub(crate) prompt_tokens: u32,
+    /// Of a prompt whose beginning was asked before, the tokens whose keys and values are kept; below `prompt_tokens`.
+    pub(crate) cached_tokens: u32,
     pub(crate) kv_bits: u32,
 }
 
@@ -50,6 +60,8 @@ pub(crate) struct Machine {
     pub(crate) in_float32: bool,
     /// What its own runs have taught.
     pub(crate) calibrations: Vec<Calibration>,
+    /// Bytes per second that its disk was measured to read.
+    pub(crate) disk_read: Option<Interval>,
 }
 
 impl Machine {
@@ -63,8 +75,28 @@ impl Machine {
             hardware: Some(Hardware::Chip(chip)),
             in_float32: false,
             calibrations: Vec::new(),
+            disk_read: None,
         }
     }
+
+    /// How long its disk reads so many bytes, and where that is from.
+    fn load_seconds(&self, bytes: Bytes) -> (Interval, Basis) {
+        let (rate, basis) = match self.disk_read {
+            Some(measured) => (measured, Basis::Measured),
+            None => (DISK_READ, Basis::Nominal),
+        };
+        (rate.recip().scale(bytes.0 as f64), basis)
+    }
+}
+
+/// Times to the first token of other beginnings than an engine that idles and knows nothing of the prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct OtherFirstTokens {
+    /// The beginning of the prompt is cached; `None` where nothing is said to be.
+    pub(crate) prefix_hit: Option<Interval>,
+    /// The weights are read from the disk first. Starting the process and its first kernels come on top.
+    pub(crate) cold_load: Interval,
+    pub(crate) cold_load_basis: Basis,
 }
 
 /// Memory that serving takes at most, by what it is for.
@@ -154,6 +186,7 @@ pub(crate) struct Fit {
     pub(crate) obstacle: Option<Obstacle>,
     /// `None`: the family or the machine's speed is not known.
     pub(crate) prediction: Option<Prediction>,
+    pub(crate) other_first_tokens: Option<OtherFirstTokens>,
     /// The longest context at this concurrency, and the most streams at this context; `None` if there is none.
     pub(crate) max_context_tokens: Option<u32>,
     pub(crate) max_concurrency: Option<u32>,
@@ -193,9 +226,27 @@ impl Fit {
         let max_context_tokens = last_that(1, longest, |tokens| known && fits(with_context(tokens)));
         let max_concurrency = last_that(1, MOST_STREAMS, |streams| known && fits(with_streams(streams)));
         let cost = facts.cost();
-        let prediction = machine.hardware.zip(cost.as_ref()).map(|(hardware, cost)| {
-            Prediction::new(parameters, hardware, service.engine, cost, service.workload())
-                .calibrated(cost, &machine.calibrations)
+        let predict = |workload: Workload| {
+            let (hardware, cost) = machine.hardware.zip(cost.as_ref())?;
+            let prediction = Prediction::new(parameters, hardware, service.engine, cost, workload);
+            Some(prediction.calibrated(cost, &machine.calibrations))
+        };
+        let prediction = predict(service.workload());
+        let other_first_tokens = prediction.as_ref().map(|prediction| {
+            let (load, load_basis) = machine.load_seconds(facts.weights.resident());
+            let hit = Workload {
+                cached_tokens: service.cached_tokens,
+                ..service.workload()
+            };
+            let first_token = |prediction: &Prediction| prediction.prefill.first_token_seconds;
+            OtherFirstTokens {
+                prefix_hit: predict(hit)
+                    .filter(|_| service.cached_tokens > 0)
+                    .map(|hit| first_token(&hit)),
+                cold_load: load.then(first_token(prediction)),
+                // As good as the worse of both.
+                cold_load_basis: load_basis.max(prediction.prefill.basis),
+            }
         });
         let suggestions = match obstacle {
             None | Some(Obstacle::UnknownFamily) => Vec::new(),
@@ -216,6 +267,7 @@ impl Fit {
             limit: machine.limit,
             obstacle,
             prediction,
+            other_first_tokens,
             max_context_tokens,
             max_concurrency,
             suggestions,
@@ -382,7 +434,6 @@ mod tests {
     use super::*;
     use crate::roofline::facts::Tensors;
     use crate::roofline::library;
-    use crate::roofline::predict::Interval;
 
     fn llama_8b() -> ModelFacts {
         let config = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -397,6 +448,7 @@ mod tests {
             context_tokens,
             concurrency,
             prompt_tokens: 1,
+            cached_tokens: 0,
             kv_bits,
         }
     }
@@ -441,6 +493,48 @@ mod tests {
             !fit.admitted() && !said(&fit).iter().any(|text| text.contains("KV cache")),
             "{:?}",
             said(&fit)
+        );
+    }
+
+    /// 4.517 GB at 3 to 7 GB/s are 0.65 to 1.5 seconds.
+    #[test]
+    fn a_first_token_comes_earlier_after_a_hit_and_later_after_a_load() {
+        let asked = |cached_tokens| Service {
+            prompt_tokens: 2000,
+            cached_tokens,
+            ..service(4096, 1, 16)
+        };
+        let fit = |cached_tokens, machine: &Machine| answer(&llama_8b(), asked(cached_tokens), machine);
+        let mut machine = m4_pro(24);
+        let plain = fit(0, &machine);
+        let whole = plain.prediction.unwrap().prefill.first_token_seconds;
+        let others = plain.other_first_tokens.unwrap();
+        assert_eq!(
+            (others.prefix_hit, others.cold_load_basis),
+            (None, Basis::Nominal)
+        );
+        let load =
+            |others: OtherFirstTokens| (others.cold_load.p10 - whole.p10, others.cold_load.p90 - whole.p90);
+        let (fast, slow) = load(others);
+        assert!(
+            (fast - 0.645).abs() < 0.01 && (slow - 1.506).abs() < 0.01,
+            "{fast} {slow}"
+        );
+        let hit = fit(1900, &machine)
+            .other_first_tokens
+            .unwrap()
+            .prefix_hit
+            .unwrap();
+        assert!(hit.p90 < whole.p10 && hit.p10 > 0.0, "{hit:?}");
+        machine.disk_read = Some(Interval {
+            p10: 1e9,
+            p50: 1e9,
+            p90: 1e9,
+        });
+        let (fast, slow) = load(fit(0, &machine).other_first_tokens.unwrap());
+        assert!(
+            (fast - 4.517).abs() < 0.01 && (slow - 4.517).abs() < 0.01,
+            "{fast} {slow}"
         );
     }
 

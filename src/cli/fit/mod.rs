@@ -60,6 +60,9 @@ pub(super) struct Args {
     /// Tokens of the prompt whose first token is timed. Default: 2000, or the context if that is less.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     prompt: Option<u32>,
+    /// Tokens of that prompt that are in the prefix cache: the first token after such a hit is told too.
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    cached: u32,
     /// Bits of an element of the KV cache: 4, 8, 16 or 32.
     #[arg(long, value_name = "BITS", default_value_t = 16, value_parser = kv_bits)]
     kv_bits: u32,
@@ -165,6 +168,13 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
+    if args.cached > 0 && args.cached >= prompt_tokens {
+        let err = anyhow!(
+            "--cached {} leaves nothing of a prompt of {prompt_tokens} tokens to compute: its last token always is",
+            args.cached
+        );
+        return Err(Failure::new(ExitStatus::Usage, err));
+    }
     let service = Service {
         engine: match args.engine {
             EngineName::Mlx => Engine::Mlx,
@@ -173,6 +183,7 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         context_tokens,
         concurrency: args.concurrency,
         prompt_tokens,
+        cached_tokens: args.cached,
         kv_bits: args.kv_bits,
     };
     match service.kv_problem(&model.facts) {

@@ -40,6 +40,13 @@ pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
         "timeToFirstTokenSeconds": prediction.map(|Prediction { prefill, .. }| {
             let mut seconds = interval(prefill.first_token_seconds);
             seconds["basis"] = json!(prefill.basis.as_str());
+            let others = fit.other_first_tokens;
+            seconds["prefixHit"] = json!(others.and_then(|others| others.prefix_hit).map(interval));
+            seconds["coldLoad"] = json!(others.map(|others| {
+                let mut cold = interval(others.cold_load);
+                cold["basis"] = json!(others.cold_load_basis.as_str());
+                cold
+            }));
             seconds
         }),
         "maxContextTokens": fit.max_context_tokens,
@@ -347,6 +354,38 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
             basis_words(prefill.basis)
         ),
     );
+    let Some(others) = fit.other_first_tokens else {
+        return;
+    };
+    let range = |time: Interval| {
+        format!(
+            "{} ({} to {})",
+            seconds(time.p50),
+            seconds(time.p10),
+            seconds(time.p90)
+        )
+    };
+    if let Some(hit) = others.prefix_hit {
+        line(
+            out,
+            &format!(
+                "  With {} of them in the prefix cache: {}.",
+                service.cached_tokens,
+                range(hit)
+            ),
+        );
+    }
+    line(
+        out,
+        &format!(
+            "  With the weights to be read from the disk first: {}, {}.",
+            range(others.cold_load),
+            match others.cold_load_basis {
+                Basis::Measured => "by the disk's measured rate",
+                Basis::Calibrated | Basis::Nominal => "by what such disks and chips are said to do",
+            }
+        ),
+    );
 }
 
 fn seconds(value: f64) -> String {
@@ -458,4 +497,66 @@ pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Servic
         service.prompt_tokens,
         service.engine
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::fit::model;
+    use crate::roofline::chip;
+    use crate::roofline::predict::{Engine, Parameters};
+
+    /// The fields that scripts rely on: see docs/cli.md.
+    #[test]
+    fn json_has_every_documented_field() {
+        let model = model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("it is a published model"));
+        let service = Service {
+            engine: Engine::Mlx,
+            context_tokens: 8192,
+            concurrency: 2,
+            prompt_tokens: 2000,
+            cached_tokens: 1000,
+            kv_bits: 16,
+        };
+        let machine = Machine::of_chip(chip::find("M4 Pro", Some(20), None).unwrap(), Bytes::gib(24));
+        let fit = Fit::new(&model.facts, service, &machine, Parameters::built_in());
+        let answer = json(&fit, &model, &machine);
+        let percentiles = [
+            "/decode/tokensPerSecond",
+            "/decode/aggregateTokensPerSecond",
+            "/prefill/tokensPerSecond",
+            "/timeToFirstTokenSeconds",
+            "/timeToFirstTokenSeconds/prefixHit",
+            "/timeToFirstTokenSeconds/coldLoad",
+        ];
+        for field in percentiles {
+            let value = |name: &str| answer.pointer(&format!("{field}/{name}")).and_then(Value::as_f64);
+            let (p10, p50, p90) = (
+                value("p10").unwrap(),
+                value("p50").unwrap(),
+                value("p90").unwrap(),
+            );
+            assert!(0.0 < p10 && p10 < p50 && p50 < p90, "{field}: {p10} {p50} {p90}");
+        }
+        for field in [
+            "weightsBytes",
+            "kvBytes",
+            "activationBytes",
+            "runtimeBytes",
+            "limitBytes",
+        ] {
+            assert!(answer["memory"][field].as_u64().unwrap() > 0, "{field}");
+        }
+        for field in ["memory", "decode", "prefill", "timeToFirstTokenSeconds"] {
+            assert_eq!(answer[field]["basis"], "Nominal", "{field}");
+        }
+        assert_eq!(
+            (&answer["admitted"], &answer["binding"]),
+            (&json!(true), &json!("Bandwidth"))
+        );
+        assert!(answer["decode"]["bytesPerToken"].as_f64().unwrap() > 1e9);
+        assert!(answer["maxContextTokens"].as_u64().unwrap() >= 8192);
+        assert!(answer["maxConcurrency"].as_u64().unwrap() >= 2);
+        assert_eq!(answer["suggestions"], json!([]));
+    }
 }

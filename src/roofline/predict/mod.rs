@@ -178,6 +178,15 @@ impl Interval {
         )
     }
 
+    /// Of one after the other, where both are slow on the same occasions: never too narrow.
+    pub(crate) fn then(self, next: Self) -> Self {
+        Self {
+            p10: self.p10 + next.p10,
+            p50: self.p50 + next.p50,
+            p90: self.p90 + next.p90,
+        }
+    }
+
     /// `1/value`: a time of a rate. The slowest rate is the longest time.
     pub(crate) fn recip(self) -> Self {
         Self {
