@@ -171,6 +171,7 @@ fn score_bytes(attention: &Attention, context_tokens: u32, bits: KvBits) -> Byte
 }
 
 /// Tokens whose scores against so many keys may be in memory at a time.
+#[cfg_attr(not(feature = "mlx"), allow(dead_code, reason = "only a worker attends"))]
 pub(crate) fn scored_at_once(heads: u64, keys: u64) -> u64 {
     let row = heads.saturating_mul(keys).saturating_mul(SCORE_BYTES);
     (SCORES_BYTES / row.max(1)).max(1)
