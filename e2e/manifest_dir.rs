@@ -46,6 +46,19 @@ fn manifests_alone_run_models() {
         });
     };
     served("one");
+    // The agent's own endpoint is one like the gateway's.
+    let ready = http.get("/ready").expect("an answer");
+    assert_eq!(ready.status, 200, "{}", ready.text);
+    assert!(ready.headers.contains_key("x-request-id"), "{ready:?}");
+    let read = http.get("/v1/chat/completions").expect("an answer");
+    assert_eq!(
+        (read.status, read.headers["allow"].to_str().ok()),
+        (405, Some("POST"))
+    );
+    let nothing = http
+        .post("/v1/nothing", &serde_json::json!({}))
+        .expect("an answer");
+    assert_eq!(nothing.status, 404, "{}", nothing.text);
 
     // Add; a broken file beside it is reported and harms nothing.
     scratch.write(
