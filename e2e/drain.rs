@@ -205,3 +205,63 @@ fn the_only_replica_is_replaced_before_it_leaves() {
     let events = kubectl.run("get events").ok();
     assert!(events.contains("ReplacementRequested"), "{events}");
 }
+
+const SIMULATED: &str = "
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
+models:
+  - {name: qwen3-8b, model: qwen3-8b, quantization: mlx4}
+";
+
+const SLOW: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: slow}
+spec:
+  model: {source: local://qwen3-8b}
+  serving: {contextTokens: 4096, maxConcurrency: 1}
+";
+
+/// The agents of simulated Macs stop within ten seconds; the answer takes about twice as long.
+#[test]
+fn an_answer_is_not_cut_short_however_long_it_takes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fleet.yaml");
+    std::fs::write(&file, SIMULATED).expect("written");
+    let Some(cluster) = Cluster::start(&[&format!("--simulate={}", file.display())]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    kubectl.apply(SLOW).ok();
+    kubectl
+        .run("wait --for=condition=Ready mdep/slow --timeout=60s")
+        .ok();
+    let from = match on(&cluster, "mini-1") {
+        Ok((1, 1)) => "mini-1",
+        _ => "mini-2",
+    };
+    let body = serde_json::json!({
+        "model": "slow",
+        "messages": [{ "role": "user", "content": "Tell me all." }],
+        "stream": true,
+        "max_tokens": 400,
+    });
+    let began = AtomicBool::new(false);
+    let gateway = cluster.gateway.another();
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let hear = |_: u16, _: &_| began.store(true, Ordering::Relaxed);
+            gateway.post_hearing("/v1/chat/completions", &body, hear)
+        });
+        eventually("the answer begins", || match began.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("not yet".to_owned()),
+        });
+        let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
+        assert!(drained.status.success(), "{}", lines(&drained.stderr));
+        let answer = answering.join().expect("no panic").expect("an answer");
+        assert_eq!(answer.events().last().map(String::as_str), Some("[DONE]"));
+        assert!(answer.events().len() >= 400, "{}", answer.events().len());
+    });
+}

@@ -90,6 +90,8 @@ pub(crate) struct AgentConfig {
     pub(crate) program: Utf8PathBuf,
     /// How long a worker may finish what it is answering.
     pub(crate) grace: Duration,
+    /// The most that they may take for that when their replicas are replaced, moved or scaled away.
+    pub(crate) answer_grace: Duration,
     /// Leave workers running when the agent stops, for its next life.
     pub(crate) keep_workers: bool,
     /// Measure the memory bandwidth when there is no fresh figure.
@@ -193,6 +195,7 @@ impl Agent {
                 None => vec!["worker".to_owned()],
             },
             grace: config.grace,
+            answer_grace: config.answer_grace,
         };
         let quarantined = quarantine::look(&state, &host, &identity.os_build);
         let workers = Workers::adopt(

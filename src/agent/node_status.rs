@@ -8,7 +8,7 @@ use super::pressure::Pressure;
 use super::probe::ProbeState;
 use super::replica::rfc3339;
 use super::sync::Reports;
-use crate::api::conditions::{PROBE_EXPIRED, Truth, condition_type, is_true, set_condition};
+use crate::api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, Truth, condition_type, is_true, set_condition};
 use crate::api::v1alpha1::{
     Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
     Resources, ThermalState,
@@ -150,7 +150,7 @@ pub(crate) fn node_status(
         (true, _) => set(
             condition_type::READY,
             Truth::False,
-            "AgentStopped",
+            AGENT_STOPPED,
             "the agent was stopped".to_owned(),
         ),
         (false, Some(problem)) => set(

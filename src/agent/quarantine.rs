@@ -125,6 +125,7 @@ mod tests {
             model_path: format!("/models/{name}").into(),
             fingerprint,
             context_tokens: 16,
+            answer_seconds: 0,
             prefix_dir: None,
             golden: None,
         });

@@ -99,6 +99,9 @@ pub(crate) struct WorkerRecord {
     pub(crate) model_path: Utf8PathBuf,
     pub(crate) fingerprint: u64,
     pub(crate) context_tokens: u32,
+    /// What its longest answer may take.
+    #[serde(default)]
+    pub(crate) answer_seconds: u64,
     /// Where it stores prefixes, if it does.
     #[serde(default)]
     pub(crate) prefix_dir: Option<Utf8PathBuf>,

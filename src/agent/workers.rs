@@ -52,8 +52,10 @@ pub(crate) struct WorkerCommand {
     pub(crate) program: Utf8PathBuf,
     /// Before the worker's own arguments.
     pub(crate) arguments: Vec<String>,
-    /// How long a worker may finish what it is answering.
+    /// How long a worker may finish what it is answering when the agent stops, or its memory is needed.
     pub(crate) grace: Duration,
+    /// The most that it may take for that when its replica is replaced, moved or scaled away.
+    pub(crate) answer_grace: Duration,
 }
 
 /// What the agent's HTTP server needs to know of a replica.
@@ -343,7 +345,7 @@ impl Workers {
             ("--context-tokens", start.context_tokens.to_string()),
             ("--max-concurrency", spec.max_concurrency.to_string()),
             ("--memory-limit", start.reservation.total().0.to_string()),
-            ("--grace-seconds", self.command.grace.as_secs().to_string()),
+            ("--grace-seconds", self.answer_grace(slot).as_secs().to_string()),
             (
                 "--termination-message-path",
                 slot.dir.termination_message().to_string(),
@@ -371,6 +373,10 @@ impl Workers {
     }
 
     pub(crate) fn stop(&mut self, key: &ReplicaKey, cause: StopCause) {
+        let answer_grace = self
+            .slots
+            .get(key)
+            .map_or(Duration::ZERO, |slot| self.answer_grace(slot));
         let Some(slot) = self.slots.get_mut(key) else {
             return;
         };
@@ -400,10 +406,8 @@ impl Workers {
         };
         let grace = match cause {
             StopCause::Unresponsive => UNRESPONSIVE_GRACE,
-            StopCause::Deleted
-            | StopCause::Replaced
-            | StopCause::AgentStopping
-            | StopCause::MemoryPressure => self.command.grace + GRACE_MARGIN,
+            StopCause::Deleted | StopCause::Replaced => answer_grace + GRACE_MARGIN,
+            StopCause::AgentStopping | StopCause::MemoryPressure => self.command.grace + GRACE_MARGIN,
         };
         info!(replica = %key, ?cause, "stopping a worker");
         let (process, key) = (worker.process.clone(), key.clone());
@@ -414,6 +418,34 @@ impl Workers {
                 tokio::time::sleep(STOP_RETRY).await;
             }
         });
+    }
+
+    /// The agent stops: what is stopping already gets no more time than the others.
+    pub(crate) fn hurry(&self) {
+        let stopping = |slot: &&Slot| {
+            slot.worker
+                .as_ref()
+                .is_some_and(|worker| worker.stopping.is_some())
+        };
+        for slot in self.slots.values().filter(stopping) {
+            if let Some(worker) = &slot.worker {
+                let (process, grace) = (worker.process.clone(), self.command.grace + GRACE_MARGIN);
+                self.tasks.spawn_detached(async move {
+                    if let Err(err) = process.end_within(grace).await {
+                        error!(error = %Chain(&err), "a worker could not be stopped");
+                    }
+                });
+            }
+        }
+    }
+
+    /// How long a worker may finish what it is answering when its replica is replaced, moved or scaled away.
+    fn answer_grace(&self, slot: &Slot) -> Duration {
+        let worker = slot.record.worker.as_ref();
+        let longest = worker.map_or(Duration::ZERO, |worker| {
+            Duration::from_secs(worker.answer_seconds)
+        });
+        longest.min(self.command.answer_grace).max(self.command.grace)
     }
 
     /// Forgets a replica that has no worker, with its log.

@@ -63,6 +63,8 @@ pub(crate) mod condition_type {
     pub(crate) const FEASIBLE: &str = "Feasible";
 }
 
+/// The reason of a node's Ready condition: its agent was stopped in order, and its workers with it.
+pub(crate) const AGENT_STOPPED: &str = "AgentStopped";
 /// Reason of [`condition_type::PROBE_FRESH`]: the figures are too old to be sure of.
 pub(crate) const PROBE_EXPIRED: &str = "Expired";
 

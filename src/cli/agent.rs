@@ -7,6 +7,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
+use crate::agent::sync::plan::ANSWER_GRACE;
 use crate::agent::{Agent, AgentConfig, QuietHours, StartAgentError};
 use crate::client::{KubeconfigSource, connect};
 use crate::clock::Clock;
@@ -40,9 +41,13 @@ pub(crate) struct Args {
     /// The address at which the gateway reaches this agent, if it is another one than it listens on.
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
-    /// Seconds that a worker may take to finish running requests before it is killed.
+    /// Seconds that a worker may take to finish running requests when the agent stops or the machine needs its memory.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
     grace_seconds: u64,
+    /// Seconds that it may take for that when its replica is replaced, moved or scaled away: as long as its longest answer
+    /// may take, and at most this.
+    #[arg(long, value_name = "N", default_value_t = ANSWER_GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
+    answer_grace_seconds: u64,
     /// Leave workers running when the agent stops; its next start takes them over. After a crash it always does.
     #[arg(long)]
     keep_workers: bool,
@@ -101,6 +106,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             anyhow::anyhow!("this program's path `{}` is not UTF-8: move it", path.display())
         })?,
         grace: Duration::from_secs(args.grace_seconds),
+        answer_grace: Duration::from_secs(args.answer_grace_seconds),
         keep_workers: args.keep_workers,
         probe: !args.no_probe && cfg!(feature = "mlx"),
         simulated: None,

@@ -19,9 +19,9 @@ pub(crate) struct Args {
     /// The replica: mrep/NAME, modelreplica/NAME or NAME. `kubectl get mrep` lists them.
     #[arg(value_name = "mrep/NAME")]
     replica: String,
-    /// The replica's namespace.
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
+    /// The replica's namespace. Default: that of the kubeconfig's context.
+    #[arg(long, short)]
+    namespace: Option<String>,
     /// Go on with what is logged from now on.
     #[arg(long, short)]
     follow: bool,
@@ -42,13 +42,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = connect(&source)
         .await
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), &args.namespace);
+    let of_context = || client.default_namespace().to_owned();
+    let namespace = args.namespace.clone().unwrap_or_else(of_context);
+    let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), &namespace);
     let replica = replicas.get_opt(name).await.map_err(ApiError::from)?;
     let replica = replica.ok_or_else(|| {
-        anyhow!(
-            "no ModelReplica {name} in namespace {}; `kubectl get mrep -A` lists them",
-            args.namespace
-        )
+        anyhow!("no ModelReplica {name} in namespace {namespace}; `kubectl get mrep -A` lists them")
     })?;
     let node = replica.spec.node_name.ok_or_else(|| {
         anyhow!("ModelReplica {name} is on no node yet; `kubectl describe mrep {name}` says why")
@@ -61,14 +60,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .and_then(|node| node.status)
         .and_then(|status| status.endpoint)
         .ok_or_else(|| anyhow!("the agent of FleetNode {node} has not said where it listens"))?;
-    Ok(print(&args, name, &node, &endpoint).await?)
+    let log = format!("{endpoint}/replicas/{namespace}/{name}/logs");
+    Ok(print(&args, &node, &log).await?)
 }
 
-async fn print(args: &Args, name: &str, node: &str, endpoint: &str) -> anyhow::Result<()> {
-    let mut url = format!(
-        "{endpoint}/replicas/{}/{name}/logs?follow={}",
-        args.namespace, args.follow
-    );
+/// `log` is its URL.
+async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
+    let mut url = format!("{log}?follow={}", args.follow);
     if let Some(lines) = args.tail {
         url.push_str(&format!("&tailLines={lines}"));
     }
@@ -81,7 +79,7 @@ async fn print(args: &Args, name: &str, node: &str, endpoint: &str) -> anyhow::R
         .get(url)
         .send()
         .await
-        .with_context(|| format!("the agent of node {node} at {endpoint} cannot be reached from here"))?;
+        .with_context(|| format!("the agent of node {node} cannot be reached from here: {log}"))?;
     let status = response.status();
     let mut bytes = response.bytes_stream();
     if !status.is_success() {

@@ -11,6 +11,7 @@ use tracing::info;
 
 use super::cable::{self, Cable};
 use super::simulated_mac::{self, Cables, SimulatedMac};
+use crate::agent::sync::plan::ANSWER_GRACE;
 use crate::agent::{AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
 use crate::api::meta::SIMULATED_LABEL;
 use crate::client::{ConnectError, KubeconfigSource, connect, connect_via};
@@ -123,6 +124,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         quiet_hours: QuietHours::default(),
         program: fleet.program.clone(),
         grace: GRACE,
+        answer_grace: ANSWER_GRACE,
         keep_workers: false,
         probe: false,
         simulated: Some(SimulatedMachine {

@@ -133,6 +133,15 @@ impl Process {
         };
         let failed = |err| StopError::Signal { pid: id.pid(), err };
         id.terminate().map_err(failed)?;
+        self.end_within(grace).await
+    }
+
+    /// Waits `grace` for its end, then ends its whole group. Returns once it is gone.
+    pub(crate) async fn end_within(&self, grace: Duration) -> Result<Exit, StopError> {
+        let Some(id) = &self.id else {
+            return Ok(self.wait().await);
+        };
+        let failed = |err| StopError::Signal { pid: id.pid(), err };
         if let Ok(exit) = tokio::time::timeout(grace, self.wait()).await {
             return Ok(exit);
         }

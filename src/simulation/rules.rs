@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::run::Run;
 use super::scenario::{duration_text, show};
 use super::store::{Change, Object};
+use super::worker::GRACE;
 use crate::agent::replica::ReplicaKey;
 use crate::agent::sync::plan::StopCause;
 use crate::api::conditions::{condition_type, is_true};
@@ -324,10 +325,21 @@ impl Run<'_> {
     }
 
     /// A request was cut short by a stop that was asked for.
-    pub(super) fn check_cut_short(&mut self, node: usize, key: &ReplicaKey, arrived: Duration) {
+    pub(super) fn check_cut_short(
+        &mut self,
+        node: usize,
+        key: &ReplicaKey,
+        arrived: Duration,
+        cause: Option<StopCause>,
+        longest_answer: Duration,
+    ) {
         let waited = self.now.saturating_sub(arrived);
-        // Its grace is thirty seconds.
-        if waited < Duration::from_secs(20) {
+        let grace = match cause {
+            Some(StopCause::Deleted | StopCause::Replaced) | None => longest_answer,
+            Some(StopCause::AgentStopping | StopCause::MemoryPressure | StopCause::Unresponsive) => GRACE,
+        };
+        // It may have come after the stop was asked for.
+        if waited + Duration::from_secs(10) < grace {
             let name = &self.nodes[node].machine.name;
             let message = format!(
                 "{key} on {name} was stopped with a request of {} under way",

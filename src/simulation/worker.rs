@@ -12,7 +12,7 @@ use super::random;
 use super::run::Run;
 use crate::agent::models::ServableModel;
 use crate::agent::replica::{ReplicaKey, rfc3339};
-use crate::agent::sync::plan::{Start, StopCause};
+use crate::agent::sync::plan::{ANSWER_GRACE, Start, StopCause};
 use crate::agent::workers::{DRAIN_NOTICE, GRACE_MARGIN};
 use crate::api::v1alpha1::{ModelSource, Termination};
 use crate::clock::since;
@@ -22,8 +22,8 @@ use crate::wire::{
     EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase, WorkerStatus,
 };
 
-/// What `rooflet agent` gives its workers unless told otherwise.
-const GRACE: Duration = Duration::from_secs(30);
+/// What `rooflet agent` gives its workers when it stops, unless told otherwise.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// One forward pass and the start of the process.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// From the last answer to the end of the process.
@@ -49,6 +49,8 @@ pub(super) struct Worker {
     pub(super) resident: Bytes,
     pub(super) model: ServableModel,
     context_tokens: u32,
+    /// What it may finish its requests in when its replica goes.
+    pub(super) longest_answer: Duration,
     streams: usize,
     pub(super) running: BTreeMap<u64, Request>,
     pub(super) waiting: VecDeque<Request>,
@@ -67,6 +69,7 @@ impl Worker {
             resident: Bytes::ZERO,
             model,
             context_tokens: start.context_tokens,
+            longest_answer: start.longest_answer().min(ANSWER_GRACE).max(GRACE),
             streams: streams as usize,
             running: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -196,15 +199,17 @@ impl Run<'_> {
             return;
         };
         worker.stopping = Some(cause);
-        let process = worker.process;
+        let (process, longest_answer) = (worker.process, worker.longest_answer);
         let notice = match worker.ready_since {
             Some(_) if !kill => DRAIN_NOTICE,
             Some(_) | None => Duration::ZERO,
         };
-        let grace = if kill {
-            Duration::ZERO
-        } else {
-            GRACE + GRACE_MARGIN
+        let grace = match cause {
+            _ if kill => Duration::ZERO,
+            StopCause::Deleted | StopCause::Replaced => longest_answer + GRACE_MARGIN,
+            StopCause::AgentStopping | StopCause::MemoryPressure | StopCause::Unresponsive => {
+                GRACE + GRACE_MARGIN
+            }
         };
         self.step_after(notice, node, key, process, WorkerStep::Terminate);
         self.step_after(notice + grace, node, key, process, WorkerStep::GraceOver);
@@ -225,7 +230,7 @@ impl Run<'_> {
                 End::Crashed | End::PowerLost => Loss::WorkerLost,
             };
             if loss == Loss::CutShort {
-                self.check_cut_short(node, key, request.arrived);
+                self.check_cut_short(node, key, request.arrived, worker.stopping, worker.longest_answer);
             }
             self.lose(request, loss);
         }

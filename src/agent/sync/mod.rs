@@ -155,7 +155,10 @@ impl SyncLoop {
             }
             let wait = deadline.map_or(RESYNC, |at| until(self.clock.now(), at).min(RESYNC));
             tokio::select! {
-                () = stop.cancelled(), if !stopping => info!("stopping the workers"),
+                () = stop.cancelled(), if !stopping => {
+                    info!("stopping the workers");
+                    self.workers.hurry();
+                }
                 _ = changed_rx.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }

@@ -123,6 +123,30 @@ pub(crate) struct Start {
     pub(crate) admission: Box<AdmissionStatus>,
 }
 
+/// What a planned stop waits at most for requests that are under way, unless the agent was told otherwise.
+pub(crate) const ANSWER_GRACE: Duration = Duration::from_secs(300);
+/// No answer is waited for longer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(3600);
+
+impl Start {
+    /// What its longest answer may take: the whole context at the slow end of the prediction, all streams busy.
+    pub(crate) fn longest_answer(&self) -> Duration {
+        let speed = self.admission.speed.as_ref();
+        longest_answer(
+            self.context_tokens,
+            speed.map(|speed| speed.tokens_per_second.p10),
+        )
+    }
+}
+
+fn longest_answer(context_tokens: u32, tokens_per_second: Option<f64>) -> Duration {
+    let rate = tokens_per_second.filter(|rate| *rate > 0.0);
+    rate.map_or(LONGEST_ANSWER, |rate| {
+        let seconds = f64::from(context_tokens) / rate;
+        Duration::from_secs_f64(seconds.min(LONGEST_ANSWER.as_secs_f64()))
+    })
+}
+
 /// Why a running worker is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopCause {

@@ -243,6 +243,15 @@ fn a_changed_replica_is_stopped_before_it_is_started() {
 }
 
 #[test]
+fn the_longest_answer_takes_the_whole_context() {
+    let seconds = |tokens, rate| longest_answer(tokens, rate).as_secs();
+    assert_eq!(seconds(4096, Some(20.0)), 204);
+    assert_eq!(seconds(1_000_000, Some(20.0)), 3600);
+    assert_eq!(seconds(4096, None), 3600);
+    assert_eq!(seconds(4096, Some(0.0)), 3600);
+}
+
+#[test]
 fn an_older_generation_never_undoes_a_newer_one() {
     check("a:spec=b:gen=1", "a:spec=a:gen=2", "a=keep");
     check("a:spec=b:gen=1", "a:spec=a:gen=2:worker=none", "a=wait(Stale)");

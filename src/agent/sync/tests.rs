@@ -65,6 +65,7 @@ impl Scene {
             program: "/bin/sh".into(),
             arguments: ["-c", script, "worker"].map(str::to_owned).into(),
             grace: Duration::from_secs(1),
+            answer_grace: Duration::from_secs(1),
         };
         let state = Arc::new(StateDir::open(&state_path).unwrap());
         let workers = Workers::adopt(

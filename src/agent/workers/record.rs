@@ -66,6 +66,7 @@ impl Record {
             model_path: start.path.clone(),
             fingerprint: start.fingerprint,
             context_tokens: start.context_tokens,
+            answer_seconds: start.longest_answer().as_secs(),
             prefix_dir: prefixes.map(|files| files.dir.clone()),
             golden: (!replica.terms.golden_prompts.is_empty()).then(|| Golden {
                 model: replica.spec.serving_name.clone(),

@@ -82,9 +82,9 @@ struct Target {
     /// The deployment: mdep/NAME, modeldeployment/NAME or NAME.
     #[arg(value_name = "mdep/NAME")]
     deployment: String,
-    /// Its namespace.
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
+    /// Its namespace. Default: that of the kubeconfig's context.
+    #[arg(long, short)]
+    namespace: Option<String>,
     /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
@@ -150,11 +150,13 @@ impl Target {
         let client = connect(&source)
             .await
             .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+        let of_context = || client.default_namespace().to_owned();
+        let namespace = self.namespace.unwrap_or_else(of_context);
         Ok(Place {
-            deployments: Api::namespaced(client.clone(), &self.namespace),
-            revisions: Api::namespaced(client, &self.namespace),
+            deployments: Api::namespaced(client.clone(), &namespace),
+            revisions: Api::namespaced(client, &namespace),
             name: name.to_owned(),
-            namespace: self.namespace,
+            namespace,
         })
     }
 

@@ -126,7 +126,7 @@ impl Budget {
 }
 
 /// It answers requests, and goes on doing so.
-fn is_serving(replica: &ModelReplica) -> bool {
+pub(super) fn is_serving(replica: &ModelReplica) -> bool {
     let conditions = replica
         .status
         .as_ref()

@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::budgets::Budgets;
+use super::budgets::{Budgets, is_serving};
 use super::plan::{Observed, known_silent_for};
-use crate::api::conditions::condition_type;
+use crate::api::conditions::{AGENT_STOPPED, condition_type};
 use crate::api::meta::MOVE_ANNOTATION;
 use crate::api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use crate::clock::since;
@@ -24,6 +24,9 @@ pub(super) const EVICT_AFTER: Duration = Duration::from_secs(30);
 /// The same while most nodes are silent: then the network between is the likelier fault, and what is replaced now is
 /// there twice when it comes back. Kubernetes evicts nobody in a small cluster as long as that lasts.
 pub(super) const EVICT_AFTER_DISRUPTION: Duration = Duration::from_secs(300);
+
+/// An agent that was stopped in order, and its workers with it, may be started again within this time.
+const STOPPED_AFTER: Duration = Duration::from_secs(10);
 
 /// The taint that silence stands for.
 const UNREACHABLE: &str = "rooflet.dev/unreachable";
@@ -121,6 +124,14 @@ impl<'p, 'a> Evictions<'p, 'a> {
         }
         if let Some(to) = moves_to(replica) {
             causes.push(Cause::Planned(format!("it is to move to {to}")));
+        }
+        if let Some(stopped_for) = stopped_for(node, self.observed.now).filter(|_| !is_serving(replica)) {
+            match STOPPED_AFTER.saturating_sub(stopped_for) {
+                left if left.is_zero() => {
+                    causes.push(Cause::Planned(format!("the agent of {name} was stopped")));
+                }
+                left => waits.push(left),
+            }
         }
         let expelled = causes.iter().find(|cause| matches!(cause, Cause::Expelled(_)));
         let cause = match (expelled, known_silent_for(node, self.observed.now)) {
@@ -254,6 +265,15 @@ impl<'p, 'a> Evictions<'p, 'a> {
             None => Err("nothing was decided".to_owned()),
         }
     }
+}
+
+/// For how long its agent has been stopped, in order.
+fn stopped_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
+    let conditions = &node.status.as_ref()?.conditions;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == condition_type::READY)?;
+    (ready.reason == AGENT_STOPPED).then(|| since(now, ready.last_transition_time.0))
 }
 
 fn no_room(why: &str) -> Eviction {

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
 use super::heard::Heard;
 use super::plan::{LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
-use crate::api::conditions::{Truth, condition_type, set_condition};
+use crate::api::conditions::{AGENT_STOPPED, Truth, condition_type, set_condition};
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
@@ -25,7 +25,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// `a mem=8 silent=SECONDS taint drain battery since=SECONDS version=V skewed`: silent nodes have been found so that long ago, and taints
+/// `a mem=8 silent=SECONDS stopped=SECONDS taint drain battery since=SECONDS version=V skewed`: silent nodes have been found so that long ago, and taints
 /// have been there so long.
 fn node(line: &str) -> FleetNode {
     let words: Vec<_> = line.split_whitespace().collect();
@@ -52,13 +52,11 @@ fn node(line: &str) -> FleetNode {
         ..FleetNodeStatus::default()
     };
     status.allocatable.memory = format!("{}Gi", field("mem").unwrap_or("8"));
-    let (truth, reason, since) = match field("silent") {
-        Some(seconds) => (
-            Truth::Unknown,
-            NODE_SILENT,
-            NOW - seconds.parse::<i64>().expect("a number"),
-        ),
-        None => (Truth::True, "AgentReady", NOW),
+    let ago = |seconds: &str| NOW - seconds.parse::<i64>().expect("a number");
+    let (truth, reason, since) = match (field("silent"), field("stopped")) {
+        (Some(seconds), _) => (Truth::Unknown, NODE_SILENT, ago(seconds)),
+        (None, Some(seconds)) => (Truth::False, AGENT_STOPPED, ago(seconds)),
+        (None, None) => (Truth::True, "AgentReady", NOW),
     };
     set_condition(
         &mut status.conditions,

@@ -118,3 +118,12 @@ fn a_replica_that_is_to_move_leaves_like_one_of_a_drained_node() {
     check_surge("a; b", "x on=b moves=b", "");
     check("a; b", "x on=a moves=b; y on=a", "", "", "evict(x)");
 }
+
+#[test]
+fn what_a_stopped_agent_leaves_behind_is_replaced_at_once() {
+    check("a stopped=9; b", "x on=a notready", "", "", "");
+    check("a stopped=10; b", "x on=a notready", "", "", "evict(x)");
+    // Its workers were left running.
+    check("a stopped=60; b", "x on=a", "", "", "");
+    check("a stopped=60", "x on=a notready", "", "", "");
+}
