@@ -15,6 +15,7 @@ mod dispatch;
 mod early;
 mod estimate;
 mod health;
+mod incoming;
 mod metrics;
 mod queue;
 mod refusal;

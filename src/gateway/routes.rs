@@ -1,19 +1,17 @@
 //! From a request to a replica's answer.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
 use futures::future::{Either, select};
 use futures::{FutureExt, TryFutureExt};
-use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
@@ -22,6 +20,7 @@ use super::ask::{Ask, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
 use super::early::{self, HEAD_AFTER};
 use super::health::Fault;
+use super::incoming::Incoming;
 use super::metrics::GatewayMetrics;
 use super::refusal;
 use super::state::{ModelKey, Refusal};
@@ -38,18 +37,9 @@ use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
 /// Replicas one request is tried on before it waits for a better moment.
 const MAX_TRIES: usize = 3;
-/// Replicas that may break off or fail with a request in hand before it is not given to yet another one.
-const MAX_BROKEN: usize = 3;
 /// The wait after all of them failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-
-/// On every answer: the replica that gave it, as `namespace/name`.
-const REPLICA_HEADER: HeaderName = HeaderName::from_static("x-rooflet-replica");
-/// On an answer that had to wait for its turn: for how long, in milliseconds.
-const QUEUE_HEADER: HeaderName = HeaderName::from_static("x-rooflet-queue-ms");
-/// On an answer by another model than the one asked for: its name.
-const FALLBACK_HEADER: HeaderName = HeaderName::from_static("x-rooflet-fallback");
 
 /// What all requests share.
 pub(super) struct Gateway {
@@ -60,63 +50,6 @@ pub(super) struct Gateway {
     metrics: GatewayMetrics,
     registry: Registry,
     tracer: Tracer,
-}
-
-/// A request that has been read, to be sent as often as it takes.
-struct Incoming {
-    parts: Parts,
-    body: Bytes,
-    ask: Ask,
-    began: Instant,
-    span: Option<Arc<OpenSpan>>,
-    /// Of the model that is asked instead of the one that was asked for.
-    fallback: Option<HeaderValue>,
-    /// Where the head of a stream goes that may begin before its first token.
-    head: Mutex<Option<oneshot::Sender<http::response::Parts>>>,
-    /// How often a replica broke off that had the request.
-    broken: AtomicUsize,
-}
-
-impl Incoming {
-    /// What the client is told beside a replica's own headers.
-    fn headers(&self, replica: &str, queued: Option<Duration>) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        if let Ok(replica) = HeaderValue::from_str(replica) {
-            headers.insert(REPLICA_HEADER, replica);
-        }
-        if let Some(queued) = queued {
-            let millis = u64::try_from(queued.as_millis()).unwrap_or(u64::MAX);
-            headers.insert(QUEUE_HEADER, millis.into());
-        }
-        if let Some(name) = &self.fallback {
-            headers.insert(FALLBACK_HEADER, name.clone());
-        }
-        headers
-    }
-
-    /// It may be the request that makes them fail.
-    fn has_broken_enough(&self) -> bool {
-        self.broken.load(Ordering::Relaxed) >= MAX_BROKEN
-    }
-
-    /// A stream has begun, and may be long without a token.
-    fn begins(&self, response: &Response, headers: &HeaderMap) {
-        let kind = response.headers().get(http::header::CONTENT_TYPE);
-        let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        if !is_stream || !response.status().is_success() {
-            return;
-        }
-        let waiting = self.head.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(head_tx) = waiting {
-            let (mut parts, ()) = Response::new(()).into_parts();
-            parts.status = response.status();
-            parts.headers = response.headers().clone();
-            parts.headers.remove(http::header::CONTENT_LENGTH);
-            parts.headers.remove(RUNNING_HEADER);
-            parts.headers.extend(headers.clone());
-            drop(head_tx.send(parts));
-        }
-    }
 }
 
 /// One replica's answer, up to its first token.
@@ -334,16 +267,7 @@ impl Gateway {
         } else {
             peeked.for_model(&model.name)
         };
-        let mut incoming = Incoming {
-            parts,
-            body,
-            ask,
-            began,
-            span,
-            fallback: None,
-            head: Mutex::new(Some(head_tx)),
-            broken: AtomicUsize::new(0),
-        };
+        let mut incoming = Incoming::new(parts, body, ask, began, span, head_tx);
         if let Some(id) = &incoming.ask.previous_response {
             return self.answer_by_keeper(&incoming, model, id).await;
         }
@@ -562,7 +486,7 @@ impl Gateway {
                 }
                 debug!(replica, status = %parts.status, "a replica cannot take a request");
                 if body.is_failure() || parts.status == StatusCode::INTERNAL_SERVER_ERROR {
-                    incoming.broken.fetch_add(1, Ordering::Relaxed);
+                    incoming.broke();
                 }
                 if matches!(
                     parts.status,
@@ -599,7 +523,7 @@ impl Gateway {
                     span.fail(err.reason());
                 }
                 if err.had_the_request() {
-                    incoming.broken.fetch_add(1, Ordering::Relaxed);
+                    incoming.broke();
                 }
                 place.failed(Fault::Unreachable);
                 Err(Missed::Failed(err))
@@ -636,7 +560,7 @@ impl Gateway {
         context: Option<TraceContext>,
     ) -> Result<Response, ForwardError> {
         let path = path_of(&place.replica.target, &incoming.parts.uri);
-        let mut request = again(&incoming.parts, incoming.body.clone());
+        let mut request = incoming.again();
         if incoming.parts.uri.path() == RESPONSES_PATH
             && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", place.replica.id))
         {
@@ -663,13 +587,6 @@ fn path_of(target: &Target, uri: &Uri) -> PathAndQuery {
     // Names of objects need no escapes in a URL, and `path` came as one.
     let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
     path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
-}
-
-/// The same request, to be sent once more. The body was read whole, so its length is known.
-fn again(parts: &Parts, body: Bytes) -> Request {
-    let mut parts = parts.clone();
-    parts.headers.remove(http::header::CONTENT_LENGTH);
-    Request::from_parts(parts, Body::from(body))
 }
 
 /// Answers that speak of the replica and not of the request.

@@ -20,6 +20,9 @@ use crate::error::ExitStatus;
 /// How an object of the kind is written before its name, as kubectl does.
 const KIND: &str = "modeldeployment.rooflet.dev";
 
+/// How often a change is tried that others' writes come between.
+const MAX_TRIES: usize = 5;
+
 /// Arguments of `rooflet rollout`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -163,24 +166,34 @@ impl Target {
     /// Makes one change, refused if the deployment has changed since it was read, and says that it is made.
     async fn change(
         self,
-        choose: impl FnOnce(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
+        choose: impl Fn(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
     ) -> Result<(), Failure> {
         let place = self.connect().await?;
-        let deployment = place.get().await?;
-        let change = choose(&deployment, &place.history(&deployment).await?)?;
-        let done = match patch(&deployment, &change)? {
-            Ok(patch) => {
-                let params = kube::api::PatchParams::apply(FIELD_MANAGER);
-                place
-                    .deployments
-                    .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))
-                    .await
-                    .map_err(ApiError::from)?;
-                change.done().to_owned()
+        for tries_left in (0..MAX_TRIES).rev() {
+            let deployment = place.get().await?;
+            let change = choose(&deployment, &place.history(&deployment).await?)?;
+            let patch = match patch(&deployment, &change)? {
+                Ok(patch) => patch,
+                Err(skipped) => {
+                    ui::output(&format!("{KIND}/{} {skipped}\n", place.name));
+                    break;
+                }
+            };
+            let params = kube::api::PatchParams::apply(FIELD_MANAGER);
+            let patched = place
+                .deployments
+                .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))
+                .await;
+            match patched.map_err(ApiError::from) {
+                // Somebody wrote it meanwhile: what was chosen is chosen anew.
+                Err(ApiError::Conflict(_)) if tries_left > 0 => {}
+                patched => {
+                    patched?;
+                    ui::output(&format!("{KIND}/{} {}\n", place.name, change.done()));
+                    break;
+                }
             }
-            Err(skipped) => skipped,
-        };
-        ui::output(&format!("{KIND}/{} {done}\n", place.name));
+        }
         Ok(())
     }
 }
