@@ -3,6 +3,7 @@
 //! Every test has its own data directory and free ports; nothing is shared. On failure the directory is kept and named.
 
 mod admission;
+mod analysis;
 mod apiserver;
 mod away;
 mod bad_input;

@@ -1,0 +1,143 @@
+//! A canary that answers well and too slowly: its analysis takes it back, and no request fails. Real engine, real speeds.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Map, Value, json};
+
+use crate::harness::{Fleet, Http, Options, Scratch, copy_guide, eventually, rooflet};
+
+const CANARY: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  replicas: 2
+  model: {source: 'local://MODEL'}
+  serving: {contextTokens: 512}
+  # A machine that builds and tests may be short of memory.
+  placement: {tolerations: [{operator: Exists}]}
+  strategy:
+    type: Canary
+    canary: {steps: [{setWeight: 50}, {analysis: {}}]}
+";
+
+/// How many times the layers of the guide the slow model has.
+const DEPTH: usize = 8;
+
+/// The guide with its layers over and over: it says nothing that makes sense, and takes long for it.
+fn deepen(model: &Path) {
+    let file = model.join("model.safetensors");
+    let bytes = std::fs::read(&file).expect("readable");
+    let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*length)).expect("small"));
+    let header: Map<String, Value> = serde_json::from_slice(header).expect("a header");
+    let config = model.join("config.json");
+    let text = std::fs::read_to_string(&config).expect("readable");
+    let mut parsed: Value = serde_json::from_str(&text).expect("JSON");
+    let layers = usize::try_from(parsed["num_hidden_layers"].as_u64().expect("a number")).expect("small");
+    parsed["num_hidden_layers"] = json!(layers * DEPTH);
+    std::fs::write(&config, parsed.to_string()).expect("writable");
+
+    let mut out = Map::new();
+    let mut all = Vec::new();
+    for (name, tensor) in header.iter().filter(|(name, _)| *name != "__metadata__") {
+        let at = |index: usize| usize::try_from(tensor["data_offsets"][index].as_u64().expect("an offset"));
+        let bytes = &data[at(0).expect("small")..at(1).expect("small")];
+        let in_layer = name
+            .strip_prefix("model.layers.")
+            .and_then(|rest| rest.split_once('.'));
+        let names: Vec<String> = match in_layer {
+            Some((layer, rest)) => {
+                let layer: usize = layer.parse().expect("a number");
+                let copies = (0..DEPTH).map(|copy| copy * layers + layer);
+                copies
+                    .map(|layer| format!("model.layers.{layer}.{rest}"))
+                    .collect()
+            }
+            None => vec![name.clone()],
+        };
+        for name in names {
+            let mut tensor = tensor.clone();
+            tensor["data_offsets"] = json!([all.len(), all.len() + bytes.len()]);
+            all.extend_from_slice(bytes);
+            out.insert(name, tensor);
+        }
+    }
+    let header = serde_json::to_vec(&out).expect("JSON");
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(&file, [&length[..], &header, &all].concat()).expect("writable");
+}
+
+#[test]
+fn a_canary_that_is_too_slow_is_taken_back_by_its_analysis() {
+    let models = Scratch::new();
+    copy_guide(&models.join("guide"));
+    copy_guide(&models.join("slow"));
+    deepen(&models.join("slow"));
+    let fleet = Fleet::with(Options {
+        model_dir: Some(models.path().to_owned()),
+        ..Options::default()
+    });
+    let Some(kubectl) = fleet.kubectl() else { return };
+    let rollout = |args: &[&str]| {
+        let output = Command::new(rooflet())
+            .arg("rollout")
+            .args(args)
+            .arg("--kubeconfig")
+            .arg(fleet.kubeconfig())
+            .output()
+            .expect("rooflet starts");
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    kubectl.apply(&CANARY.replace("MODEL", "guide")).ok();
+    let (success, said) = rollout(&["status", "mdep/guide"]);
+    assert!(success, "{said}");
+
+    let done = AtomicBool::new(false);
+    let asked = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let gateway = Http::new(format!("http://127.0.0.1:{}", fleet.gateway_port));
+                while !done.load(Ordering::SeqCst) {
+                    // Never the same: what is cached tells nothing of first tokens.
+                    let number = asked.fetch_add(1, Ordering::SeqCst);
+                    let body = json!({
+                        "model": "guide",
+                        "prompt": format!("{number} is a number. What is rooflet, and what is it for?"),
+                        "max_tokens": 64,
+                        "ignore_eos": true,
+                    });
+                    let answer = gateway.post("/v1/completions", &body).expect("an answer");
+                    assert_eq!(answer.status, 200, "{}", answer.text);
+                }
+            });
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            kubectl.apply(&CANARY.replace("MODEL", "slow")).ok();
+            let (success, said) = rollout(&["status", "mdep/guide", "--timeout=170s"]);
+            assert!(!success && said.contains("back to revision 1"), "{said}");
+            eventually("both replicas of the first revision", || {
+                let found = kubectl.json("mdep guide")?;
+                match found["status"]["ready"] == "2/2" {
+                    true => Ok(()),
+                    false => Err(found["status"].to_string()),
+                }
+            });
+            let given_up = kubectl.json("mdep guide").expect("there")["status"]["rollout"]["aborted"].clone();
+            assert_eq!(given_up["reason"], "AnalysisFailed");
+            let why = given_up["message"].as_str().unwrap_or_default();
+            assert!(why.contains(" tokens/s against "), "{why}");
+        }));
+        done.store(true, Ordering::SeqCst);
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
