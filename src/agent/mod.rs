@@ -255,11 +255,13 @@ impl Agent {
         serve(&tasks, listener, app);
 
         let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
+        let wired = WiredWatch::load(state.clone(), host.boot_id());
         let sync = SyncLoop {
             node: config.node_name.clone(),
             host: host.clone(),
             chip: identity.chip.clone(),
             quarantined,
+            wired: wired.clone(),
             clock: clock.clone(),
             sources: Sources {
                 api: api.as_ref().map(|api| api.replicas.clone()),
@@ -296,7 +298,6 @@ impl Agent {
                 Ok(())
             })
         });
-        let boot_id = host.boot_id();
         let farewell = api.map(|api| {
             let node = NodeReporter {
                 client: api.client.clone(),
@@ -307,7 +308,7 @@ impl Agent {
                 state_path: config.state_dir.clone(),
                 endpoint: config.endpoint.clone(),
                 quiet_hours: config.quiet_hours.clone(),
-                wired: WiredWatch::load(state, boot_id),
+                wired,
                 labels: config
                     .simulated
                     .as_ref()

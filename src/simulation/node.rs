@@ -355,6 +355,7 @@ impl Run<'_> {
             hardware: Some(state.machine.class.hardware),
             calibrations: Vec::new(),
             quarantined: BTreeMap::new(),
+            stranded: None,
             probing: false,
             pressure,
             shortfall: pressure::shortfall(&memory),

@@ -27,6 +27,7 @@ use super::node_status::node_hardware;
 use super::pressure::{self, MemoryWatch, Pressure};
 use super::probe::ProbeState;
 use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
+use super::wired::WiredWatch;
 use super::workers::{Progress, Workers};
 use crate::api::conditions::condition_type;
 use crate::api::v1alpha1::{Calibration, Chip, ModelReplica, ModelReplicaStatus, NodeModel};
@@ -117,6 +118,7 @@ pub(crate) struct SyncLoop {
     pub(crate) chip: Chip,
     /// By fingerprint, models that took the machine down, and what is to be said of them.
     pub(crate) quarantined: BTreeMap<u64, String>,
+    pub(super) wired: WiredWatch,
     pub(crate) clock: Clock,
     pub(crate) sources: Sources,
     pub(crate) workers: Workers,
@@ -208,11 +210,19 @@ impl SyncLoop {
             hardware,
             calibrations,
             quarantined: self.quarantined.clone(),
+            stranded: self.stranded(),
             probing: *self.sources.probing.borrow(),
             pressure,
             shortfall: pressure::shortfall(&memory),
             relapse: pressure::relapse(memory.total),
         }
+    }
+
+    /// Wired memory that did not come back.
+    fn stranded(&self) -> Option<Bytes> {
+        let wired = self.host.wired()?;
+        self.wired
+            .look(wired, self.workers.is_idle(), self.clock.instant())
     }
 
     /// What is wanted, and what would be if no manifest stood in its way.

@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     pub(crate) calibrations: Vec<Calibration>,
     /// By fingerprint, models that took the machine down, and what is to be said of them.
     pub(crate) quarantined: BTreeMap<u64, String>,
+    /// Memory of workers that are gone, which the kernel did not give back.
+    pub(crate) stranded: Option<Bytes>,
     /// The bandwidth probe is running and wants the machine for itself.
     pub(crate) probing: bool,
     /// Whether the machine's owner needs its memory back.
@@ -334,6 +336,14 @@ impl Pass<'_> {
             && !replica.terms.overridden
         {
             return refuse(Ground::Never, "Quarantined", message.clone());
+        }
+        if let Some(stranded) = self.observed.stranded
+            && !replica.terms.overridden
+        {
+            let message = format!(
+                "{stranded} of workers that are gone stayed wired, and another one could strand as much: restart the machine"
+            );
+            return refuse(Ground::NotNow, "MemoryStaysWired", message);
         }
         let gave_way = seen.is_some_and(|seen| seen.gave_way);
         if gave_way && self.observed.pressure != Pressure::None {

@@ -3,7 +3,7 @@
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
 //! `model` (ok or a reason), `sinks` (of attention), `kv` (bits), `deleting`, `decode` (tokens/s promised), `overridden`,
 //! `priority`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
-//! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`,
+//! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`, `@stranded=GIB`,
 //! `@m4pro` (default: a chip nobody knows), `@free=GIB` and `@allocatable=GIB` (default 10), `@easing`, `@low`, `@critical`
 //! (memory of which 100 MiB are missing) set
 //! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
@@ -157,6 +157,7 @@ pub(in crate::agent::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desi
             available: Bytes::gib(100),
         },
         quarantined: BTreeMap::new(),
+        stranded: None,
         probing: false,
         pressure: Pressure::None,
         shortfall: Bytes::mib(100),
@@ -171,6 +172,7 @@ pub(in crate::agent::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desi
                     .quarantined
                     .insert(fingerprint, "it took the machine down".to_owned());
             }
+            ("@stranded", gib) => observed.stranded = Some(Bytes::gib(gib.parse().unwrap())),
             ("@probing", _) => observed.probing = true,
             ("@easing", _) => observed.pressure = Pressure::Easing,
             ("@low", _) => observed.pressure = Pressure::Low,
@@ -291,6 +293,18 @@ fn a_model_that_took_the_machine_down_is_not_started_unless_its_owner_insists() 
     check("a @quarantined=8", "", "a=start(1.0 GiB)");
     // Its worker was found again: the machine did not go down.
     check("a @quarantined=7", "a", "a=keep");
+}
+
+#[test]
+fn nothing_is_started_where_memory_did_not_come_back() {
+    check("a @stranded=3", "", "a=refuse(NotNow/MemoryStaysWired)");
+    check(
+        "a @stranded=3",
+        "a:worker=none",
+        "a=refuse(NotNow/MemoryStaysWired)",
+    );
+    check("a @stranded=3", "a", "a=keep");
+    check("a:overridden @stranded=3", "", "a=start(1.0 GiB)");
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl Scene {
         let (_, probe) = watch::channel(ProbeState::Waiting);
         let sync = SyncLoop {
             quarantined: BTreeMap::new(),
+            wired: WiredWatch::load(state.clone(), None),
             node: "mini-1".to_owned(),
             host: Host::Fake(host.clone()),
             chip: Chip::default(),
