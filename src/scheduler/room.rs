@@ -1,5 +1,5 @@
 //! Moves of running replicas that make room for one that has found none, be it that no node is free enough although
-//! several together are. Proposed by [`super::rebalance`] only: the scheduler itself moves nothing that runs.
+//! several together are. Proposed by [`mod@super::rebalance`] only: the scheduler itself moves nothing that runs.
 
 use std::cmp::Reverse;
 
