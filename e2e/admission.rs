@@ -40,25 +40,6 @@ fn replica(kubectl: &Kubectl, deployment: &str) -> Result<Value, String> {
         .ok_or_else(|| format!("no replica of {deployment}"))
 }
 
-/// Waits for a condition with this reason; returns its message.
-#[track_caller]
-fn wait_for_reason(kubectl: &Kubectl, object: &str, kind: &str, reason: &str) -> String {
-    eventually(&format!("{object}: {kind} for {reason}"), || {
-        let found = kubectl.json(object)?;
-        let conditions = found["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let wanted = conditions
-            .iter()
-            .find(|one| one["type"] == kind && one["reason"] == reason);
-        let message = wanted.and_then(|one| one["message"].as_str());
-        message
-            .map(str::to_owned)
-            .ok_or_else(|| format!("{conditions:#?}"))
-    })
-}
-
 fn has_event(kubectl: &Kubectl, reason: &str) -> Result<(), String> {
     let events = kubectl
         .run(&format!("get events --field-selector reason={reason} -o name"))
@@ -103,7 +84,7 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
 
     // Another model with half of the chip's time: memory is there, bandwidth is not.
     assert!(kubectl.apply(&fast(&serving, tenths(alone * 0.5))).success);
-    let message = wait_for_reason(&kubectl, "mdep fast", "Scheduled", "InsufficientBandwidth");
+    let message = kubectl.wait_for_reason("mdep fast", "Scheduled", "InsufficientBandwidth");
     assert!(
         message.contains("of the chip's time for its objectives") && message.contains("default/guide-"),
         "{message}"
@@ -142,7 +123,7 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
     );
     assert!(kubectl.apply(&overridden).success);
     fleet.wait_for_ready(&kubectl, "fast");
-    wait_for_reason(&kubectl, "mdep fast", "Admitted", "AdmissionOverridden");
+    kubectl.wait_for_reason("mdep fast", "Admitted", "AdmissionOverridden");
     eventually("the event", || has_event(&kubectl, "AdmissionOverridden"));
     // The guide's promise is broken by that, and its status does not hide it.
     eventually("the guide's broken promise", || {
@@ -179,7 +160,7 @@ spec:
         )
     };
     assert!(kubectl.apply(&storing("1000Ti")).success);
-    let message = wait_for_reason(&kubectl, "mdep storing", "Scheduled", "InsufficientDisk");
+    let message = kubectl.wait_for_reason("mdep storing", "Scheduled", "InsufficientDisk");
     assert!(
         message.contains("insufficient disk") && message.contains("spec.serving.kvCache.diskSize: "),
         "{limit}: {message}"

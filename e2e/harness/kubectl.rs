@@ -97,7 +97,19 @@ impl Kubectl {
     /// Waits until the condition `kind` of an object has `status`; returns the condition.
     #[track_caller]
     pub(crate) fn wait_for_condition(&self, object: &str, kind: &str, status: &str) -> Value {
-        eventually(&format!("{object}: {kind}={status}"), || {
+        self.wait_for_field(object, kind, "status", status)
+    }
+
+    /// Waits until the condition `kind` of an object has `reason`; returns its message.
+    #[track_caller]
+    pub(crate) fn wait_for_reason(&self, object: &str, kind: &str, reason: &str) -> String {
+        let condition = self.wait_for_field(object, kind, "reason", reason);
+        condition["message"].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn wait_for_field(&self, object: &str, kind: &str, field: &str, value: &str) -> Value {
+        eventually(&format!("{object}: {kind} with {field} {value}"), || {
             let found = self.json(object)?;
             let conditions = found["status"]["conditions"]
                 .as_array()
@@ -105,7 +117,7 @@ impl Kubectl {
                 .unwrap_or_default();
             let wanted = conditions
                 .iter()
-                .find(|condition| condition["type"] == kind && condition["status"] == status);
+                .find(|condition| condition["type"] == kind && condition[field] == value);
             wanted.cloned().ok_or_else(|| format!("{conditions:#?}"))
         })
     }

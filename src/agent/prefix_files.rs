@@ -104,9 +104,12 @@ pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Ti
         if !is_old && wanted == Bytes::ZERO {
             continue;
         }
-        wanted = wanted - stored(&dir);
+        let bytes = stored(&dir);
         match fs::remove_dir_all(&dir) {
-            Ok(()) => info!(%dir, "removed stored prefixes that no worker uses"),
+            Ok(()) => {
+                wanted = wanted - bytes;
+                info!(%dir, "removed stored prefixes that no worker uses");
+            }
             Err(err) => warn!(%dir, error = %err, "stored prefixes could not be removed"),
         }
     }
