@@ -1,17 +1,20 @@
 //! One streamed greedy answer by three ways: gateway, agent and worker; a worker alone; the engine in this process.
+//! `ROOFLET_OVERHEAD_MODEL` is a model's directory (the guide), `ROOFLET_OVERHEAD_ROUNDS` how often (150).
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use rooflet::bench::BareEngine;
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, Http, Options, Process, eventually, free_port, repository};
+use crate::harness::{Fleet, Http, Options, Process, Scratch, eventually, free_port, repository};
 use crate::stats::{Samples, head, milliseconds, row};
 
 const QUESTION: &str = "What is rooflet?";
 const MAX_TOKENS: usize = 64;
 const WARM_UP_ROUNDS: usize = 10;
 const ROUNDS: usize = 150;
+const NAME: &str = "model";
 
 /// What a client saw of one answer.
 struct Seen {
@@ -21,17 +24,28 @@ struct Seen {
 }
 
 pub(crate) fn run() {
+    let named = std::env::var_os("ROOFLET_OVERHEAD_MODEL").map(PathBuf::from);
+    let model = named.unwrap_or_else(|| repository("examples/models/guide"));
+    let asked = std::env::var("ROOFLET_OVERHEAD_ROUNDS").ok();
+    let total = asked.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let scratch = Scratch::new();
+    let manifest = scratch.join("model.yaml");
+    let deployment = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": NAME},
+        "spec": {"model": {"source": format!("file://{}", model.display())}},
+    });
+    std::fs::write(&manifest, deployment.to_string()).expect("room");
     let fleet = Fleet::with(Options {
-        args: vec![format!("--apply={}", repository("examples/guide.yaml").display())],
+        args: vec![format!("--apply={}", manifest.display())],
         ..Options::default()
     });
     let port = free_port();
     let worker = Process::start(
         [
             "worker".to_owned(),
-            format!("--model={}", repository("examples/models/guide").display()),
+            format!("--model={}", model.display()),
             format!("--listen=127.0.0.1:{port}"),
-            "--name=guide".to_owned(),
+            format!("--name={NAME}"),
         ],
         &fleet.scratch.join("worker.log"),
     );
@@ -42,7 +56,7 @@ pub(crate) fn run() {
     });
     let through_gateway = Client::new(fleet.gateway_port);
     let to_worker = Client::new(port);
-    let engine = BareEngine::load(repository("examples/models/guide"), 1).expect("the guide is there");
+    let engine = BareEngine::load(model, 1).expect("a model");
 
     let mut tokens = 0;
     let mut bare = || {
@@ -55,7 +69,7 @@ pub(crate) fn run() {
         }
     };
     let mut rounds = Vec::new();
-    for round in 0..WARM_UP_ROUNDS + ROUNDS {
+    for round in 0..WARM_UP_ROUNDS + total {
         // Each way comes first, second and last equally often.
         let mut seen = [None, None, None];
         for turn in 0..3 {
@@ -77,7 +91,7 @@ pub(crate) fn run() {
     }
     drop(worker);
 
-    println!("{ROUNDS} rounds, {tokens} tokens per answer; median (p10-p90).\n");
+    println!("{total} rounds, {tokens} tokens per answer; median (p10-p90).\n");
     head(&[
         "way",
         "first text, ms",
@@ -132,7 +146,7 @@ impl Client {
 
     async fn ask_streaming(&self) -> Result<Seen, reqwest::Error> {
         let body = json!({
-            "model": "guide", "messages": [{"role": "user", "content": QUESTION}],
+            "model": NAME, "messages": [{"role": "user", "content": QUESTION}],
             "temperature": 0, "max_tokens": MAX_TOKENS, "stream": true,
         });
         let begin = Instant::now();

@@ -104,9 +104,6 @@ impl KvMemory {
         if !self.prefixes.has_files() {
             return;
         }
-        let decoding = active
-            .iter()
-            .any(|sequence| sequence.is_decoding() && !sequence.is_loading());
         let copying = match pace.step {
             _ if active.is_empty() => IDLE_COPYING_TIME,
             Some(step) => step / COPYING_SHARE,
@@ -115,7 +112,7 @@ impl KvMemory {
         let (room, now) = (self.room_beside(active), || clock.instant());
         let begin = now();
         let time = || now() - begin < copying;
-        let tended = self.prefixes.tend(room, decoding, now, time);
+        let tended = self.prefixes.tend(room, now, time);
         self.sound(tended);
         for sequence in active {
             let over = |blocks| !self.prefixes.is_loading(blocks);

@@ -1,6 +1,7 @@
 //! The thread that reads and writes block files, so that no request waits for a disk while another could be computed. It
-//! makes no MLX call: it is handed bytes, and hands bytes back. Several blocks are read at the same time, since a disk
-//! answers many requests faster than one after the other. If it panics, the engine goes on without files.
+//! writes the bytes that it is handed, and what it reads is in MLX's memory when it hands it over: it fills arrays and
+//! computes nothing. Several blocks are read at the same time, since a disk answers many requests faster than one after
+//! the other, and a copy into memory that is new takes as long as the reading. If it panics, the engine goes on without files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,6 +11,7 @@ use std::thread::JoinHandle;
 use super::block_file::{BlockName, RawBlock};
 use super::files::{BlockFiles, FoundFile};
 use super::key::BlockKey;
+use super::raw::{self, BlockArrays};
 use crate::error::Chain;
 
 /// Blocks that are read at the same time, and that may wait for the engine. Of a model with 144 KiB of cache per token
@@ -29,7 +31,7 @@ pub(super) enum Report {
     /// At the start: what is there, the least recently used first.
     Found(Vec<FoundFile>),
     /// `None`: it cannot be read, and is not there any more.
-    Read(BlockKey, Option<RawBlock>),
+    Read(BlockKey, Option<BlockArrays>),
     /// With the file's size; `None`: it was not written.
     Written(BlockKey, Option<u64>),
 }
@@ -162,29 +164,40 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
 
 /// All that are to be read, some at the same time, reported in order, each as soon as it is there.
 fn read(files: &BlockFiles, todo: &mut Todo, orders: &Receiver<Order>, report: impl Fn(Report)) {
-    let read = |key: BlockKey| {
-        let block = files.read(key);
-        if let Err(err) = &block {
-            tracing::warn!(error = %Chain(err), "a kept prefix cannot be read and is computed");
-        }
-        (key, block.ok())
-    };
     std::thread::scope(|scope| {
         let mut readers = VecDeque::with_capacity(READERS);
+        // Of a reader that has ended, for the next one: memory that was written to before is faster.
+        let mut buffer = Vec::new();
         loop {
             while readers.len() < READERS
                 && let Some(key) = todo.reads.pop_front()
             {
-                readers.push_back(scope.spawn(move || read(key)));
+                let mut buffer = std::mem::take(&mut buffer);
+                readers.push_back(scope.spawn(move || (key, read_one(files, key, &mut buffer), buffer)));
             }
             let Some(reader) = readers.pop_front() else { return };
             match reader.join() {
-                Ok((key, block)) => report(Report::Read(key, block)),
+                Ok((key, block, used)) => {
+                    buffer = used;
+                    report(Report::Read(key, block));
+                }
                 Err(panic) => resume_unwind(panic),
             }
             orders.try_iter().for_each(|order| todo.add(order));
         }
     });
+}
+
+fn read_one(files: &BlockFiles, key: BlockKey, buffer: &mut Vec<u8>) -> Option<BlockArrays> {
+    let block = files.read(key, std::mem::take(buffer));
+    let block = block.inspect_err(|err| unusable(&Chain(err))).ok()?;
+    let arrays = raw::arrays(&block);
+    *buffer = block.data;
+    arrays.inspect_err(|err| unusable(err)).ok()
+}
+
+fn unusable(err: &dyn std::fmt::Display) {
+    tracing::warn!(error = %err, "a kept prefix cannot be read and is computed");
 }
 
 /// Orders that are not carried out yet.

@@ -151,20 +151,20 @@ impl BlockFiles {
         found
     }
 
-    /// Reads and verifies a block; one that is damaged is put aside.
-    pub(super) fn read(&self, key: BlockKey) -> Result<RawBlock, ReadBlockError> {
+    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is put aside.
+    pub(super) fn read(&self, key: BlockKey, mut buffer: Vec<u8>) -> Result<RawBlock, ReadBlockError> {
         let path = self.path(key);
         let failed = |err| ReadBlockError::Io {
             path: path.clone(),
             err,
         };
         let mut file = File::open(&path).map_err(failed)?;
-        let mut bytes =
-            Vec::with_capacity(usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(0));
-        file.read_to_end(&mut bytes).map_err(failed)?;
+        buffer.clear();
+        buffer.reserve(usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(0));
+        file.read_to_end(&mut buffer).map_err(failed)?;
         // So that it is one of the last to go after a restart; if that fails, it goes early.
         drop(file.set_modified(SystemTime::from(self.clock.now())));
-        block_file::decode(bytes, &self.model, key).map_err(|err| {
+        block_file::decode(buffer, &self.model, key).map_err(|err| {
             self.quarantine(&path);
             ReadBlockError::Damaged { path, err }
         })

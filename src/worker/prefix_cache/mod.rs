@@ -26,14 +26,14 @@ use camino::Utf8PathBuf;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, transforms};
 
-use self::block_file::{BlockName, RawBlock};
+use self::block_file::BlockName;
 pub(crate) use self::disk::Disk;
 use self::disk::{News, Report};
 use self::files::FoundFile;
 pub(crate) use self::files::{BlockFiles, OpenFilesError};
 pub(crate) use self::fingerprint::fingerprint;
 pub(crate) use self::key::BlockKey;
-use self::raw::Copying;
+use self::raw::{BlockArrays, Copying};
 use self::read_pace::ReadPace;
 pub(crate) use self::tree::Cuts;
 use self::tree::{BLOCK_TOKENS, Filed, InMemory, Missing, Stored, Tiers, Tree, runs};
@@ -391,12 +391,11 @@ impl PrefixCache {
         })
     }
 
-    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there is `time`. While others
-    /// wait, at most one block that was read is taken over. `room` is what all requests leave.
+    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there is `time`. `room` is what
+    /// all requests leave.
     pub(crate) fn tend(
         &mut self,
         room: Bytes,
-        others_wait: bool,
         now: impl Fn() -> Instant,
         time: impl FnMut() -> bool,
     ) -> Result<()> {
@@ -406,15 +405,11 @@ impl PrefixCache {
                 News::Failed => self.do_without_files(),
                 News::Report(Report::Found(files)) => self.know(files),
                 News::Report(Report::Read(key, block)) => {
-                    self.take_over(key, block, room)?;
+                    self.take_over(key, block, room);
                     if let Some(files) = &mut self.files
                         && files.reading.is_empty()
                     {
-                        // Not before: the copy is part of it.
                         files.read_pace.ends(now());
-                    }
-                    if others_wait {
-                        break;
                     }
                 }
                 News::Report(Report::Written(key, bytes)) => self.note_written(key, bytes),
@@ -466,15 +461,15 @@ impl PrefixCache {
         self.limit_files();
     }
 
-    fn take_over(&mut self, key: BlockKey, block: Option<RawBlock>, room: Bytes) -> Result<()> {
+    fn take_over(&mut self, key: BlockKey, block: Option<BlockArrays>, room: Bytes) {
         if let Some(files) = &mut self.files {
             files.reading.remove(&key);
         }
         let Some(block) = block else {
             self.tree.lose_file(key);
-            return Ok(());
+            return;
         };
-        let block = raw::from_bytes(&block)?;
+        let block = KvBlock::from(block);
         let bytes = block.bytes();
         if let Some(files) = &mut self.files {
             files.read_pace.took(bytes);
@@ -488,7 +483,6 @@ impl PrefixCache {
                 self.tree.hold(key, Stored { bytes, snapshot }, block);
             }
         }
-        Ok(())
     }
 
     fn note_written(&mut self, key: BlockKey, bytes: Option<u64>) {

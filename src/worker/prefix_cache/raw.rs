@@ -1,5 +1,5 @@
-//! Blocks into bytes and back. On the engine's thread, like everything that touches MLX; a copy each, no computation, so
-//! that nothing waits for what the device has been given to do.
+//! Blocks into bytes and back; a copy each, no computation, so that nothing waits for what the device has been given to do.
+//! Out of MLX on the engine's thread, which knows what has been computed; into MLX on any.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -127,7 +127,20 @@ impl Runs {
     }
 }
 
-pub(super) fn from_bytes(block: &RawBlock) -> Result<KvBlock> {
+/// A block that was read, in MLX's memory.
+#[derive(Debug)]
+pub(super) struct BlockArrays {
+    layers: Vec<(Array, Array)>,
+    snapshot: Option<Vec<(Array, Array)>>,
+}
+
+impl From<BlockArrays> for KvBlock {
+    fn from(BlockArrays { layers, snapshot }: BlockArrays) -> Self {
+        Self::alone(layers, snapshot)
+    }
+}
+
+pub(super) fn arrays(block: &RawBlock) -> Result<BlockArrays> {
     let array = |tensor: &RawTensor| -> Result<Array> {
         let dtype = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype);
         let (dtype, _) = dtype.ok_or_else(|| Exception::custom("a file of another element type"))?;
@@ -142,8 +155,8 @@ pub(super) fn from_bytes(block: &RawBlock) -> Result<KvBlock> {
         let pair = |[one, other]: &[RawTensor; 2]| Ok((array(one)?, array(other)?));
         pairs.iter().map(pair).collect::<Result<Vec<_>>>()
     };
-    Ok(KvBlock::alone(
-        pairs(&block.layers)?,
-        block.snapshot.as_ref().map(pairs).transpose()?,
-    ))
+    Ok(BlockArrays {
+        layers: pairs(&block.layers)?,
+        snapshot: block.snapshot.as_ref().map(pairs).transpose()?,
+    })
 }

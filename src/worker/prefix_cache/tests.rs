@@ -5,6 +5,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::argmax_axis;
 
+use super::block_file::RawBlock;
 use super::*;
 use crate::clock::Clock;
 use crate::mlx;
@@ -352,7 +353,7 @@ fn blocks_become_bytes_and_come_back() {
         let block = KvBlock::alone(vec![(array(0), array(24))], Some(vec![(array(48), array(72))]));
         let raw = copied(&block);
         assert_eq!(raw.data.len() as u64, block.bytes());
-        let back = raw::from_bytes(&raw).unwrap();
+        let back = KvBlock::from(raw::arrays(&raw).unwrap());
         for (one, other) in block.arrays().zip(back.arrays()) {
             assert_eq!(one.dtype(), other.dtype());
             assert_eq!(one.shape(), other.shape());
@@ -413,12 +414,12 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
     let mut prefixes = with_disk(one_file(&dir), wake);
     let wait = || woken.recv_timeout(Duration::from_secs(60)).unwrap();
     wait();
-    prefixes.tend(ROOMY, false, now, || true).unwrap();
+    prefixes.tend(ROOMY, now, || true).unwrap();
     let awaited = prefixes.load("", &text(300), ROOMY, None, now());
     assert!(prefixes.is_loading(&awaited) && prefixes.file_bytes() > Bytes::ZERO);
     fail.send(()).unwrap();
     wait();
-    prefixes.tend(ROOMY, false, now, || true).unwrap();
+    prefixes.tend(ROOMY, now, || true).unwrap();
     assert!(!prefixes.is_loading(&awaited) && prefixes.files_failed());
     assert_eq!(
         (prefixes.has_files(), prefixes.file_bytes()),
@@ -437,12 +438,12 @@ fn what_a_slow_disk_has_is_computed() {
         let _ = woken_tx.send(());
     });
     woken.recv_timeout(Duration::from_secs(60)).unwrap();
-    prefixes.tend(ROOMY, false, now, || true).unwrap();
+    prefixes.tend(ROOMY, now, || true).unwrap();
     let begin = now();
     assert_eq!(prefixes.load("", &text(300), ROOMY, Some(1e6), begin).len(), 1);
     woken.recv_timeout(Duration::from_secs(60)).unwrap();
     let after = |seconds| move || begin + Duration::from_secs(seconds);
-    prefixes.tend(ROOMY, false, after(100), || true).unwrap();
+    prefixes.tend(ROOMY, after(100), || true).unwrap();
     assert!(prefixes.bytes() > Bytes::ZERO);
     prefixes.give_way(Bytes::ZERO);
     // It took a hundred seconds.

@@ -51,7 +51,10 @@ fn blocks_survive_and_are_listed_by_their_last_use() {
     age(&[1, 2], 30);
     age(&[3], 20);
     age(&[4, 5], 10);
-    assert_eq!(files.read(name(&[1, 2]).key()).unwrap().layers.len(), 1);
+    assert_eq!(
+        files.read(name(&[1, 2]).key(), Vec::new()).unwrap().layers.len(),
+        1
+    );
     drop(files);
     let files = open(&dir, "m").unwrap();
     let found: Vec<Vec<u32>> = files.scan().into_iter().map(|file| file.name.tokens).collect();
@@ -88,11 +91,14 @@ fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    let err = files.read(key).unwrap_err().to_string();
+    let err = files.read(key, vec![7; 3]).unwrap_err().to_string();
     assert!(err.contains("its checksum is wrong"), "{err}");
     assert!(!path.exists());
     assert_eq!(entries(&files.dir.join(QUARANTINE)).count(), 1);
-    assert!(matches!(files.read(key), Err(ReadBlockError::Io { .. })));
+    assert!(matches!(
+        files.read(key, vec![7; 3]),
+        Err(ReadBlockError::Io { .. })
+    ));
 }
 
 #[test]
@@ -103,7 +109,7 @@ fn damaged_files_do_not_pile_up() {
         files.write(name(&[token]), &block(1)).unwrap();
         let path = files.path(name(&[token]).key());
         fs::write(&path, "damaged").unwrap();
-        files.read(name(&[token]).key()).unwrap_err();
+        files.read(name(&[token]).key(), Vec::new()).unwrap_err();
         assert!(!path.exists());
     }
     assert_eq!(entries(&files.dir.join(QUARANTINE)).count(), MAX_QUARANTINED);
