@@ -13,6 +13,9 @@ use crate::openai::headers::REQUEST_ID;
 /// Where this shape is expected.
 pub(crate) const PATH: &str = "/v1/messages";
 
+/// The parameter by which newer clients have a server remember a conversation.
+pub(super) const THREAD: &str = "thread";
+
 /// The body of an error, also sent as an event of a stream.
 pub(crate) fn body(err: &ApiError) -> Value {
     let kind = match err.status {
@@ -25,7 +28,13 @@ pub(crate) fn body(err: &ApiError) -> Value {
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    json!({"type": "error", "error": {"type": kind, "message": err.message}})
+    let mut body = json!({"type": "error", "error": {"type": kind, "message": err.message}});
+    if err.param.as_deref() == Some(THREAD) {
+        // What clients that would have the server remember the conversation go on without it for.
+        body["error"]["details"] =
+            json!({"error_code": "thread_unsupported_request", "unsupported": [THREAD]});
+    }
+    body
 }
 
 /// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay.

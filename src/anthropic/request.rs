@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::error::THREAD;
 use super::message;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
@@ -42,7 +43,7 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// Known and not served.
-const UNSERVED: &[&str] = &["container", "mcp_servers", "speed"];
+const UNSERVED: &[&str] = &["container", "mcp_servers", "speed", THREAD];
 
 const MAX_STOP_SEQUENCES: usize = 16;
 

@@ -134,7 +134,9 @@ impl Ask {
         address: Option<std::net::IpAddr>,
     ) -> Self {
         let work = match path {
-            "/tokenize" | "/detokenize" => Work::Tokenize,
+            "/tokenize" | "/detokenize" | "/v1/messages/count_tokens" | "/v1/responses/input_tokens" => {
+                Work::Tokenize
+            }
             "/v1/embeddings" => Work::Embed,
             _ => Work::Generate,
         };
@@ -186,7 +188,8 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
-            previous_response: number(envelope.previous_response_id).filter(|_| path == RESPONSES_PATH),
+            previous_response: number(envelope.previous_response_id)
+                .filter(|_| path.starts_with(RESPONSES_PATH)),
             client_timeout: CLIENT_TIMEOUT_HEADERS
                 .iter()
                 .find_map(|name| figure(name).and_then(time)),

@@ -10,13 +10,14 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{ApiError, body};
 
 /// What is asked by POST, with the model in the body.
-pub(crate) const BY_MODEL: [&str; 8] = [
+pub(crate) const BY_MODEL: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/responses",
+    "/v1/responses/input_tokens",
     "/detokenize",
     "/tokenize",
 ];

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
+
 use super::harmony::HarmonyParser;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
 use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
@@ -41,6 +43,8 @@ pub(crate) struct AnswerParser {
     tool_format: ToolFormat,
     parallel: bool,
     calls: usize,
+    /// Of the last call.
+    arguments: String,
     reasoning_tokens: usize,
 }
 
@@ -78,6 +82,7 @@ impl AnswerParser {
             tool_format: shape.tool_format,
             parallel: shape.tools.as_ref().is_none_or(|tools| tools.parallel),
             calls: 0,
+            arguments: String::new(),
             reasoning_tokens: 0,
         }
     }
@@ -140,6 +145,16 @@ impl AnswerParser {
         self.reasoning_tokens
     }
 
+    /// Whether there are calls, all of them with their arguments to the end, so that they can be answered. The last is not
+    /// where a stop text or the model's own end came in between.
+    pub(crate) fn has_whole_calls(&self) -> bool {
+        let is_cut = || match serde_json::from_str::<IgnoredAny>(&self.arguments) {
+            Ok(IgnoredAny) => false,
+            Err(err) => err.is_eof(),
+        };
+        self.calls > 0 && !is_cut()
+    }
+
     fn is_reasoning(&self) -> bool {
         match &self.kind {
             Kind::Marked { reasoning, .. } => reasoning.as_ref().is_some_and(ReasoningSplitter::is_reasoning),
@@ -152,7 +167,13 @@ impl AnswerParser {
             Part::Reasoning(_) | Part::Content(_) => true,
             Part::Call(call) => {
                 self.calls += usize::from(matches!(call, CallPart::Begin { .. }));
-                self.parallel || self.calls == 1
+                let counts = self.parallel || self.calls == 1;
+                match call {
+                    CallPart::Begin { .. } if counts => self.arguments.clear(),
+                    CallPart::Arguments(json) if counts => self.arguments.push_str(json),
+                    CallPart::Begin { .. } | CallPart::Arguments(_) => {}
+                }
+                counts
             }
         });
         parts

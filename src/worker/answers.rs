@@ -17,6 +17,7 @@ pub(crate) struct Answer {
     content: String,
     reasoning: String,
     tool_calls: Vec<CalledTool>,
+    calls_are_whole: bool,
     pub(crate) reasoning_tokens: usize,
 }
 
@@ -48,12 +49,13 @@ impl Answer {
             content,
             reasoning,
             tool_calls,
+            calls_are_whole: parser.has_whole_calls(),
             reasoning_tokens: parser.reasoning_tokens(),
         }
     }
 
     pub(crate) fn into_choice(self, index: usize, logprobs: Option<ChatLogprobs>, done: Done) -> ChatChoice {
-        let reason = finish_reason(done.reason, !self.tool_calls.is_empty());
+        let reason = finish_reason(done.reason, self.calls_are_whole);
         let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
         ChatChoice::new(index, message, logprobs, reason, done.stopped_by)
     }
@@ -82,7 +84,7 @@ impl StreamedAnswer {
     }
 
     pub(crate) fn finish_reason(&self, ended: FinishReason) -> FinishReason {
-        finish_reason(ended, self.calls > 0)
+        finish_reason(ended, self.parser.has_whole_calls())
     }
 
     pub(crate) fn reasoning_tokens(&self) -> usize {

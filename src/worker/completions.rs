@@ -42,7 +42,12 @@ pub(crate) async fn chat(
     let options = request.options.clone();
     let (answer, submitted) = begin_chat(&app, request, body.len()).await?;
     if options.stream {
-        return Ok(respond_streaming(&app, Chunks::Chat(answer), &options, submitted));
+        return Ok(respond_streaming(
+            &app,
+            Chunks::Chat(Box::new(answer)),
+            &options,
+            submitted,
+        ));
     }
     let (answers, usage) = collect(submitted).await?;
     let envelope = envelope(&app, "chatcmpl", "chat.completion");

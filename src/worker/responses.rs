@@ -12,12 +12,15 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::store::Stored;
 use self::writer::ResponseWriter;
-use super::completions::{accept, begin_chat, collect};
+use super::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off_thread_if};
 use super::event::{Done, Piece};
+use super::prompt::Chat;
 use super::server::App;
 use super::stream::{self, Frames, event_frame};
 use crate::openai::ApiError;
@@ -42,7 +45,8 @@ pub(crate) async fn create(
     } = ResponsesRequest::parse(&body, recall)?;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
     let kept = settings.store.then_some(items);
-    let (answer, submitted) = begin_chat(&app, chat, body.len()).await?;
+    let begun = begin_chat(&app, chat, body.len()).await;
+    let (answer, submitted) = begun.map_err(as_input)?;
     let created = app.clock.now().as_second();
     let writer = ResponseWriter::new(new_id(&headers), app.name.clone(), created, settings, answer);
     let mut frames = ResponseFrames { app, writer, kept };
@@ -58,8 +62,54 @@ pub(crate) async fn create(
     Ok(Json(frames.writer.response()).into_response())
 }
 
+/// What a chat calls messages.
+fn as_input(err: ApiError) -> ApiError {
+    err.renamed(&[("messages", "input")])
+}
+
+/// `POST /v1/responses/input_tokens`: how long the prompt of such a request would be.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = accept(body)?;
+    let recall = |id: &str| Some(app.responses.get(id)?.items.clone());
+    let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, recall)?;
+    app.check_model(&chat.model)?;
+    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
+    let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, count).await;
+    let tokens = counted.map_err(as_input)?.len();
+    Ok(Json(
+        json!({"object": "response.input_tokens", "input_tokens": tokens}),
+    ))
+}
+
+/// Nothing that would change the answer is ignored: one that is kept is not told in events again.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ShowQuery {
+    stream: Option<bool>,
+    starting_after: Option<u64>,
+}
+
 /// `GET /v1/responses/{id}`.
-pub(crate) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Result<Query<ShowQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(ShowQuery {
+        stream,
+        starting_after,
+    }) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
+    let asked = [
+        ("stream", stream == Some(true)),
+        ("starting_after", starting_after.is_some()),
+    ];
+    if let Some((param, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+        let message =
+            format!("'{param}' is not supported for a response that is kept: it is told as a whole.");
+        return Err(ApiError::unsupported(param, message));
+    }
     let stored = app.responses.get(&id);
     let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
     let json = HeaderValue::from_static("application/json");
@@ -87,7 +137,7 @@ pub(crate) async fn delete(
     if !app.responses.remove(&id) {
         return Err(ApiError::response_not_found(&id));
     }
-    Ok(Json(serde_json::json!({"id": id, "object": "response", "deleted": true})).into_response())
+    Ok(Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
 }
 
 /// Tells who keeps the response, where a gateway said who that is.

@@ -77,6 +77,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             "/v1/responses/{id}",
             get(responses::show).delete(responses::delete),
         )
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))

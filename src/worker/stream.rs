@@ -253,7 +253,13 @@ mod tests {
             model: "tiny".to_owned(),
             system_fingerprint: "mlx".to_owned(),
         };
-        let frames = ChunkFrames::new(Chunks::Chat(answer), 1, envelope, ChunkUsage::Never, None);
+        let frames = ChunkFrames::new(
+            Chunks::Chat(Box::new(answer)),
+            1,
+            envelope,
+            ChunkUsage::Never,
+            None,
+        );
         (events_tx, Writer::new(frames, submitted))
     }
 

@@ -1,6 +1,5 @@
 //! `/v1/responses`: OpenAI's later API for the same thing. A request becomes a [`ChatRequest`](super::request::ChatRequest),
-//! an answer's parts become items and events. Nothing is kept between requests: which replica answers the next one is
-//! not known.
+//! an answer's parts become items and events.
 
 pub(crate) mod event;
 mod input;

@@ -546,7 +546,9 @@ impl EngineThread {
         let decoding = now.duration_since(first_token);
         let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         let between = (later_tokens > 0).then(|| decoding / later_tokens);
-        metrics.first_token(time_to_first_token);
+        if done.completion_tokens > 0 {
+            metrics.first_token(time_to_first_token);
+        }
         metrics.finished(duration, between);
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
         // Speeds are those of answers.

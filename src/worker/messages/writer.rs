@@ -71,7 +71,7 @@ impl MessageWriter {
             FinishReason::Length => StopReason::MaxTokens,
             FinishReason::ToolCalls => StopReason::ToolUse,
             FinishReason::Stop if stop_sequence.is_some() => StopReason::StopSequence,
-            FinishReason::Stop if self.calls > 0 => StopReason::ToolUse,
+            FinishReason::Stop if self.parser.has_whole_calls() => StopReason::ToolUse,
             FinishReason::Stop => StopReason::EndTurn,
         };
         self.message.stop_reason = Some(stop_reason);

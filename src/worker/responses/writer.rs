@@ -77,7 +77,8 @@ impl ResponseWriter {
             FinishReason::Length => true,
             FinishReason::Stop | FinishReason::ToolCalls => false,
         };
-        self.close(if cut {
+        let calling = matches!(self.current(), Some(ItemContent::FunctionCall { .. }));
+        self.close(if cut || (calling && !self.parser.has_whole_calls()) {
             Status::Incomplete
         } else {
             Status::Completed

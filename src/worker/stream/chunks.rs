@@ -24,7 +24,7 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 #[derive(Debug)]
 pub(crate) enum Chunks {
     /// Each answer is taken apart.
-    Chat(AnswerParser),
+    Chat(Box<AnswerParser>),
     Text,
 }
 
@@ -61,7 +61,7 @@ impl ChunkFrames {
         let answers = match chunks {
             Chunks::Chat(parser) => Some(
                 (0..choices)
-                    .map(|_| StreamedAnswer::new(parser.clone()))
+                    .map(|_| StreamedAnswer::new(AnswerParser::clone(&parser)))
                     .collect(),
             ),
             Chunks::Text => None,

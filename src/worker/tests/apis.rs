@@ -177,6 +177,10 @@ fn a_response_is_told_in_items() {
 #[test]
 fn a_response_is_kept_gone_on_with_and_forgotten() {
     let (_dir, config) = script();
+    let config = WorkerConfig {
+        context_tokens: Some(64),
+        ..config
+    };
     with_worker(config, |worker| {
         Box::pin(async move {
             let create = async |extra: Value| {
@@ -219,6 +223,30 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
                 "abcdab",
                 "{}",
                 answered.body
+            );
+
+            let replayed = worker
+                .send("GET", &format!("{}?stream=true", url(&third)), "")
+                .await;
+            assert_eq!(
+                (replayed.status.as_u16(), &replayed.json()["error"]["param"]),
+                (400, &json!("stream"))
+            );
+            let whole = worker
+                .send("GET", &format!("{}?stream=false", url(&third)), "")
+                .await;
+            assert_eq!(whole.json(), third);
+            let counted = json!({"model": "tiny", "input": "<cue 1>", "previous_response_id": second["id"]});
+            let counted = worker.post("/v1/responses/input_tokens", &counted).await.json();
+            assert_eq!(
+                counted,
+                json!({"object": "response.input_tokens", "input_tokens": third["usage"]["input_tokens"]})
+            );
+            let long = create(json!({"input": "<cue 1>".repeat(64)})).await;
+            let error = &long.json()["error"];
+            assert_eq!(
+                (&error["code"], &error["param"]),
+                (&json!("context_length_exceeded"), &json!("input"))
             );
 
             let read = worker
@@ -360,6 +388,16 @@ fn messages_are_counted_gone_on_with_and_refused() {
             assert_eq!(gone_on["content"][0]["text"], "abcd");
             let chat = json!({"messages": messages, "max_tokens": 2, "continue_final_message": true});
             assert_eq!(worker.chat_text(chat).await, "abcd");
+
+            let thread = merged(ask.clone(), json!({"thread": {"type": "create"}}));
+            let refused = worker.post("/v1/messages", &thread).await;
+            assert_eq!(
+                (
+                    refused.status.as_u16(),
+                    &refused.json()["error"]["details"]["error_code"]
+                ),
+                (400, &json!("thread_unsupported_request"))
+            );
 
             let count = json!({"model": "tiny", "messages": [{"role": "user", "content": "<cue 0>"}]});
             let counted = worker.post("/v1/messages/count_tokens", &count).await;

@@ -276,6 +276,9 @@ fn an_embedding_is_the_mean_of_hidden_states() {
                 );
             }
             assert_eq!(worker.status().await.measured.samples, 0, "nothing was decoded");
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            let none = "rooflet_worker_time_to_first_token_seconds_count 0";
+            assert!(metrics.lines().any(|line| line == none), "{metrics}");
         })
     });
 }

@@ -214,6 +214,47 @@ fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
     });
 }
 
+/// By a stop text or by the model's own end: nobody is to answer it, whatever its arguments look like.
+#[test]
+fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let begin = b"<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
+    let script = Script::new(&[
+        (&[begin, b"ern\"}}\n</tool_call>"], true),
+        (&[b"<tool_call>", &begin[12..]], true),
+    ]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let tools = || json!({"tools": weather()});
+            for (cue, extra, arguments, ended) in [
+                (0, json!({}), r#"{"town": "Bern"}"#, "tool_calls"),
+                // Only what is around the arguments is missing.
+                (0, json!({"stop": "}\n"}), r#"{"town": "Bern"}"#, "tool_calls"),
+                (0, json!({"stop": "ern"}), r#"{"town": "B"#, "stop"),
+                (0, json!({"stop": "}"}), r#"{"town": "Bern""#, "stop"),
+                (1, json!({}), r#"{"town": "B"#, "stop"),
+            ] {
+                let (said, reason, _) = answer(worker, cue, merged(tools(), extra)).await;
+                assert_eq!(said["tool_calls"], json!([call("weather", arguments)]));
+                assert_eq!(reason, ended, "{arguments}");
+            }
+            let responses = json!({"model": "tiny", "input": "<cue 1>", "tools": [{"type": "function", "name": "weather"}]});
+            let item = &worker.post("/v1/responses", &responses).await.json()["output"][0];
+            assert_eq!(
+                (&item["type"], &item["status"]),
+                (&json!("function_call"), &json!("incomplete"))
+            );
+            let messages = json!({
+                "model": "tiny", "max_tokens": 40, "messages": [{"role": "user", "content": "<cue 1>"}],
+                "tools": [{"name": "weather", "input_schema": {"type": "object"}}]
+            });
+            let said = worker.post("/v1/messages", &messages).await.json();
+            assert_eq!(said["stop_reason"], "end_turn", "{said}");
+        })
+    });
+}
+
 #[test]
 fn calls_are_taken_out_only_where_tools_were_sent() {
     let dir = tempfile::tempdir().unwrap();
