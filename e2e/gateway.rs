@@ -133,7 +133,7 @@ impl Asking {
 
 #[test]
 fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
-    let fleet = Fleet::start();
+    let mut fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(FROM_ZERO).ok();
     let gone = || {
@@ -145,13 +145,16 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
             Err(format!("{left} replicas"))
         }
     };
-    eventually("the last replica going", || {
-        let deployment = kubectl.json("mdep sometimes")?;
-        match deployment["spec"]["replicas"].as_i64() {
-            Some(0) => gone(),
-            other => Err(format!("{other:?} replicas wanted")),
-        }
-    });
+    let at_zero = || {
+        eventually("the last replica going", || {
+            let deployment = kubectl.json("mdep sometimes")?;
+            match deployment["spec"]["replicas"].as_i64() {
+                Some(0) => gone(),
+                other => Err(format!("{other:?} replicas wanted")),
+            }
+        });
+    };
+    at_zero();
     let answer = fleet
         .gateway
         .post("/v1/chat/completions", &question("sometimes"))
@@ -170,6 +173,23 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     for (kind, status) in [("AbleToScale", "True"), ("ScalingActive", "True")] {
         kubectl.wait_for_condition("mdep sometimes", kind, status);
     }
+    // Who will not wait is told when to come back, by a gateway that has seen no start itself.
+    kubectl
+        .run("patch mdep sometimes --type=merge -p {\"spec\":{\"routing\":{\"queueTimeout\":\"1ms\"}}}")
+        .ok();
+    at_zero();
+    fleet.restart();
+    let refused = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("sometimes"))
+        .expect("an answer");
+    assert_eq!(refused.status, 503, "{}", refused.text);
+    assert!(
+        refused.text.contains("by how long the last start took"),
+        "{}",
+        refused.text
+    );
+    assert!(refused.headers.contains_key("retry-after"));
     kubectl
         .run("patch mdep sometimes --type=merge -p {\"spec\":{\"autoscaling\":null}}")
         .ok();

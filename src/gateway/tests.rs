@@ -15,7 +15,7 @@ use axum::routing::any;
 use futures::StreamExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -70,6 +70,11 @@ fn deployment(line: &str) -> ModelDeployment {
         };
         status.conditions.push(condition);
     }
+    status.last_start = field(line, "started").map(|seconds| LastStart {
+        source: "local://guide".to_owned(),
+        began_at: Time(jiff::Timestamp::UNIX_EPOCH),
+        seconds: seconds.parse().expect("a number"),
+    });
     let shares = field(line, "traffic")
         .into_iter()
         .flat_map(|shares| shares.split(','));
@@ -84,7 +89,7 @@ fn deployment(line: &str) -> ModelDeployment {
     deployment
 }
 
-/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced`
+/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced weighs=BYTES`
 fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
@@ -100,6 +105,11 @@ fn replica(line: &str) -> ModelReplica {
     let revision = field(line, "of").map(|name| (REVISION_LABEL.to_owned(), name.to_owned()));
     replica.metadata.labels = Some(revision.into_iter().collect());
     let mut status = ModelReplicaStatus::default();
+    status.admission = field(line, "weighs").map(|bytes| {
+        let mut admission = AdmissionStatus::default();
+        admission.memory.weights_bytes = bytes.parse().expect("a number");
+        admission
+    });
     let is_ready = line.split_whitespace().any(|word| word == "ready");
     ready(
         &mut status.conditions,
