@@ -133,7 +133,7 @@ impl Asking {
 
 #[test]
 fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
-    let fleet = Fleet::start();
+    let mut fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(FROM_ZERO).ok();
     let gone = || {
@@ -145,13 +145,16 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
             Err(format!("{left} replicas"))
         }
     };
-    eventually("the last replica going", || {
-        let deployment = kubectl.json("mdep sometimes")?;
-        match deployment["spec"]["replicas"].as_i64() {
-            Some(0) => gone(),
-            other => Err(format!("{other:?} replicas wanted")),
-        }
-    });
+    let at_zero = || {
+        eventually("the last replica going", || {
+            let deployment = kubectl.json("mdep sometimes")?;
+            match deployment["spec"]["replicas"].as_i64() {
+                Some(0) => gone(),
+                other => Err(format!("{other:?} replicas wanted")),
+            }
+        });
+    };
+    at_zero();
     let answer = fleet
         .gateway
         .post("/v1/chat/completions", &question("sometimes"))
@@ -170,6 +173,23 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     for (kind, status) in [("AbleToScale", "True"), ("ScalingActive", "True")] {
         kubectl.wait_for_condition("mdep sometimes", kind, status);
     }
+    // Who will not wait is told when to come back, by a gateway that has seen no start itself.
+    kubectl
+        .run("patch mdep sometimes --type=merge -p {\"spec\":{\"routing\":{\"queueTimeout\":\"1ms\"}}}")
+        .ok();
+    at_zero();
+    fleet.restart();
+    let refused = fleet
+        .gateway
+        .post("/v1/chat/completions", &question("sometimes"))
+        .expect("an answer");
+    assert_eq!(refused.status, 503, "{}", refused.text);
+    assert!(
+        refused.text.contains("by how long the last start took"),
+        "{}",
+        refused.text
+    );
+    assert!(refused.headers.contains_key("retry-after"));
     kubectl
         .run("patch mdep sometimes --type=merge -p {\"spec\":{\"autoscaling\":null}}")
         .ok();
@@ -257,6 +277,57 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
         replica_of(&ask(&cluster.gateway, &long)),
         replica_of(&ask(&other, &long))
     );
+
+    // Either finds the one replica that keeps a response. Once its worker has ended, the answer says how to go on.
+    let respond = |http: &Http, previous: Option<&str>| {
+        let body = json!({
+            "model": "narrow", "input": "What is rooflet?", "max_output_tokens": 8, "previous_response_id": previous,
+        });
+        http.post("/v1/responses", &body).expect("an answer")
+    };
+    let first = respond(&cluster.gateway, None);
+    let keeper = replica_of(&first);
+    let id = first.json()["id"].as_str().expect("an id").to_owned();
+    for gateway in [&cluster.gateway, &other, &cluster.gateway, &other] {
+        assert_eq!(replica_of(&respond(gateway, Some(&id))), keeper);
+    }
+    for node in ["node-1", "node-2"] {
+        cluster.workers(node).into_iter().for_each(kill_9);
+    }
+    for gateway in [&cluster.gateway, &other] {
+        let told = eventually("the response being gone", || match respond(gateway, Some(&id)) {
+            told if told.status == 400 => Ok(told),
+            told => Err(format!("{} {}", told.status, told.text)),
+        });
+        let error = &told.json()["error"];
+        assert_eq!(error["code"], "previous_response_not_found");
+        let said = error["message"].as_str().expect("text");
+        assert!(
+            said.contains(&id) && said.contains("Please send the earlier items in 'input'"),
+            "{said}"
+        );
+        let gone = gateway.get(&format!("/v1/responses/{id}")).expect("an answer");
+        assert_eq!(
+            (gone.status, gone.text.contains(&id)),
+            (404, true),
+            "{}",
+            gone.text
+        );
+    }
+    eventually("both workers again", || {
+        let list = kubectl.json("mrep")?;
+        let is_back = |replica: &serde_json::Value| {
+            replica["status"]["restarts"] == 1 && replica["status"]["phase"] == "Ready"
+        };
+        let back = list["items"]
+            .as_array()
+            .map(|all| all.iter().filter(|one| is_back(one)).count());
+        if back == Some(2) {
+            Ok(())
+        } else {
+            Err(list.to_string())
+        }
+    });
 
     // Both at once; then one of them goes, and the other one serves on.
     let gateways = [&cluster.gateway, &other];

@@ -22,6 +22,11 @@ impl Bytes {
         Self(n << 30)
     }
 
+    /// The part of `whole` that it is; of nothing, as of one byte.
+    pub(crate) fn share_of(self, whole: Self) -> f64 {
+        self.0 as f64 / whole.0.max(1) as f64
+    }
+
     /// What is left after `other`, never below zero.
     pub(crate) const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

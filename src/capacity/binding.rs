@@ -1,4 +1,4 @@
-//! What runs out first as the demand grows. Asked by trial: of twice the memory and chips twice as fast, what helps more
+//! What runs out first as the demand grows. Asked by trial: of twice the memory, chips twice as fast and disks that are not counted, what helps more
 //! is what is short; the sentence about it comes from the nodes that are full.
 
 use std::cmp::Reverse;
@@ -30,6 +30,8 @@ pub(super) struct Binding {
 pub(super) struct WhatIfs {
     pub(super) twice_memory: f64,
     pub(super) twice_speed: f64,
+    /// Where disks are counted.
+    pub(super) unlimited_disk: Option<f64>,
 }
 
 impl WhatIfs {
@@ -40,6 +42,9 @@ impl WhatIfs {
         Self {
             twice_memory: carried(Judged::new(&question.with_memory(2), false).instance),
             twice_speed: carried(judged.with_speed(2.0)),
+            unlimited_disk: question
+                .counts_disk()
+                .then(|| carried(Judged::new(&question.without_disks(), false).instance)),
         }
     }
 }
@@ -62,8 +67,12 @@ pub(super) fn unservable(working: &Working<'_>, model: usize) -> Option<Binding>
 /// What keeps `capacity` from being more; `None` where nothing in sight does.
 pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: WhatIfs) -> Option<Binding> {
     let Some(most) = &capacity.placement else {
+        let disk = what_ifs.unlimited_disk;
         return Some(Binding {
-            constraint: Constraint::Memory,
+            constraint: match disk.is_some_and(|disk| disk > CLEARLY * what_ifs.twice_memory) {
+                true => Constraint::Disk,
+                false => Constraint::Memory,
+            },
             why: "The replicas that must be there do not fit beside one another".to_owned(),
         });
     };
@@ -85,6 +94,20 @@ pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: What
         most,
         limited: &limited,
     };
+    let others = what_ifs.twice_memory.max(what_ifs.twice_speed);
+    if what_ifs
+        .unlimited_disk
+        .is_some_and(|disk| disk > CLEARLY * others)
+    {
+        let why = short.of_disk().unwrap_or_else(|| {
+            "Disk runs out first: replicas that would help may store more than there is beside those that are there"
+                .to_owned()
+        });
+        return Some(Binding {
+            constraint: Constraint::Disk,
+            why,
+        });
+    }
     if what_ifs.twice_memory > CLEARLY * what_ifs.twice_speed {
         let why = short.of_memory().unwrap_or_else(|| {
             "Memory runs out first: replicas that would help do not fit beside those that are there"
@@ -131,6 +154,22 @@ impl Short<'_> {
         let (group, model) = self.wanted().find(full)?;
         Some(format!(
             "Memory runs out first: nodes of {} have time left and no room for {}",
+            judged.classes[group.class].name,
+            self.working.name(model)
+        ))
+    }
+
+    fn of_disk(&self) -> Option<String> {
+        let judged = self.working.judged;
+        let full = |(group, model): &(&Group, usize)| {
+            let need = judged.instance.need(*model, group.class);
+            let free = judged.instance.classes[group.class].disk;
+            need.zip(free)
+                .is_some_and(|(need, free)| self.working.disk(group) + need.disk > free)
+        };
+        let (group, model) = self.wanted().find(full)?;
+        Some(format!(
+            "Disk runs out first: nodes of {} have time left, and their disks are promised to others than {}",
             judged.classes[group.class].name,
             self.working.name(model)
         ))

@@ -53,6 +53,7 @@ struct NodeLoad {
     class: usize,
     replicas: Vec<Share>,
     memory: Bytes,
+    disk: Bytes,
     reserved: f64,
     promised: f64,
     device: f64,
@@ -68,6 +69,7 @@ impl NodeLoad {
             class,
             replicas: Vec::new(),
             memory: Bytes::ZERO,
+            disk: Bytes::ZERO,
             reserved: instance.classes[class].reserved,
             promised: 0.0,
             device: 0.0,
@@ -81,8 +83,9 @@ impl NodeLoad {
     fn room(&self, instance: &Instance, model: usize) -> Option<f64> {
         let supply = &instance.classes[self.class];
         let need = instance.need(model, self.class)?;
-        if self.replicas.iter().any(|share| share.model == model) || self.memory + need.memory > supply.memory
-        {
+        let is_full = self.memory + need.memory > supply.memory
+            || supply.disk.is_some_and(|free| self.disk + need.disk > free);
+        if is_full || self.replicas.iter().any(|share| share.model == model) {
             return None;
         }
         let reserved = self.reserved + need.reserved;
@@ -115,6 +118,7 @@ impl NodeLoad {
             return;
         };
         self.memory += need.memory;
+        self.disk += need.disk;
         self.reserved += need.reserved;
         self.promised += need.promised;
         self.device += rate * need.service;
@@ -222,12 +226,13 @@ fn by_difficulty(instance: &Instance) -> Vec<usize> {
                 continue;
             };
             nodes += u64::from(supply.nodes);
-            let memory = need.memory.0 as f64 / supply.memory.0.max(1) as f64;
+            let memory = need.memory.share_of(supply.memory);
+            let disk = supply.disk.map_or(0.0, |free| need.disk.share_of(free));
             let device = need
                 .reserved
                 .max(instance.models[*model].rate * need.service)
                 .min(1.0);
-            smallest = smallest.min(memory.max(device));
+            smallest = smallest.min(memory.max(disk).max(device));
         }
         (nodes, smallest)
     };
@@ -317,7 +322,7 @@ struct Host {
     room: f64,
     /// Share of its memory that is free then.
     left: f64,
-    /// Shares of the node that the replica takes: of its memory and by promise, and of its time per request.
+    /// Shares of the node that the replica takes: of its memory, its disk and by promise, and of its time per request.
     taken: f64,
     service: f64,
 }
@@ -327,13 +332,13 @@ impl Host {
         let room = node.room(instance, model)?;
         let need = instance.need(model, node.class)?;
         let supply = &instance.classes[node.class];
-        let total = supply.memory.0.max(1) as f64;
+        let disk = supply.disk.map_or(0.0, |free| need.disk.share_of(free));
         Some(Self {
             class: node.class,
             node: index,
             room,
-            left: (supply.memory - node.memory - need.memory).0 as f64 / total,
-            taken: need.memory.0 as f64 / total + need.reserved,
+            left: (supply.memory - node.memory - need.memory).share_of(supply.memory),
+            taken: need.memory.share_of(supply.memory) + disk + need.reserved,
             service: need.service,
         })
     }

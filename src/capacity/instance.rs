@@ -3,7 +3,7 @@
 //!
 //! What holds on a node with the models `p`, each answering `y` requests per second:
 //!
-//! - memory: `Σ memory ≤ free memory`.
+//! - memory: `Σ memory ≤ free memory`; disk likewise, where a node's is known.
 //! - device: `Σ y·service ≤ utilisation`. The utilisation law `U = X·S` (Denning and Buzen, 1978).
 //! - admission: `Σ reserved ≤ 1`, the shares of the device that admission keeps for its replicas.
 //! - objectives: `Σ promised + Σ y·prefill ≤ 1`: what prefills leave of the device lets every stream of every model
@@ -36,6 +36,8 @@ pub(super) struct ClassSupply {
     pub(super) nodes: u32,
     /// Free memory of each.
     pub(super) memory: Bytes,
+    /// Free disk of each; `None`: nobody knows, and it is not counted.
+    pub(super) disk: Option<Bytes>,
     /// Share of each device that is promised to others already.
     pub(super) reserved: f64,
     /// What one more costs; only purchases look at it.
@@ -54,6 +56,7 @@ pub(super) struct ModelLoad {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Need {
     pub(super) memory: Bytes,
+    pub(super) disk: Bytes,
     /// Share of the device's time that admission keeps for it.
     pub(super) reserved: f64,
     /// Of that, what its decode objective needs with all streams busy; 0 without one.
@@ -66,7 +69,7 @@ pub(super) struct Need {
     pub(super) wait: Option<f64>,
 }
 
-/// What can run out on a node besides memory.
+/// What can run out on a node besides memory and disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
     Device,
@@ -122,8 +125,10 @@ impl Instance {
             .map(|model| self.need(*model, class))
             .collect::<Option<_>>()?;
         let memory: Bytes = needs.iter().map(|need| need.memory).sum();
+        let disk: Bytes = needs.iter().map(|need| need.disk).sum();
         let reserved = supply.reserved + needs.iter().map(|need| need.reserved).sum::<f64>();
-        if memory > supply.memory || reserved > 1.0 + TOLERANCE {
+        if memory > supply.memory || supply.disk.is_some_and(|free| disk > free) || reserved > 1.0 + TOLERANCE
+        {
             return None;
         }
         let mut rows = vec![NodeRow {

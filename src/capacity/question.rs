@@ -9,6 +9,7 @@ use crate::roofline::admission::{
     Ask, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, Objectives, Refusal, Speed, Suggestion, Supply,
     Verdict, suggestions,
 };
+use crate::roofline::disk::NodeDisk;
 use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
 use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Constraint, Engine, Hardware, Interval, Parameters};
@@ -33,6 +34,8 @@ pub(crate) struct NodeClass {
     /// Memory and chip time of each that are left to others.
     pub(crate) held: Bytes,
     pub(crate) committed: f64,
+    /// What replicas may store on its disk; `None`: nobody knows, and it is not counted.
+    pub(crate) disk: Option<NodeDisk>,
     pub(crate) price: Option<f64>,
     pub(crate) watts: Option<f64>,
 }
@@ -46,6 +49,8 @@ pub(crate) struct PlannedModel {
     pub(crate) prompt_tokens: u32,
     pub(crate) answer_tokens: u32,
     pub(crate) demand: Demand,
+    /// What a replica may store on its node's disk.
+    pub(crate) disk: Bytes,
     pub(crate) objectives: Objectives,
     pub(crate) replicas: u32,
 }
@@ -88,7 +93,7 @@ impl PlannedModel {
             model: &self.served,
             engine: Engine::Mlx,
             demand: self.demand,
-            disk: Bytes::ZERO,
+            disk: self.disk,
             objectives: self.objectives,
         }
     }
@@ -110,7 +115,7 @@ impl NodeClass {
                 reserved: self.held,
                 resident: Bytes::ZERO,
             }],
-            disk: None,
+            disk: self.disk,
             hardware: self.hardware,
             calibrations: &self.calibrations,
             commitments: &[Commitment {
@@ -153,7 +158,7 @@ impl Fit {
             self.verdict.share
         } else {
             // Admission's own sum, for the faster chip.
-            let refused = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_));
+            let refused = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_) | Refusal::Disk { .. });
             if self.verdict.refusals.iter().any(refused) {
                 return None;
             }
@@ -164,6 +169,7 @@ impl Fit {
         };
         Some(Need {
             memory: self.verdict.reservation.total(),
+            disk: model.disk,
             reserved,
             promised: decode.unwrap_or(0.0),
             service: load.service / speed,
@@ -219,6 +225,21 @@ impl Question {
         }
         question
     }
+
+    /// Whether a disk may be too small for anything that is asked.
+    pub(super) fn counts_disk(&self) -> bool {
+        let is_known = self.classes.iter().any(|class| class.disk.is_some());
+        is_known && self.models.iter().any(|model| model.disk > Bytes::ZERO)
+    }
+
+    /// The same on machines whose disks are not counted.
+    pub(super) fn without_disks(&self) -> Self {
+        let mut question = self.clone();
+        for class in &mut question.classes {
+            class.disk = None;
+        }
+        question
+    }
 }
 
 /// A question with every replica judged on every class.
@@ -268,6 +289,7 @@ impl<'a> Judged<'a> {
         let supply = |(class, price): &(&NodeClass, f64)| ClassSupply {
             nodes: class.nodes,
             memory: class.allocatable - class.held,
+            disk: class.disk.map(|disk| disk.free),
             reserved: class.committed.min(1.0),
             price: *price,
         };

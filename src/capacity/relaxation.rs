@@ -1,7 +1,7 @@
 //! What no placement can exceed, for questions of any size: all nodes of a class poured together, and replicas cut
 //! into parts.
 //!
-//! Memory that packing must waste is kept in sight by dual feasible functions (Lueker, 1983; Fekete and Schepers, 2001):
+//! Memory, and disk, that packing must waste is kept in sight by dual feasible functions (Lueker, 1983; Fekete and Schepers, 2001):
 //! for `k = 1, 2, …` a replica that takes the share `s` of a node counts `⌊(k+1)·s⌋/k`, or `s` where `(k+1)·s` is
 //! whole, and on no node the counts of what fits together exceed 1.
 
@@ -90,7 +90,8 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     let mut device = vec![Vec::new(); instance.classes.len()];
     let mut objectives = vec![Vec::new(); instance.classes.len()];
     let mut reserved = vec![Vec::new(); instance.classes.len()];
-    let mut memory = vec![vec![Vec::new(); ORDERS.len() + 1]; instance.classes.len()];
+    // Of memory, and of disk.
+    let mut packed = vec![vec![Vec::new(); 2 * (ORDERS.len() + 1)]; instance.classes.len()];
     let mut coverage = vec![Vec::new(); instance.models.len()];
     let mut replicas = vec![Vec::new(); instance.models.len()];
     for (model, load) in instance.models.iter().enumerate() {
@@ -102,15 +103,21 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
             if instance.node_rows(class, &[model]).is_none() {
                 continue;
             }
-            let share = need.memory.0 as f64 / supply.memory.0.max(1) as f64;
+            let shares = [
+                need.memory.share_of(supply.memory),
+                supply.disk.map_or(0.0, |free| need.disk.share_of(free)),
+            ];
             let busy = alone.is_finite() && alone > 0.0 && load.rate > 0.0;
             let kinds = [(busy, alone), (true, 0.0)];
             for (_, rate) in kinds.into_iter().filter(|(there, _)| *there) {
                 let replica = program.variable(0.0);
                 replicas[model].push((replica, 1.0));
-                memory[class][0].push((replica, share));
-                for (order, row) in ORDERS.iter().zip(&mut memory[class][1..]) {
-                    row.push((replica, packed_share(share, *order)));
+                let counted = shares.iter().flat_map(|share| {
+                    let packed = ORDERS.iter().map(|order| packed_share(*share, *order));
+                    std::iter::once(*share).chain(packed)
+                });
+                for (counted, row) in counted.zip(&mut packed[class]) {
+                    row.push((replica, counted));
                 }
                 reserved[class].push((replica, need.reserved));
                 objectives[class].push((replica, need.promised + need.prefill * rate));
@@ -129,7 +136,7 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
         ];
         for (terms, room) in rooms
             .into_iter()
-            .chain(memory[class].iter().map(|terms| (terms, 1.0)))
+            .chain(packed[class].iter().map(|terms| (terms, 1.0)))
         {
             let mut terms: Vec<_> = terms
                 .iter()

@@ -12,6 +12,7 @@ use crate::quantity;
 use crate::roofline::admission::Objectives;
 use crate::roofline::chip::{self, ChipVariant};
 use crate::roofline::dimensions::KvBits;
+use crate::roofline::disk::NodeDisk;
 use crate::roofline::library::{self, LibraryError};
 use crate::roofline::memory::{Demand, ServedModel, allocatable};
 use crate::roofline::predict::{Hardware, ModelCost};
@@ -101,6 +102,7 @@ fn mac_of_offer(offer: &OfferSpec) -> MacSpec {
         chip: offer.chip.clone(),
         gpu_cores: offer.gpu_cores,
         memory: offer.memory.clone(),
+        disk: offer.disk.clone(),
         count: offer.available,
         price: offer.price,
         watts: offer.watts,
@@ -167,6 +169,10 @@ fn planned(
             return Err(wrong(at("objectives.timeToFirstToken.max"), message));
         }
     }
+    let disk = demand
+        .disk_size
+        .as_ref()
+        .map(|size| quantity::parse_bytes(size).map_err(|err| wrong(at("diskSize"), err)));
     let served = match load(demand) {
         Some(loaded) => loaded.map_err(|err| wrong(at("model"), err))?,
         None => known(demand, field, nodes)?,
@@ -185,6 +191,7 @@ fn planned(
             context_tokens,
             max_concurrency: demand.max_concurrency,
         },
+        disk: disk.transpose()?.unwrap_or(Bytes::ZERO),
         objectives: Objectives::from(&demand.objectives),
         replicas: demand.replicas,
     })
@@ -276,6 +283,11 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
             checked(value, format!("{field}.{name}"), |value| value >= 0.0, must)?;
         }
     }
+    let disk = mac
+        .disk
+        .as_ref()
+        .map(|size| quantity::parse_bytes(size).map_err(|err| wrong(format!("{field}.disk"), err)));
+    let disk = disk.transpose()?.map(|limit| NodeDisk::new(limit, Bytes::ZERO));
     Ok(NodeClass {
         name: mac.name.clone().unwrap_or_else(|| default_name(chip, memory)),
         chip: chip.to_string(),
@@ -286,6 +298,7 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
         allocatable: allocatable(memory, None),
         held: Bytes::ZERO,
         committed: 0.0,
+        disk,
         price: mac.price,
         watts: mac.watts,
     })
@@ -354,6 +367,7 @@ pub(crate) fn current_fleet(
             allocatable: state.allocatable,
             held,
             committed,
+            disk: state.node_disk(),
             price: None,
             watts: None,
         };
@@ -362,6 +376,8 @@ pub(crate) fn current_fleet(
             Some(known) => {
                 known.nodes += 1;
                 known.allocatable = known.allocatable.min(class.allocatable);
+                let disks = known.disk.into_iter().chain(class.disk);
+                known.disk = disks.min_by_key(|disk| disk.free);
                 let slower = class.bandwidth < known.bandwidth;
                 if slower {
                     known.hardware = class.hardware;
@@ -377,6 +393,7 @@ pub(crate) fn current_fleet(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::v1alpha1::FleetNodeSpec;
     use crate::yaml;
 
     fn asked(text: &str) -> Result<Question, PlanError> {
@@ -418,7 +435,54 @@ mod tests {
             memory.contains("spec.fleet.macs[0].memory") && memory.contains("16.0 GiB"),
             "{memory}"
         );
+        let disk = message(&format!("{}{macs}", demand(", diskSize: much")));
+        assert!(disk.starts_with("spec.demand[0].diskSize: "), "{disk}");
+        let disk = message(&format!(
+            "{}{}",
+            demand(""),
+            macs.replace("16Gi", "16Gi, disk: 1X")
+        ));
+        assert!(disk.starts_with("spec.fleet.macs[0].disk: "), "{disk}");
         let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
         assert!(message(model).starts_with("spec.demand[0].model: no model is known by the name `qwen9`"));
+    }
+
+    /// The smallest of those that are alike speaks for all, and what runs keeps what it was promised.
+    #[test]
+    fn the_disks_of_the_fleet_there_is_are_counted() {
+        let node = |name: &str, disk: Option<&str>| {
+            let mut node = FleetNode::new(name, FleetNodeSpec::default());
+            let status = serde_json::json!({
+                "capacity": { "memory": "16Gi" }, "allocatable": { "memory": "10Gi", "disk": disk },
+                "models": [ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 64)],
+                "conditions": [{ "type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+            });
+            node.status = Some(serde_json::from_value(status).unwrap());
+            node
+        };
+        let replica = serde_json::json!({
+            "model": { "source": "local://guide" }, "nodeName": "b",
+            "serving": { "contextTokens": 16, "maxConcurrency": 1, "kvCache": { "diskSize": "30Gi" } },
+        });
+        let mut replica = ModelReplica::new("guide", serde_json::from_value(replica).unwrap());
+        replica.metadata.namespace = Some("default".to_owned());
+        let nodes = [
+            node("a", Some("200Gi")),
+            node("b", Some("100Gi")),
+            node("c", None),
+        ];
+        let free = |beside_running| {
+            let classes = current_fleet(&nodes, std::slice::from_ref(&replica), beside_running);
+            let free = classes
+                .iter()
+                .map(|class| (class.nodes, class.disk.map(|disk| disk.free)));
+            free.collect::<Vec<_>>()
+        };
+        assert_eq!(free(false), [(3, Some(Bytes::gib(100)))]);
+        assert_eq!(
+            free(true),
+            [(2, Some(Bytes::gib(200))), (1, Some(Bytes::gib(70)))]
+        );
     }
 }

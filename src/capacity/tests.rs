@@ -17,9 +17,11 @@ fn need() -> impl Strategy<Value = Option<Need>> {
         // Little decoding: then prefills decide, by the objectives of others and by who waits.
         prop_oneof![1 => 0.0f64..0.05, 1 => 0.0f64..1.0],
         prop_oneof![2 => Just(None), 1 => (0.01f64..1.0).prop_map(Some)],
+        prop_oneof![1 => Just(0), 1 => 1u64..8],
     )
-        .prop_map(|(memory, kept, promised, prefill, decode, wait)| Need {
+        .prop_map(|(memory, kept, promised, prefill, decode, wait, disk)| Need {
             memory: Bytes(memory),
+            disk: Bytes(disk),
             reserved: promised + kept,
             promised,
             service: prefill + decode,
@@ -31,12 +33,15 @@ fn need() -> impl Strategy<Value = Option<Need>> {
 
 fn instances(classes: usize, nodes: u32, models: usize) -> impl Strategy<Value = Instance> {
     (1..=classes, 1..=models).prop_flat_map(move |(classes, models)| {
-        let supply = (0..=nodes, 6u64..16, 1.0f64..9.0).prop_map(|(nodes, memory, price)| ClassSupply {
-            nodes,
-            memory: Bytes(memory),
-            reserved: 0.0,
-            price,
-        });
+        let disk = prop_oneof![1 => Just(None), 1 => (0u64..16).prop_map(|disk| Some(Bytes(disk)))];
+        let supply =
+            (0..=nodes, 6u64..16, 1.0f64..9.0, disk).prop_map(|(nodes, memory, price, disk)| ClassSupply {
+                nodes,
+                memory: Bytes(memory),
+                disk,
+                reserved: 0.0,
+                price,
+            });
         let load = (prop_oneof![1 => Just(0.0), 6 => 0.05f64..2.0], 1u32..3)
             .prop_map(|(rate, min_replicas)| ModelLoad { rate, min_replicas });
         (
@@ -74,7 +79,16 @@ fn brute_force(instance: &Instance) -> Option<f64> {
             .zip(&choice)
             .map(|(class, subset)| (*class, &subsets[*subset]))
             .collect();
-        if let Some(factor) = loads(instance, &contents) {
+        let stores = |(class, models): &(usize, &Vec<usize>)| -> u64 {
+            let needs = models.iter().filter_map(|model| instance.need(*model, *class));
+            needs.map(|need| need.disk.0).sum()
+        };
+        let has_room = |one: &(usize, &Vec<usize>)| {
+            let free = instance.classes[one.0].disk;
+            free.is_none_or(|free| stores(one) <= free.0)
+        };
+        let fits = contents.iter().all(has_room);
+        if let Some(factor) = loads(instance, &contents).filter(|_| fits) {
             best = Some(best.map_or(factor, |known: f64| known.max(factor)));
         }
         let Some(next) = choice.iter().position(|subset| subset + 1 < subsets.len()) else {
@@ -290,6 +304,7 @@ proptest! {
 fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
     let need = Need {
         memory: Bytes(10),
+        disk: Bytes::ZERO,
         reserved: 0.05,
         promised: 0.0,
         service: 2.0,
@@ -300,6 +315,7 @@ fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
         classes: vec![ClassSupply {
             nodes: 2,
             memory: Bytes(16),
+            disk: None,
             reserved: 0.0,
             price: 1.0,
         }],
@@ -346,6 +362,7 @@ fn a_large_fleet_is_planned_within_the_stated_bound() {
         .map(|memory| ClassSupply {
             nodes: 50,
             memory: Bytes(memory * 1000),
+            disk: None,
             reserved: 0.0,
             price: 1.0,
         })
@@ -368,6 +385,7 @@ fn a_large_fleet_is_planned_within_the_stated_bound() {
             let reserved = promised.max(0.05);
             (size * 1000.0 < *memory as f64 * 1000.0 && reserved <= 1.0).then(|| Need {
                 memory: Bytes((size * 1000.0) as u64),
+                disk: Bytes::ZERO,
                 reserved,
                 promised,
                 service: prefill + tokens * step / 4.0,

@@ -87,6 +87,7 @@ pub(crate) fn answer(question: &Question) -> PlanVerdict {
             max_tokens_per_second: capacity.factor * tokens,
             twice_memory_factor: what_ifs.map(|what_ifs| what_ifs.twice_memory),
             twice_speed_factor: what_ifs.map(|what_ifs| what_ifs.twice_speed),
+            unlimited_disk_factor: what_ifs.and_then(|what_ifs| what_ifs.unlimited_disk),
             ..working.headroom()
         },
         node_losses,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::instance::{Group, Limit, Placement, Share, TOLERANCE};
+use super::instance::{Group, Limit, Need, Placement, Share, TOLERANCE};
 use super::question::{Fit, Judged, NodeClass, PlannedModel};
 use crate::api::v1alpha1::{
     Percentiles, PlanClass, PlanFit, PlanHeadroom, PlanModel, PlanPlacement, PlanReplica,
@@ -25,13 +25,16 @@ impl Working<'_> {
     }
 
     pub(super) fn memory(&self, group: &Group) -> Bytes {
-        let of = |model: usize| {
-            self.judged
-                .instance
-                .need(model, group.class)
-                .map_or(Bytes::ZERO, |need| need.memory)
-        };
-        group.replicas.iter().map(|share| of(share.model)).sum()
+        self.needs(group).map(|need| need.memory).sum()
+    }
+
+    pub(super) fn disk(&self, group: &Group) -> Bytes {
+        self.needs(group).map(|need| need.disk).sum()
+    }
+
+    fn needs(&self, group: &Group) -> impl Iterator<Item = &Need> {
+        let shares = group.replicas.iter();
+        shares.filter_map(move |share| self.judged.instance.need(share.model, group.class))
     }
 
     /// What the group's nodes use of each limit: name, used, room.
@@ -139,6 +142,11 @@ impl Working<'_> {
                 memory_limit_bytes: class.allocatable.0,
                 memory_used_bytes: class.held.0
                     + groups.iter().map(|group| self.memory(group).0).max().unwrap_or(0),
+                disk_limit_bytes: class.disk.map(|disk| disk.limit.0),
+                disk_used_bytes: class.disk.map(|disk| {
+                    let promised = groups.iter().map(|group| self.disk(group)).max();
+                    (disk.limit - disk.free + promised.unwrap_or(Bytes::ZERO)).0
+                }),
                 utilization_percent: 100.0 * (class.committed + most(&|group| self.utilization(group))),
                 reserved_percent: 100.0 * most(&reserved).max(class.committed),
                 tokens_per_second: groups.iter().map(tokens).fold(0.0, |sum, one| sum + one),
@@ -253,6 +261,7 @@ impl Working<'_> {
                     .instance
                     .need(share.model, group.class)
                     .map_or(0, |need| need.memory.0),
+                disk_bytes: Some(self.judged.models[share.model].disk.0).filter(|disk| *disk > 0),
                 utilization_percent: 100.0 * share.rate * load(share).map_or(0.0, |load| load.service),
                 mean_time_to_first_token_seconds: load(share).map(|load| wait + load.prefill),
             };

@@ -16,7 +16,7 @@ mod runtime;
 mod weekly;
 mod world;
 
-pub(crate) use autoscaler::{Autoscaling, Signals};
+pub(crate) use autoscaler::{Answering, Autoscaling, FirstToken, Signals};
 pub(crate) use binder::{BINDER_RESYNC, Settling, binding_intents, bound_status, rival_intents};
 pub(crate) use deployment::{deployment_intents, is_template_of};
 pub(crate) use fleet::FollowedFleet;

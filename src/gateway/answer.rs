@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
@@ -133,8 +132,8 @@ pub(super) struct Tracked {
     place: Option<Place>,
     tokens: Tokens,
     has_failed: bool,
-    /// They end here.
-    _spans: (Option<Arc<OpenSpan>>, Option<OpenSpan>),
+    /// Of asking the replica; ends here.
+    _attempt: Option<OpenSpan>,
 }
 
 /// What an answer came to so far.
@@ -152,7 +151,13 @@ impl Tokens {
 }
 
 impl Tracked {
-    pub(super) fn new(body: Begun, status: StatusCode, measure: Measure, place: Place) -> Self {
+    pub(super) fn new(
+        body: Begun,
+        status: StatusCode,
+        measure: Measure,
+        place: Place,
+        attempt: Option<OpenSpan>,
+    ) -> Self {
         Self {
             body,
             status,
@@ -160,14 +165,7 @@ impl Tracked {
             place: Some(place),
             tokens: Tokens::default(),
             has_failed: false,
-            _spans: (None, None),
-        }
-    }
-
-    pub(super) fn with_spans(self, request: Option<Arc<OpenSpan>>, attempt: Option<OpenSpan>) -> Self {
-        Self {
-            _spans: (request, attempt),
-            ..self
+            _attempt: attempt,
         }
     }
 
@@ -183,6 +181,7 @@ impl Tracked {
     }
 
     fn ended(&mut self) {
+        self.measure.ended(self.status);
         let Some(place) = self.place.take() else {
             return;
         };
@@ -195,6 +194,15 @@ impl Tracked {
             });
         } else {
             place.refused();
+        }
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        // Nobody asks a body for frames that has none.
+        if self.place.is_some() && http_body::Body::is_end_stream(self) {
+            self.ended();
         }
     }
 }
@@ -220,6 +228,7 @@ impl http_body::Body for Tracked {
                 }
             }
             Some(Err(_)) => {
+                this.measure.broke_off();
                 if let Some(place) = this.place.take() {
                     place.failed(Fault::Unreachable);
                 }

@@ -339,19 +339,16 @@ mod tests {
         let (_table_tx, table_rx) = watch::channel(None);
         let metrics = GatewayMetrics::register(&Registry::new()).unwrap();
         let dispatcher = Dispatcher::new(table_rx, Clock::Manual(manual.clone()), metrics);
-        for (model, seconds) in [
-            (model(&[1], &[]), 90),
-            (model(&[], &[1]), 600),
-            (model(&[], &[]), 0),
-        ] {
-            dispatcher
-                .lock()
-                .update(&RoutingTable::of_models([model]), dispatcher.now());
-            manual.advance(Duration::from_secs(seconds));
-        }
+        let model = Model {
+            last_start: Some(Duration::from_secs(90)),
+            ..model(&[], &[])
+        };
+        dispatcher
+            .lock()
+            .update(&RoutingTable::of_models([model.clone()]), dispatcher.now());
         let demand_rx = dispatcher.demand();
         let asked = dispatcher
-            .acquire(&model(&[], &[]), &Ask::default(), 10, Duration::from_secs(60))
+            .acquire(&model, &Ask::default(), 10, Duration::from_secs(60))
             .await;
         let refusal = asked.err().expect("it starts in 90 s");
         assert!(matches!(refusal, Refusal::TooLong(_)), "{refusal:?}");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::answer::Tracked;
-use super::routes::NoAnswer;
+use super::outcome::NoAnswer;
 use crate::anthropic;
 use crate::openai::ApiError;
 

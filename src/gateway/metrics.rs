@@ -1,5 +1,6 @@
 //! What the gateway counts. Never a model's name, a path or anything else that a client chose.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -7,13 +8,18 @@ use http::StatusCode;
 use super::state::Refusal;
 use crate::clock::Clock;
 use crate::metrics::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS, Registry, Result,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS,
+    Registry, Result,
 };
+use crate::trace::{ERROR_TYPE, OpenSpan};
+
+/// What became of a request whose client left before its answer had ended.
+const CANCELLED: &str = "cancelled";
 
 #[derive(Clone)]
 pub(super) struct GatewayMetrics {
     requests: IntCounterVec,
-    seconds: Histogram,
+    seconds: HistogramVec,
     first_byte_seconds: Histogram,
     outstanding: IntGauge,
     pub(super) retries: IntCounter,
@@ -27,20 +33,23 @@ pub(super) struct GatewayMetrics {
 
 impl GatewayMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self> {
-        let histogram = |name: &str, help: &str| {
-            Histogram::with_opts(HistogramOpts::new(name, help).buckets(REQUEST_SECONDS.to_vec()))
-        };
+        let options =
+            |name: &str, help: &str| HistogramOpts::new(name, help).buckets(REQUEST_SECONDS.to_vec());
+        let histogram = |name: &str, help: &str| Histogram::with_opts(options(name, help));
         let metrics = Self {
             requests: IntCounterVec::new(
                 Opts::new(
                     "rooflet_gateway_requests_total",
-                    "Requests for a model, by class of status.",
+                    "Requests for a model that are over, by class of status; cancelled: their clients left before the end.",
                 ),
                 &["code"],
             )?,
-            seconds: histogram(
-                "rooflet_gateway_request_seconds",
-                "Time from a request to the end of its answer.",
+            seconds: HistogramVec::new(
+                options(
+                    "rooflet_gateway_request_seconds",
+                    "Time from a request to the end of its answer, or until its client left (cancelled).",
+                ),
+                &["code"],
             )?,
             first_byte_seconds: histogram(
                 "rooflet_gateway_time_to_first_byte_seconds",
@@ -118,34 +127,41 @@ impl GatewayMetrics {
     }
 
     /// Begins to measure one request.
-    pub(super) fn begin(&self, clock: &Clock) -> Measure {
+    pub(super) fn begin(&self, clock: &Clock, span: Option<Arc<OpenSpan>>) -> Measure {
         self.outstanding.inc();
         Measure {
             metrics: self.clone(),
             clock: clock.clone(),
+            span,
             began: clock.instant(),
             first_byte_seen: false,
+            ended: None,
         }
     }
 }
 
-/// One request; its duration is noted when this is dropped.
+/// One request, counted when this is dropped: as cancelled, unless its answer has ended by then.
 pub(super) struct Measure {
     metrics: GatewayMetrics,
     clock: Clock,
+    span: Option<Arc<OpenSpan>>,
     began: Instant,
     first_byte_seen: bool,
+    ended: Option<StatusCode>,
 }
 
 impl Measure {
-    pub(super) fn status(&self, status: StatusCode) {
-        let class = match status.as_u16() {
-            100..=299 => "2xx",
-            300..=399 => "3xx",
-            400..=499 => "4xx",
-            _ => "5xx",
-        };
-        self.metrics.requests.with_label_values(&[class]).inc();
+    /// The answer, with this status, has come to its end.
+    pub(super) fn ended(&mut self, status: StatusCode) {
+        self.ended = Some(status);
+    }
+
+    /// The answer broke off: whoever gave it has failed.
+    pub(super) fn broke_off(&mut self) {
+        self.ended = Some(StatusCode::BAD_GATEWAY);
+        if let Some(span) = &self.span {
+            span.fail("BrokenOff");
+        }
     }
 
     pub(super) fn first_byte(&mut self) {
@@ -162,7 +178,21 @@ impl Measure {
 
 impl Drop for Measure {
     fn drop(&mut self) {
-        self.metrics.seconds.observe(self.seconds());
+        let code = match self.ended.map(|status| status.as_u16()) {
+            None => CANCELLED,
+            Some(100..=299) => "2xx",
+            Some(300..=399) => "3xx",
+            Some(400..=499) => "4xx",
+            Some(_) => "5xx",
+        };
+        if let Some(span) = self.span.as_ref().filter(|_| self.ended.is_none()) {
+            span.set(ERROR_TYPE, CANCELLED);
+        }
+        self.metrics.requests.with_label_values(&[code]).inc();
+        self.metrics
+            .seconds
+            .with_label_values(&[code])
+            .observe(self.seconds());
         self.metrics.outstanding.dec();
     }
 }

@@ -17,6 +17,7 @@ mod estimate;
 mod health;
 mod incoming;
 mod metrics;
+mod outcome;
 mod queue;
 mod refusal;
 mod routes;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::starts::{By, Expected};
 use super::state::Refusal;
 use super::table::{Model, Unknown};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
+use crate::roofline::loading;
 
 /// Characters of a name that a client asked for which are repeated to it.
 const MAX_ECHOED_CHARS: usize = 200;
@@ -13,11 +15,11 @@ const MAX_ECHOED_CHARS: usize = 200;
 /// The queue does not take the request, or gives it up. `left` is how long it would wait.
 pub(super) fn of(model: &Model, refusal: Refusal, left: Duration) -> ApiError {
     let name = &model.name;
-    let late = |wait: Option<Duration>| match wait {
-        Some(wait) => format!(" A turn is expected in about {} s.", seconds(wait)),
+    let late = |wait: Option<Expected>| match wait {
+        Some(wait) => format!(" A turn is expected in about {} s.", seconds(wait.after)),
         None => String::new(),
     };
-    let retry_after = |wait: Option<Duration>| wait.map_or(1, seconds);
+    let retry_after = |wait: Option<Expected>| wait.map_or(1, |wait| seconds(wait.after));
     match refusal {
         Refusal::NotReady => not_ready(model, None),
         Refusal::TooLong(wait) | Refusal::Expired(Some(wait)) if model.replicas.is_empty() => {
@@ -31,10 +33,10 @@ pub(super) fn of(model: &Model, refusal: Refusal, left: Duration) -> ApiError {
         Refusal::TooLong(wait) => ApiError::rate_limit_exceeded(
             format!(
                 "The model `{name}` is busy: a turn is expected in about {} s, and this request would wait {} s.",
-                seconds(wait),
+                seconds(wait.after),
                 seconds(left)
             ),
-            seconds(wait),
+            seconds(wait.after),
         ),
         Refusal::Expired(wait) => ApiError::rate_limit_exceeded(
             format!(
@@ -73,7 +75,7 @@ pub(super) fn unreachable(model: &Model, reason: &str) -> ApiError {
 }
 
 /// `wait` is when one is expected, where that is known.
-fn not_ready(model: &Model, wait: Option<Duration>) -> ApiError {
+fn not_ready(model: &Model, wait: Option<Expected>) -> ApiError {
     let why = model
         .trouble
         .as_deref()
@@ -86,8 +88,16 @@ fn not_ready(model: &Model, wait: Option<Duration>) -> ApiError {
     let mut message = format!("The model `{}` has no ready replica: {why}", model.name);
     let mut err = ApiError::unavailable(code, "");
     if let Some(wait) = wait {
-        message.push_str(&format!(". One is expected in about {} s.", seconds(wait)));
-        err.retry_after_seconds = Some(seconds(wait).max(1));
+        let time = seconds(wait.after).max(1);
+        message.push_str(&match wait.by {
+            By::Queue => format!(". One is expected in about {time} s."),
+            By::LastStart => format!(". One is expected in about {time} s, by how long the last start took."),
+            By::Reading(basis) => format!(
+                ". One is expected after about {time} s, when its weights are read ({}).",
+                loading::words(basis)
+            ),
+        });
+        err.retry_after_seconds = Some(time);
     }
     err.message = message;
     err

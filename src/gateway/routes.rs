@@ -8,20 +8,21 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
 use futures::future::{Either, select};
-use futures::{FutureExt, TryFutureExt};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
-use super::answer::{Begun, BrokenOff, Tracked, begin};
+use super::answer::{Begun, begin};
 use super::ask::{Ask, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
 use super::early::{self, HEAD_AFTER};
 use super::health::Fault;
 use super::incoming::Incoming;
 use super::metrics::GatewayMetrics;
+use super::outcome::{Answered, Missed, MissedReason, NoAnswer, another_may_do_better, is_final};
 use super::refusal;
 use super::state::{ModelKey, Refusal};
 use super::table::{Model, RoutingTable, Target};
@@ -51,64 +52,6 @@ pub(super) struct Gateway {
     metrics: GatewayMetrics,
     registry: Registry,
     tracer: Tracer,
-}
-
-/// One replica's answer, up to its first token.
-struct Answered {
-    parts: http::response::Parts,
-    body: Begun,
-    place: Place,
-    /// Of asking it.
-    span: Option<OpenSpan>,
-}
-
-/// Why a replica gave none.
-enum Missed {
-    /// What it said instead.
-    Said(Box<Response>),
-    Failed(MissedReason),
-}
-
-#[derive(Debug, thiserror::Error)]
-enum MissedReason {
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
-    #[error(transparent)]
-    BrokenOff(#[from] BrokenOff),
-    #[error("its node is not heard of any more")]
-    Silent,
-}
-
-impl MissedReason {
-    /// Whether the replica may have ended because of the request.
-    fn had_the_request(&self) -> bool {
-        match self {
-            Self::Forward(err) => !err.nothing_was_sent(),
-            Self::BrokenOff(_) => true,
-            Self::Silent => false,
-        }
-    }
-
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Forward(err) => err.reason(),
-            Self::BrokenOff(_) => "BrokenOff",
-            Self::Silent => "NodeSilent",
-        }
-    }
-}
-
-/// Why a model gave no answer: what the client is told, if no other model answers either.
-pub(super) enum NoAnswer {
-    Refused(ApiError),
-    /// The replica's own words.
-    Said(Box<Response>),
-}
-
-impl From<ApiError> for NoAnswer {
-    fn from(err: ApiError) -> Self {
-        Self::Refused(err)
-    }
 }
 
 impl Gateway {
@@ -174,8 +117,8 @@ impl Gateway {
 
     /// Sends the request to a replica of its model, and to another one if that cannot take it.
     pub(super) async fn forward(self: Arc<Self>, request: Request) -> Result<Response, ApiError> {
-        let measure = self.metrics.begin(&self.clock);
         let span = self.span(&request).map(Arc::new);
+        let mut measure = self.metrics.begin(&self.clock, span.clone());
         let uri = request.uri().clone();
         let (head_tx, head_rx) = oneshot::channel();
         let early = async {
@@ -194,35 +137,45 @@ impl Gateway {
         let answer = match select(answer, std::pin::pin!(early)).await {
             Either::Left((answer, _)) => answer,
             Either::Right((head, answer)) => {
-                measure.status(head.status);
                 if let Some(span) = &span {
                     span.answered(head.status);
                 }
-                let settling = answer.map_ok(|answered| {
-                    let tracked = Tracked::new(answered.body, answered.parts.status, measure, answered.place);
-                    tracked.with_spans(span, answered.span)
-                });
+                let settling = async move {
+                    match answer.await {
+                        Ok(answered) => Ok(answered.tracked(measure).1),
+                        Err(no_answer) => {
+                            // The head told another one.
+                            let status = no_answer.status();
+                            measure.ended(status);
+                            if let Some(span) = &span {
+                                span.fail(status.as_str());
+                            }
+                            Err(no_answer)
+                        }
+                    }
+                };
                 let body = early::body(settling.boxed(), uri);
                 return Ok(Response::from_parts(head, body));
             }
         };
         let status = match &answer {
             Ok(Answered { parts, .. }) => parts.status,
-            Err(NoAnswer::Said(response)) => response.status(),
-            Err(NoAnswer::Refused(err)) => err.status,
+            Err(no_answer) => no_answer.status(),
         };
-        measure.status(status);
         if let Some(span) = &span {
             span.answered(status);
         }
-        match answer {
+        let no_answer = match answer {
             Ok(answered) => {
-                let tracked = Tracked::new(answered.body, answered.parts.status, measure, answered.place);
-                let tracked = tracked.with_spans(span, answered.span);
-                Ok(Response::from_parts(answered.parts, Body::new(tracked)))
+                let (parts, tracked) = answered.tracked(measure);
+                return Ok(Response::from_parts(parts, Body::new(tracked)));
             }
-            Err(NoAnswer::Said(response)) => Ok(*response),
-            Err(NoAnswer::Refused(err)) => Err(err),
+            Err(no_answer) => no_answer,
+        };
+        measure.ended(status);
+        match no_answer {
+            NoAnswer::Said(response) => Ok(*response),
+            NoAnswer::Refused(err) => Err(err),
         }
     }
 
@@ -594,33 +547,9 @@ fn path_of(target: &Target, uri: &Uri) -> PathAndQuery {
     path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
-/// Answers that speak of the replica and not of the request.
-fn another_may_do_better(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::NOT_FOUND
-            | StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::INTERNAL_SERVER_ERROR
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT
-    )
-}
-
 fn card(name: String, model: &Model) -> models::Model {
     let context = model
         .context_tokens
         .and_then(|tokens| usize::try_from(tokens).ok());
     models::Model::new(name, model.created, context)
-}
-
-/// Answers that another replica may better, and time will not. A stream that has failed is one with the status 200.
-fn is_final(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::OK
-            | StatusCode::NOT_FOUND
-            | StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::INTERNAL_SERVER_ERROR
-    )
 }

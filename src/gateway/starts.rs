@@ -1,36 +1,58 @@
-//! How long a model's replicas take to start, as this gateway saw it, and so when the next one will answer.
+//! When a model that no replica answers for will have one, from how long its last start took, or from what its node's disk
+//! reads.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Of one model.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Starts {
-    /// Since when each is on its way.
-    since: HashMap<u64, Instant>,
-    /// What the last start took.
-    took: Option<Duration>,
+use super::table::Model;
+use crate::roofline::predict::Basis;
+
+/// When something is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) after: Duration,
+    pub(super) by: By,
 }
 
+/// What tells when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// What is under way, and what waits.
+    Queue,
+    /// The time that the last start of a replica took.
+    LastStart,
+    /// The time that the weights take from the disk of the replica's node: no start is shorter.
+    Reading(Basis),
+}
+
+/// Since when each replica of a model is on its way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Starts(HashMap<u64, Instant>);
+
 impl Starts {
-    /// These are on their way, and these answer, as of now.
-    pub(super) fn saw(&mut self, starting: &[u64], ready: impl Iterator<Item = u64>, now: Instant) {
-        for id in ready {
-            if let Some(began) = self.since.remove(&id) {
-                self.took = Some(now.saturating_duration_since(began));
-            }
-        }
-        self.since.retain(|id, _| starting.contains(id));
+    /// These are on their way as of now.
+    pub(super) fn saw(&mut self, starting: &[u64], now: Instant) {
+        self.0.retain(|id, _| starting.contains(id));
         for id in starting {
-            self.since.entry(*id).or_insert(now);
+            self.0.entry(*id).or_insert(now);
         }
     }
 
-    /// When the next one should answer; `None` where no start has been seen from beginning to end.
-    pub(super) fn next(&self, now: Instant) -> Option<Duration> {
-        let took = self.took?;
-        let earliest = self.since.values().min().copied().unwrap_or(now);
-        Some(took.saturating_sub(now.saturating_duration_since(earliest)))
+    /// When the next one should answer; `None` where nothing tells, or where it takes longer than was predicted.
+    pub(super) fn next(&self, model: &Model, now: Instant) -> Option<Expected> {
+        let earliest = self.0.values().min().copied().unwrap_or(now);
+        let elapsed = now.saturating_duration_since(earliest);
+        if let Some(took) = model.last_start {
+            return Some(Expected {
+                after: took.saturating_sub(elapsed),
+                by: By::LastStart,
+            });
+        }
+        let reading = model.reading?;
+        let took = Duration::try_from_secs_f64(reading.seconds).ok()?;
+        let after = took.checked_sub(elapsed)?;
+        let by = By::Reading(reading.basis);
+        Some(Expected { after, by })
     }
 }
 
@@ -38,25 +60,47 @@ impl Starts {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock};
+    use crate::roofline::loading::{Disk, Reading};
+    use crate::units::Bytes;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
 
     #[test]
-    fn the_last_start_tells_how_long_the_next_will_take() {
+    fn the_last_start_tells_how_long_the_next_will_take_and_the_disk_where_there_was_none() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
         let mut starts = Starts::default();
-        let none = std::iter::empty::<u64>;
-        // Whoever answered from the beginning tells nothing.
-        starts.saw(&[], [1].into_iter(), clock.instant());
-        assert_eq!(starts.next(clock.instant()), None);
-        starts.saw(&[2], none(), clock.instant());
-        manual.advance(Duration::from_secs(30));
-        starts.saw(&[], [2].into_iter(), clock.instant());
-        assert_eq!(starts.next(clock.instant()), Some(Duration::from_secs(30)));
-        starts.saw(&[3, 4], none(), clock.instant());
-        manual.advance(Duration::from_secs(10));
-        starts.saw(&[3], none(), clock.instant());
-        assert_eq!(starts.next(clock.instant()), Some(Duration::from_secs(20)));
-        manual.advance(Duration::from_secs(60));
-        assert_eq!(starts.next(clock.instant()), Some(Duration::ZERO));
+        let mut model = Model::default();
+        assert_eq!(starts.next(&model, clock.instant()), None);
+
+        // 4.6 GB/s where nobody measured.
+        model.reading = Some(Reading::new(Bytes(46_000_000_000), &Disk::new(None)));
+        starts.saw(&[1], clock.instant());
+        let predicted = |after| {
+            let by = By::Reading(Basis::Nominal);
+            Some(Expected { after, by })
+        };
+        assert_eq!(starts.next(&model, clock.instant()), predicted(seconds(10)));
+        manual.advance(seconds(4));
+        assert_eq!(starts.next(&model, clock.instant()), predicted(seconds(6)));
+        manual.advance(seconds(7));
+        assert_eq!(starts.next(&model, clock.instant()), None, "that was too little");
+
+        model.last_start = Some(seconds(30));
+        let measured = |after| {
+            let by = By::LastStart;
+            Some(Expected { after, by })
+        };
+        assert_eq!(starts.next(&model, clock.instant()), measured(seconds(19)));
+        starts.saw(&[], clock.instant());
+        assert_eq!(starts.next(&model, clock.instant()), measured(seconds(30)));
+        starts.saw(&[3, 4], clock.instant());
+        manual.advance(seconds(10));
+        starts.saw(&[3], clock.instant());
+        assert_eq!(starts.next(&model, clock.instant()), measured(seconds(20)));
+        manual.advance(seconds(60));
+        assert_eq!(starts.next(&model, clock.instant()), measured(Duration::ZERO));
     }
 }

@@ -10,7 +10,7 @@ use super::choice::{Candidate, Shares, Wishes, choose, share_of};
 use super::estimate::{Estimate, Experience, Load};
 use super::health::{Fault, Health, Standing};
 use super::queue::{FairQueue, Pushed, Slip};
-use super::starts::Starts;
+use super::starts::{By, Expected, Starts};
 use super::table::{Model, Replica, RoutingTable};
 use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 
@@ -142,14 +142,14 @@ impl<W> ModelState<W> {
 /// Why a request may not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The queue is full; room is expected after this time.
-    QueueFull(Option<Duration>),
-    /// Its turn is not expected before its deadline, but after this time.
-    TooLong(Duration),
+    /// The queue is full; room is expected then.
+    QueueFull(Option<Expected>),
+    /// Its turn is not expected before its deadline, but then.
+    TooLong(Expected),
     /// Nothing answers for the model, and nothing is expected to.
     NotReady,
-    /// Its deadline has passed; a turn is expected after this time.
-    Expired(Option<Duration>),
+    /// Its deadline has passed; a turn is expected then.
+    Expired(Option<Expected>),
 }
 
 /// What became of a request that could not go at once.
@@ -192,8 +192,7 @@ impl<W> State<W> {
             .retain(|id, state| !state.flights.is_empty() || known.contains(id));
         for model in table.all() {
             let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
-            let ready = model.replicas.iter().map(|replica| replica.id);
-            state.starts.saw(&model.starting, ready, now);
+            state.starts.saw(&model.starting, now);
             let is_stuck = model.replicas.is_empty() && model.is_unplaced && !model.is_coming;
             state.stuck_since = state.stuck_since.filter(|_| is_stuck).or(is_stuck.then_some(now));
             for replica in &model.replicas {
@@ -339,8 +338,10 @@ impl<W> State<W> {
             return Queued::Refused(Refusal::NotReady);
         }
         let expected = self.expected_wait(model, now);
-        if let Some(wait) = expected.filter(|wait| *wait > patience) {
-            return Queued::Refused(Refusal::TooLong(wait));
+        // What was only predicted turns nobody away.
+        let is_seen = |expected: &Expected| !matches!(expected.by, By::Reading(_));
+        if let Some(expected) = expected.filter(|expected| is_seen(expected) && expected.after > patience) {
+            return Queued::Refused(Refusal::TooLong(expected));
         }
         if self.held_bytes + bytes > MAX_HELD_BYTES {
             return Queued::Refused(Refusal::QueueFull(expected));
@@ -401,11 +402,11 @@ impl<W> State<W> {
         }
     }
 
-    /// When a request that comes now would have its turn, by what was seen so far; `None` where too little was.
-    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Duration> {
+    /// When a request that comes now would have its turn; `None` where too little is known.
+    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Expected> {
         let state = self.models.get(&model.key())?;
         if model.replicas.is_empty() {
-            return state.starts.next(now);
+            return state.starts.next(model, now);
         }
         state.typical_answer?;
         let (mut earliest, mut seconds, mut flights, mut rows) = (f64::INFINITY, 0.0, 0, 0);
@@ -424,7 +425,9 @@ impl<W> State<W> {
         }
         let mean = seconds / f64::from(flights.max(1));
         let ahead = state.waiting() as f64;
-        Duration::try_from_secs_f64(earliest + ahead * mean / f64::from(rows.max(1))).ok()
+        let after = Duration::try_from_secs_f64(earliest + ahead * mean / f64::from(rows.max(1))).ok()?;
+        let by = By::Queue;
+        Some(Expected { after, by })
     }
 
     /// Somebody wants what no replica has room for. Whether that is new since the peaks were taken.

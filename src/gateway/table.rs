@@ -13,6 +13,9 @@ use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ReplicaPhase, RoutingSpec};
 use crate::proxy::Upstream;
 use crate::quantity::parse_duration;
+use crate::roofline::loading::{Disk, Reading};
+use crate::roofline::published;
+use crate::units::Bytes;
 
 /// How long a request waits for a replica where nothing else is said.
 const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -96,6 +99,10 @@ pub(super) struct Model {
     pub(super) is_unplaced: bool,
     /// Replicas that have a node and do not answer yet.
     pub(super) starting: Vec<u64>,
+    /// The weights that one of them reads the soonest.
+    pub(super) reading: Option<Reading>,
+    /// How long the last start of a replica took.
+    pub(super) last_start: Option<Duration>,
     /// Percent of the requests by revision, while a canary is under way.
     pub(super) traffic: Vec<(String, u32)>,
     pub(super) routing: Routing,
@@ -134,7 +141,7 @@ impl RoutingTable {
         }
         let (silent, heard): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_silent(node));
         let silent: BTreeSet<_> = silent.into_iter().map(FleetNode::name_any).collect();
-        let upstreams: BTreeMap<_, _> = heard.into_iter().filter_map(reachable).collect();
+        let hosts: BTreeMap<_, _> = heard.into_iter().filter_map(host).collect();
         for replica in replicas {
             if replica
                 .spec
@@ -144,7 +151,7 @@ impl RoutingTable {
             {
                 table.silent.insert(id(replica));
             }
-            table.add_replica(replica, &upstreams);
+            table.add_replica(replica, &hosts);
         }
         table
     }
@@ -194,6 +201,10 @@ impl RoutingTable {
         model.is_wanted |= deployment.spec.replicas > 0 || autoscaled;
         model.is_coming |= model.is_wanted && !is_stuck;
         model.autoscaled |= autoscaled;
+        let last_start = status
+            .last_start
+            .map(|start| Duration::from_secs(u64::from(start.seconds)));
+        model.last_start = model.last_start.max(last_start);
         model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
         model.routing = Routing::new(&deployment.spec.routing);
         let shares = status.traffic.iter();
@@ -202,7 +213,7 @@ impl RoutingTable {
             .extend(shares.map(|share| (share.revision.clone(), share.weight.max(0).unsigned_abs())));
     }
 
-    fn add_replica(&mut self, replica: &ModelReplica, upstreams: &BTreeMap<String, Upstream>) {
+    fn add_replica(&mut self, replica: &ModelReplica, hosts: &BTreeMap<String, Host>) {
         let Some(name) = &replica.spec.serving.name else {
             return;
         };
@@ -210,19 +221,21 @@ impl RoutingTable {
         let status = replica.status.clone().unwrap_or_default();
         let id = id(replica);
         let leaves = replica.metadata.deletion_timestamp.is_some();
-        let upstream = replica
-            .spec
-            .node_name
-            .as_ref()
-            .and_then(|node| upstreams.get(node));
+        let host = replica.spec.node_name.as_ref().and_then(|node| hosts.get(node));
         let is_ready = is_true(&status.conditions, condition_type::READY) && !leaves;
-        let (Some(upstream), true) = (upstream, is_ready) else {
+        let (Some(host), true) = (host, is_ready) else {
             // A name that only an old replica still has is no model any more, unless that replica answers.
             let Some(model) = self.models.get_mut(&(namespace, name.clone())) else {
                 return;
             };
             if !leaves && replica.spec.node_name.is_some() {
                 model.starting.push(id);
+                let weights = status.admission.map(|admission| admission.memory.weights_bytes);
+                let reading = host
+                    .zip(weights)
+                    .map(|(host, bytes)| Reading::new(Bytes(bytes), &host.disk));
+                let soonest = |a: &Reading, b: &Reading| a.seconds.total_cmp(&b.seconds);
+                model.reading = model.reading.into_iter().chain(reading).min_by(soonest);
             }
             if !leaves && is_unplaced(replica) {
                 model.is_unplaced = true;
@@ -241,7 +254,7 @@ impl RoutingTable {
         let answers = Replica {
             id,
             target,
-            upstream: upstream.clone(),
+            upstream: host.upstream.clone(),
             revision: replica.labels().get(REVISION_LABEL).cloned(),
             rows,
             speed: Speed::of(&status, rows),
@@ -325,10 +338,18 @@ fn is_unplaced(replica: &ModelReplica) -> bool {
         })
 }
 
-/// Where a node's agent takes requests.
-fn reachable(node: &FleetNode) -> Option<(String, Upstream)> {
-    let upstream = node.status.as_ref()?.endpoint.as_deref()?.parse().ok()?;
-    Some((node.name_any(), upstream))
+/// A node whose agent takes requests.
+struct Host {
+    upstream: Upstream,
+    disk: Disk,
+}
+
+fn host(node: &FleetNode) -> Option<(String, Host)> {
+    let status = node.status.as_ref()?;
+    let upstream = status.endpoint.as_deref()?.parse().ok()?;
+    let measured = status.probe.as_ref().map(|probe| &probe.measurements);
+    let disk = Disk::new(measured.and_then(published::disk_read));
+    Some((node.name_any(), Host { upstream, disk }))
 }
 
 /// Whether the agent was not heard of for long. It is not tried then.

@@ -4,6 +4,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use axum::routing::any;
 use futures::StreamExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,6 +25,7 @@ use super::*;
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::*;
+use crate::meter::{Instrument, Meter};
 use crate::proxy::{Proxy, Upstream};
 use crate::wire::KEEPER_HEADER;
 
@@ -70,6 +72,11 @@ fn deployment(line: &str) -> ModelDeployment {
         };
         status.conditions.push(condition);
     }
+    status.last_start = field(line, "started").map(|seconds| LastStart {
+        source: "local://guide".to_owned(),
+        began_at: Time(jiff::Timestamp::UNIX_EPOCH),
+        seconds: seconds.parse().expect("a number"),
+    });
     let shares = field(line, "traffic")
         .into_iter()
         .flat_map(|shares| shares.split(','));
@@ -84,7 +91,7 @@ fn deployment(line: &str) -> ModelDeployment {
     deployment
 }
 
-/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced`
+/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced weighs=BYTES`
 fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
@@ -99,7 +106,17 @@ fn replica(line: &str) -> ModelReplica {
     replica.metadata.namespace = Some(namespace);
     let revision = field(line, "of").map(|name| (REVISION_LABEL.to_owned(), name.to_owned()));
     replica.metadata.labels = Some(revision.into_iter().collect());
-    let mut status = ModelReplicaStatus::default();
+    let weighs = |bytes: &str| AdmissionStatus {
+        memory: MemoryWorking {
+            weights_bytes: bytes.parse().expect("a number"),
+            ..MemoryWorking::default()
+        },
+        ..AdmissionStatus::default()
+    };
+    let mut status = ModelReplicaStatus {
+        admission: field(line, "weighs").map(weighs),
+        ..ModelReplicaStatus::default()
+    };
     let is_ready = line.split_whitespace().any(|word| word == "ready");
     ready(
         &mut status.conditions,
@@ -165,6 +182,7 @@ struct Scene {
     gateway: Arc<Gateway>,
     url: Upstream,
     table_tx: watch::Sender<Option<Arc<RoutingTable>>>,
+    meter: Meter,
 }
 
 impl Scene {
@@ -173,7 +191,10 @@ impl Scene {
         let (table_tx, table_rx) = watch::channel(None);
         let registry = Registry::new();
         let metrics = GatewayMetrics::register(&registry).expect("a fresh registry");
-        let gateway = Arc::new(Gateway::new(table_rx, Clock::System, metrics, registry));
+        let meter = Meter::default();
+        let tracer = Tracer::new(None, Some(meter.clone()), Clock::System);
+        let gateway = Gateway::new(table_rx, Clock::System, metrics, registry);
+        let gateway = Arc::new(gateway.with_tracer(tracer));
         tasks.spawn_detached(gateway.dispatcher().clone().follow());
         let url = serve_router(&tasks, server::router(gateway.clone())).await;
         Self {
@@ -181,6 +202,7 @@ impl Scene {
             gateway,
             url,
             table_tx,
+            meter,
         }
     }
 
@@ -497,6 +519,59 @@ async fn a_client_that_leaves_cancels_the_replicas_work() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn requests_whose_clients_leave_are_counted_as_cancelled() {
+    let (scene, chunk_tx) = streaming_scene().await;
+    let dispatcher = scene.gateway.dispatcher();
+    let leave = async |waits: &dyn Fn() -> bool| {
+        let asking = scene.ask(json!({"model": "guide", "stream": true}));
+        let seen = async {
+            while !waits() {
+                tokio::task::yield_now().await;
+            }
+        };
+        drop(within(futures::future::select(pin!(asking), pin!(seen))).await);
+    };
+    let all_are_gone = async || {
+        let gone = async {
+            loop {
+                let metrics = scene.gateway.render_metrics();
+                if metrics.contains("rooflet_gateway_outstanding_requests 0\n") {
+                    return metrics;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        within(gone).await
+    };
+    // In the middle of an answer, before it, and before there is anyone to answer.
+    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+    chunk_tx.send(Ok(Bytes::from("data: a\n\n"))).await.expect("read");
+    drop(response);
+    all_are_gone().await;
+    scene.know(&["guide"], &["g1 on=a"], &[("a", "http://127.0.0.1:1")]);
+    leave(&|| dispatcher.waiting() == 1).await;
+    all_are_gone().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", silent.local_addr().expect("bound"));
+    scene.know(&["guide"], &["g2 on=a ready"], &[("a", &url)]);
+    leave(&|| dispatcher.under_way() == 1).await;
+    let metrics = all_are_gone().await;
+    for line in [
+        "rooflet_gateway_requests_total{code=\"cancelled\"} 3\n",
+        "rooflet_gateway_request_seconds_count{code=\"cancelled\"} 3\n",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    assert!(!metrics.contains("2xx"), "{metrics}");
+    let durations = &scene.meter.measured()[&Instrument::RequestDuration];
+    let told: Vec<_> = durations
+        .iter()
+        .map(|(attributes, histogram)| (attributes.last().cloned(), histogram.counts.iter().sum::<u64>()))
+        .collect();
+    assert_eq!(told, [(Some(("error.type", "cancelled".to_owned())), 3)]);
 }
 
 #[tokio::test]

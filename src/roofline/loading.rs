@@ -60,12 +60,22 @@ impl Reading {
     }
 }
 
+/// How the speed of a disk is known.
+pub(crate) fn words(basis: Basis) -> &'static str {
+    match basis {
+        Basis::Measured | Basis::Calibrated => "as its disk was measured",
+        Basis::Nominal => "as Macs' disks are published to read; its own was not measured",
+    }
+}
+
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.basis {
-            Basis::Measured | Basis::Calibrated => "as its disk was measured",
-            Basis::Nominal => "as Macs' disks are published to read; its own was not measured",
-        };
-        write!(f, "{}, in about {:.1} s ({by})", self.bytes, self.seconds)
+        write!(
+            f,
+            "{}, in about {:.1} s ({})",
+            self.bytes,
+            self.seconds,
+            words(self.basis)
+        )
     }
 }

@@ -301,6 +301,11 @@ impl NodeState {
         self.disk_limit.map(|limit| NodeDisk::new(limit, load.disk))
     }
 
+    /// What replicas may store on its disk, if its agent says.
+    pub(crate) fn node_disk(&self) -> Option<NodeDisk> {
+        self.disk(&self.load)
+    }
+
     pub(crate) fn hardware(&self) -> Option<Hardware> {
         self.machine.hardware
     }

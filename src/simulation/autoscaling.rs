@@ -6,8 +6,8 @@ use super::run::Run;
 use crate::agent::replica::ReplicaKey;
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::ModelDeployment;
-use crate::controller::Signals;
 use crate::controller::intent::Intents;
+use crate::controller::{Answering, Signals};
 
 impl Run<'_> {
     /// It looks every few seconds, whatever changes, where there is anything to scale.
@@ -30,7 +30,6 @@ impl Run<'_> {
             waiting: self.waiting_for(deployment.spec.serving.name.as_deref().unwrap_or(&name)),
             ..Signals::default()
         };
-        let mut first_tokens = Vec::new();
         for replica in self.control.view.replicas() {
             let node = replica.spec.node_name.as_ref();
             let Some(index) = node.and_then(|node| self.by_name.get(node)) else {
@@ -41,11 +40,14 @@ impl Run<'_> {
                 signals.running += worker.running.len() as u64;
                 signals.waiting += worker.waiting.len() as u64;
                 signals.completed += worker.completed;
-                first_tokens.extend(worker.first_token_median());
+                if worker.accepts() {
+                    signals.answering.push(Answering {
+                        replica: replica.uid().unwrap_or_default(),
+                        completed: worker.completed,
+                        first_token: worker.first_token(),
+                    });
+                }
             }
-        }
-        if !first_tokens.is_empty() {
-            signals.time_to_first_token = Some(first_tokens.iter().sum::<f64>() / first_tokens.len() as f64);
         }
         signals
     }

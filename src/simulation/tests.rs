@@ -4,6 +4,7 @@ use super::*;
 
 const DAY: &str = include_str!("../../examples/simulation/day.yaml");
 const AUTOSCALING: &str = include_str!("../../examples/simulation/autoscaling.yaml");
+const BURST: &str = include_str!("../../examples/simulation/burst.yaml");
 const FAULTS: &str = include_str!("../../examples/simulation/faults.yaml");
 
 fn run(scenario: &Scenario, seed: u64) -> Outcome {
@@ -159,6 +160,20 @@ fn replicas_follow_the_requests_of_a_day() {
     );
     for demand in &outcome.demand {
         assert!(demand.dropped.is_empty() && demand.answered > 10, "{demand:?}");
+    }
+}
+
+/// What old replicas measured while new ones loaded calls for no more than what is needed once they answer.
+#[test]
+fn a_burst_calls_for_as_many_replicas_as_it_takes() {
+    let scenario = Scenario::parse(BURST).unwrap();
+    for seed in 1..=2 {
+        let outcome = run(&scenario, seed);
+        assert_eq!(outcome.violation, None);
+        let scaled = &outcome.deployments[0].scaled;
+        let most = scaled.iter().map(|scaled| scaled.replicas).max();
+        assert!((Some(4)..=Some(5)).contains(&most), "{scaled:?}");
+        assert!(outcome.demand[0].slo_percent > 99.0, "{:?}", outcome.demand);
     }
 }
 

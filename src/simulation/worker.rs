@@ -16,6 +16,7 @@ use crate::agent::sync::plan::{ANSWER_GRACE, Start, StopCause};
 use crate::agent::workers::{DRAIN_NOTICE, GRACE_MARGIN};
 use crate::api::v1alpha1::{ModelSource, Termination};
 use crate::clock::since;
+use crate::controller::FirstToken;
 use crate::roofline::published::{Load, speed_under};
 use crate::units::Bytes;
 use crate::wire::{
@@ -33,7 +34,7 @@ const ASKED: Duration = Duration::from_millis(200);
 /// Lengths that differ by less are predicted as one, in tokens.
 const LENGTH_STEP: u32 = 256;
 /// Requests whose first token is remembered.
-const MEASURED: usize = 32;
+const MEASURED: usize = 64;
 /// Requests that wait in one worker at most.
 const QUEUE: usize = 64;
 
@@ -83,11 +84,14 @@ impl Worker {
         }
     }
 
-    /// Of the last requests, in seconds.
-    pub(super) fn first_token_median(&self) -> Option<f64> {
+    /// Median of the last requests.
+    pub(super) fn first_token(&self) -> Option<FirstToken> {
         let mut seconds: Vec<_> = self.first_tokens.iter().copied().collect();
         seconds.sort_by(f64::total_cmp);
-        seconds.get(seconds.len() / 2).copied()
+        Some(FirstToken {
+            seconds: *seconds.get(seconds.len() / 2)?,
+            requests: seconds.len() as u64,
+        })
     }
 
     /// As `GET /status` answers. It has served nobody's requests: nothing of it is a measurement.

@@ -102,6 +102,10 @@ pub(crate) struct DemandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 32))]
     pub(crate) kv_bits: Option<u32>,
+    /// What a replica may store on its node's disk, as `kvCache.diskSize` of a ModelDeployment. Default: nothing is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub(crate) disk_size: Option<String>,
     /// Requests that arrive per second, over the whole fleet; 0: the model has to be there, nothing more.
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub(crate) requests_per_second: f64,
@@ -174,6 +178,10 @@ pub(crate) struct MacSpec {
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub(crate) memory: String,
+    /// What replicas may store on the disk of each, such as `200Gi`. Absent: it is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub(crate) disk: Option<String>,
     /// How many.
     #[serde(default = "default_count")]
     #[schemars(range(min = 0, max = 10_000))]
@@ -210,6 +218,10 @@ pub(crate) struct OfferSpec {
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub(crate) memory: String,
+    /// What replicas may store on the disk of each, such as `200Gi`. Absent: it is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub(crate) disk: Option<String>,
     /// How many could be had at most.
     #[serde(default = "default_available")]
     #[schemars(range(min = 1, max = 500))]

@@ -142,11 +142,26 @@ pub(crate) struct ModelDeploymentStatus {
     /// Time to first token, `predicted/measured`; `-` where there is no figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token: Option<String>,
+    /// The last start of a replica: about how long the next one takes, from zero too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_start: Option<LastStart>,
     /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded; with autoscaling also
     /// AbleToScale, ScalingActive, ScalingLimited.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,
+}
+
+/// How a replica came to answer requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LastStart {
+    /// The `spec.model.source` of the replica.
+    pub(crate) source: String,
+    /// When the replica got its node.
+    pub(crate) began_at: Time,
+    /// Seconds from then until it answered requests.
+    pub(crate) seconds: u32,
 }
 
 /// One revision's share of a deployment's requests.

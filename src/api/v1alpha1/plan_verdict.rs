@@ -80,6 +80,9 @@ pub(crate) struct PlanHeadroom {
     /// The multiple of the demand that was found if every chip were twice as fast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) twice_speed_factor: Option<f64>,
+    /// The same if disks had room for all that replicas may store; absent where that is not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unlimited_disk_factor: Option<f64>,
 }
 
 /// One model of the demand.
@@ -175,6 +178,12 @@ pub(crate) struct PlanClass {
     pub(crate) memory_limit_bytes: u64,
     /// Memory that is reserved on the fullest node.
     pub(crate) memory_used_bytes: u64,
+    /// What replicas may store on the disk of one node, in bytes; absent where nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_limit_bytes: Option<u64>,
+    /// What of it is promised on the fullest node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_used_bytes: Option<u64>,
     /// Percent of the chip's time that the busiest node spends on the demand.
     pub(crate) utilization_percent: f64,
     /// Percent of the chip's time that the most promised node keeps for objectives.
@@ -221,6 +230,9 @@ pub(crate) struct PlanReplica {
     pub(crate) requests_per_second: f64,
     /// Memory that it reserves, in bytes.
     pub(crate) memory_bytes: u64,
+    /// What it may store on its node's disk, in bytes; absent where nothing is promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_bytes: Option<u64>,
     /// Percent of the chip's time that it spends.
     pub(crate) utilization_percent: f64,
     /// Mean seconds until the first token: waiting behind other prompts on the node, then its own prefill.

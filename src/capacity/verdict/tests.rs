@@ -26,12 +26,14 @@ fn question_of(spec: serde_json::Value) -> Question {
 }
 
 fn macs() -> impl Strategy<Value = Vec<serde_json::Value>> {
-    let mac = (0..CHIPS.len(), 0u32..3, 100u32..3000);
+    let disk = prop_oneof![1 => Just(None), 1 => (0u32..40).prop_map(Some)];
+    let mac = (0..CHIPS.len(), 0u32..3, 100u32..3000, disk);
     prop::collection::vec(mac, 1..4).prop_map(|macs| {
-        let mac = |(index, (chip, count, price)): (usize, (usize, u32, u32))| {
+        let mac = |(index, (chip, count, price, disk)): (usize, (usize, u32, u32, Option<u32>))| {
             let (chip, cores, memory) = CHIPS[chip];
             let count = if index == 0 { count.max(1) } else { count };
-            json!({"name": format!("mac-{index}"), "chip": chip, "gpuCores": cores, "memory": memory, "count": count, "price": price, "watts": 50})
+            let disk = disk.map(|disk| format!("{disk}Gi"));
+            json!({"name": format!("mac-{index}"), "chip": chip, "disk": disk, "gpuCores": cores, "memory": memory, "count": count, "price": price, "watts": 50})
         };
         macs.into_iter().enumerate().map(mac).collect()
     })
@@ -46,12 +48,14 @@ fn demand() -> impl Strategy<Value = Vec<serde_json::Value>> {
         1u32..3,
         prop_oneof![2 => Just(None), 1 => (2u32..12).prop_map(Some)],
         prop_oneof![2 => Just(None), 1 => (3u32..30).prop_map(Some)],
+        0u32..20,
     );
     prop::collection::vec(one, 1..4).prop_map(|models| {
-        let model = |(index, (model, rate, prompt, answer, replicas, decode, first))| {
+        let model = |(index, (model, rate, prompt, answer, replicas, decode, first, disk))| {
             let (index, model, decode, first): (usize, usize, Option<u32>, Option<u32>) =
                 (index, model, decode, first);
-            let (rate, prompt, answer, replicas): (f64, u32, u32, u32) = (rate, prompt, answer, replicas);
+            let (rate, prompt, answer, replicas, disk): (f64, u32, u32, u32, u32) =
+                (rate, prompt, answer, replicas, disk);
             let mut objectives = json!({});
             if let Some(decode) = decode {
                 objectives["decodeTokensPerSecond"] = decode.into();
@@ -63,7 +67,7 @@ fn demand() -> impl Strategy<Value = Vec<serde_json::Value>> {
             json!({
                 "name": format!("model-{index}"), "model": MODELS[model], "quantization": "mlx4",
                 "requestsPerSecond": rate, "promptTokens": prompt, "answerTokens": answer,
-                "maxConcurrency": 2, "replicas": replicas, "objectives": objectives,
+                "maxConcurrency": 2, "diskSize": format!("{disk}Gi"), "replicas": replicas, "objectives": objectives,
             })
         };
         models.into_iter().enumerate().map(model).collect()
@@ -117,6 +121,8 @@ proptest! {
             let memory: u64 = placement.replicas.iter().map(|one| one.memory_bytes).sum();
             prop_assert_eq!(memory, placement.memory_bytes);
             prop_assert!(memory <= class.memory_limit_bytes);
+            let disk: u64 = placement.replicas.iter().filter_map(|one| one.disk_bytes).sum();
+            prop_assert!(class.disk_limit_bytes.is_none_or(|limit| disk <= limit), "{disk} on {class:?}");
             let busy: f64 = placement.replicas.iter().map(|one| one.utilization_percent).sum();
             prop_assert!((busy - placement.utilization_percent).abs() < 1e-3);
             prop_assert!(busy <= 80.0 + 1e-3);
@@ -261,4 +267,45 @@ fn what_is_short_is_found_by_trial() {
     // Twice as fast carries twice as much; memory helps nothing.
     assert!((speed / verdict.demand_factor - 2.0).abs() < 0.01, "{speed}");
     assert!((memory / verdict.demand_factor - 1.0).abs() < 0.01, "{memory}");
+}
+
+/// Two models fit a Mac's memory together and not its disk; the disk is what is short, and with one Mac less it is not enough.
+#[test]
+fn disks_are_counted_where_they_are_told() {
+    let spec = |disk: serde_json::Value| {
+        let model = |name: &str| {
+            json!({
+                "name": name, "model": "qwen3-0.6b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 100,
+                "answerTokens": 50, "diskSize": "60Gi",
+            })
+        };
+        let macs = json!([{"chip": "M4", "memory": "16Gi", "count": 2, "disk": disk}]);
+        question_of(json!({"demand": [model("one"), model("two")], "fleet": {"macs": macs}}))
+    };
+    for (disk, feasible, survives) in [
+        (json!(null), true, true),
+        (json!("120Gi"), true, true),
+        (json!("100Gi"), true, false),
+        (json!("50Gi"), false, false),
+    ] {
+        let verdict = answer(&spec(disk.clone()));
+        let told = (verdict.feasible, verdict.survives_node_loss);
+        assert_eq!(told, (feasible, survives), "{disk}: {}", verdict.summary);
+    }
+    let none = answer(&spec(json!("50Gi")));
+    assert_eq!(none.binding.as_deref(), Some("Disk"), "{}", none.summary);
+    let lost = answer(&Question {
+        classes: vec![NodeClass {
+            nodes: 1,
+            ..spec(json!("100Gi")).classes.remove(0)
+        }],
+        ..spec(json!("100Gi"))
+    });
+    assert_eq!(
+        (lost.feasible, lost.binding.as_deref()),
+        (false, Some("Disk")),
+        "{}",
+        lost.summary
+    );
+    assert!(lost.headroom.unlimited_disk_factor > Some(1.0), "{lost:?}");
 }

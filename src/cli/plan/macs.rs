@@ -1,12 +1,11 @@
-//! Macs as they are written on the command line: `2 x M4 16Gi`, `M4 Pro/20 48Gi 90W @ 2199`; several with commas.
+//! Macs as they are written on the command line: `2 x M4 16Gi`, `M4 Pro/20 48Gi disk=200Gi 90W @ 2199`; several with commas.
 
 use anyhow::{Context, anyhow};
 
 use crate::api::v1alpha1::{MacSpec, OfferSpec};
 
 /// How to write one, for messages.
-const FORM: &str =
-    "write it as `2 x M4 Pro/20 48Gi 90W @ 2199`: count, GPU cores, watts and price may be left out";
+const FORM: &str = "write it as `2 x M4 Pro/20 48Gi disk=200Gi 90W @ 2199`: count, GPU cores, disk, watts and price may be left out";
 /// Offered Macs that can be had where the offer does not say it.
 const AVAILABLE: u32 = 100;
 
@@ -28,6 +27,7 @@ pub(super) fn offer(text: &str) -> anyhow::Result<OfferSpec> {
         chip: mac.chip,
         gpu_cores: mac.gpu_cores,
         memory: mac.memory,
+        disk: mac.disk,
         available: if counted { mac.count } else { AVAILABLE },
         price: mac.price,
         watts: mac.watts,
@@ -56,6 +56,13 @@ fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
         }
         None => None,
     };
+    let disk = words
+        .last()
+        .and_then(|word| word.strip_prefix("disk="))
+        .map(str::to_owned);
+    if disk.is_some() {
+        words.pop();
+    }
     // `16 GB` as on the box is `16Gi`: memory comes in powers of two, whatever it is called.
     let memory = match words.as_slice() {
         [.., size, "GB" | "GiB" | "Gi"] => {
@@ -91,6 +98,7 @@ fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
         chip,
         gpu_cores,
         memory,
+        disk,
         count: count.unwrap_or(1),
         price,
         watts,
@@ -151,6 +159,12 @@ mod tests {
         let (count, chip, cores, memory, ..) = read("3 x M4 Max/40 128Gi");
         assert_eq!((count, (chip, cores, memory)), (3, large));
         assert_eq!(fleet("2 x M4 16Gi, M4 Pro/20 48Gi").unwrap().len(), 2);
+        let with_disk = fleet("M4 16 GB disk=200Gi 40W @ 599").unwrap().remove(0);
+        assert_eq!(
+            (with_disk.memory.as_str(), with_disk.disk.as_deref()),
+            ("16Gi", Some("200Gi"))
+        );
+        assert_eq!((with_disk.watts, with_disk.price), (Some(40.0), Some(599.0)));
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(super) struct Args {
     /// Tokens that one request may have. Default: prompt and answer.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
+    /// What a replica may store on its node's disk, such as 20Gi: serving.kvCache.diskSize of a ModelDeployment.
+    #[arg(long, value_name = "SIZE")]
+    disk_size: Option<String>,
     /// Requests that a replica serves at the same time.
     #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     concurrency: u32,
@@ -73,7 +76,7 @@ pub(super) struct Args {
     /// The longest wait for the first token, such as 3s.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     first_token: Option<String>,
-    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi 90W @ 2199": count, GPU cores, memory, watts and price of one.
+    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi disk=200Gi 90W @ 2199": count, GPU cores, memory, what replicas may store on the disk, watts and price of one.
     #[arg(long, value_name = "MACS", conflicts_with_all = ["current", "compare"])]
     fleet: Option<String>,
     /// Macs to compare with those of other --compare, written as for --fleet.

@@ -57,11 +57,15 @@ pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
     ) else {
         return String::new();
     };
-    if memory == 0.0 && speed == 0.0 {
+    let disk = verdict.headroom.unlimited_disk_factor;
+    if memory == 0.0 && speed == 0.0 && disk.is_none_or(|disk| disk == 0.0) {
         return "Neither twice the memory nor chips twice as fast would be enough.\n".to_owned();
     }
+    let disk = disk.map_or(String::new(), |disk| {
+        format!(", with room on every disk {} times", number(disk))
+    });
     format!(
-        "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times.\n",
+        "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times{disk}.\n",
         number(memory),
         number(speed)
     )
@@ -216,19 +220,27 @@ fn stream(fit: &PlanFit) -> String {
 }
 
 fn classes(verdict: &PlanVerdict) -> Table {
-    let mut table = table([
+    let has_disks = verdict.headroom.unlimited_disk_factor.is_some();
+    let mut columns = vec![
         "NODE",
         "USED",
         "BANDWIDTH",
         "MEMORY",
+        "DISK",
         "BUSY",
         "PROMISED",
         "TOK/S",
         "FIRST LIMIT",
         "AT",
-    ]);
+    ];
+    columns.retain(|column| has_disks || *column != "DISK");
+    let mut table = table(columns);
     for class in &verdict.classes {
-        table.add_row([
+        let disk = class.disk_used_bytes.zip(class.disk_limit_bytes);
+        let disk = disk.map_or("-".to_owned(), |(used, limit)| {
+            format!("{} of {}", Bytes(used), Bytes(limit))
+        });
+        let before = [
             class.name.clone(),
             format!("{}/{}", class.nodes_used, class.nodes),
             class.bandwidth_bytes_per_second.map_or("-".to_owned(), |rate| {
@@ -239,6 +251,8 @@ fn classes(verdict: &PlanVerdict) -> Table {
                 Bytes(class.memory_used_bytes),
                 Bytes(class.memory_limit_bytes)
             ),
+        ];
+        let after = [
             percent(class.utilization_percent),
             percent(class.reserved_percent),
             number(class.tokens_per_second),
@@ -246,7 +260,8 @@ fn classes(verdict: &PlanVerdict) -> Table {
             class
                 .breaks_at
                 .map_or("-".to_owned(), |factor| format!("{} x demand", number(factor))),
-        ]);
+        ];
+        table.add_row(before.into_iter().chain(has_disks.then_some(disk)).chain(after));
     }
     table
 }
@@ -357,7 +372,7 @@ fn section(title: &str, table: Table) -> String {
     format!("\n{title}\n{}\n", trimmed(&table))
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
+fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(header);

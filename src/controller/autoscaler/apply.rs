@@ -8,9 +8,13 @@ use kube::ResourceExt;
 
 use super::conditions::conditions;
 use super::demand::Gateways;
+use super::first_token::{Answering, FirstToken};
 use super::plan::{Decision, Memory, Signals, decide};
+use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::DEPLOYMENT_LABEL;
-use crate::api::v1alpha1::{AutoscalingSpec, ModelDeployment, ModelDeploymentStatus, ModelReplica};
+use crate::api::v1alpha1::{
+    AutoscalingSpec, MeasuredSpeed, ModelDeployment, ModelDeploymentStatus, ModelReplica,
+};
 use crate::client::EventType;
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::{World, controller_uid};
@@ -46,7 +50,7 @@ impl Autoscaler {
         let current = deployment.spec.replicas;
         let max_concurrency = deployment.spec.serving.max_concurrency;
         let now = self.world.clock.now();
-        let decision = decide(spec, current, max_concurrency, signals, memory, now);
+        let decision = decide(spec, current, max_concurrency, &signals, memory, now);
         let status = status(deployment, spec, &decision, now);
         let told = self
             .world
@@ -106,21 +110,28 @@ fn signals<'a>(replicas: impl Iterator<Item = &'a ModelReplica>, waiting: u64) -
         waiting,
         ..Signals::default()
     };
-    let mut first_tokens = Vec::new();
-    for status in replicas.filter_map(|replica| replica.status.as_ref()) {
-        if let Some(requests) = &status.requests {
-            signals.running += requests.running;
-            signals.waiting += requests.waiting;
-            signals.completed += requests.completed;
+    for replica in replicas {
+        let Some(status) = &replica.status else { continue };
+        let requests = status.requests.clone().unwrap_or_default();
+        signals.running += requests.running;
+        signals.waiting += requests.waiting;
+        signals.completed += requests.completed;
+        if is_true(&status.conditions, condition_type::READY) {
+            signals.answering.push(Answering {
+                replica: replica.uid().unwrap_or_default(),
+                completed: requests.completed,
+                first_token: status.measured.as_ref().and_then(first_token),
+            });
         }
-        let measured = status.measured.as_ref();
-        first_tokens
-            .extend(measured.and_then(|measured| measured.time_to_first_token_seconds.parse::<f64>().ok()));
-    }
-    if !first_tokens.is_empty() {
-        signals.time_to_first_token = Some(first_tokens.iter().sum::<f64>() / first_tokens.len() as f64);
     }
     signals
+}
+
+fn first_token(measured: &MeasuredSpeed) -> Option<FirstToken> {
+    Some(FirstToken {
+        seconds: measured.time_to_first_token_seconds.parse().ok()?,
+        requests: measured.requests,
+    })
 }
 
 impl Reconciler for Autoscaler {

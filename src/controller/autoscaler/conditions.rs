@@ -89,7 +89,7 @@ mod tests {
     fn check(spec: Value, current: i32, signals: Signals, expect: [&str; 3]) {
         let spec: AutoscalingSpec = serde_json::from_value(spec).expect("a spec");
         let now = Timestamp::UNIX_EPOCH;
-        let decision = decide(&spec, current, 4, signals, &mut Memory::default(), now);
+        let decision = decide(&spec, current, 4, &signals, &mut Memory::default(), now);
         let mine = Condition {
             type_: "Ready".to_owned(),
             ..conditions(Vec::new(), &spec, &decision, None, now)[0].clone()

@@ -36,7 +36,7 @@ impl Autoscaling {
             let mut memory = memories.remove(&uid).unwrap_or_default();
             let current = deployment.spec.replicas;
             let streams = deployment.spec.serving.max_concurrency;
-            let decision = decide(spec, current, streams, signals(deployment), &mut memory, now);
+            let decision = decide(spec, current, streams, &signals(deployment), &mut memory, now);
             let next = status(deployment, spec, &decision, now);
             let of = Version::of(deployment.as_ref());
             if deployment.status.as_ref() != Some(&next) {

@@ -4,10 +4,12 @@
 mod apply;
 mod conditions;
 mod demand;
+mod first_token;
 mod intents;
 mod plan;
 mod schedule;
 
 pub(super) use apply::Autoscaler;
+pub(crate) use first_token::{Answering, FirstToken};
 pub(crate) use intents::Autoscaling;
 pub(crate) use plan::Signals;

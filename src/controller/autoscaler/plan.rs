@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::first_token::{Answering, Joined};
 use super::schedule::min_replicas;
 use crate::api::v1alpha1::{AutoscalingMetricType, AutoscalingSpec};
 use crate::clock::since;
@@ -22,7 +23,7 @@ const DEFAULT_QUEUE_LENGTH: f64 = 1.0;
 const RESOLUTION: Duration = Duration::from_secs(5);
 
 /// What is going on, of all replicas and gateways together.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Signals {
     /// Requests being answered.
     pub(crate) running: u64,
@@ -30,8 +31,8 @@ pub(crate) struct Signals {
     pub(crate) waiting: u64,
     /// Requests that were answered, ever; only its changes count.
     pub(crate) completed: u64,
-    /// Mean over the replicas, in seconds.
-    pub(crate) time_to_first_token: Option<f64>,
+    /// The replicas that answer.
+    pub(crate) answering: Vec<Answering>,
 }
 
 /// What is remembered from pass to pass.
@@ -41,6 +42,7 @@ pub(super) struct Memory {
     called_for: VecDeque<(Timestamp, i32)>,
     /// Since when nobody has asked anything, and the count of answers then.
     idle: Option<(Timestamp, u64)>,
+    joined: Joined,
 }
 
 /// What to do.
@@ -77,14 +79,18 @@ pub(super) fn decide(
     spec: &AutoscalingSpec,
     current: i32,
     max_concurrency: u32,
-    signals: Signals,
+    signals: &Signals,
     memory: &mut Memory,
     now: Timestamp,
 ) -> Decision {
     let max = spec.max_replicas.max(1);
     let (scheduled, problem) = min_replicas(&spec.schedules, now);
     let floor = spec.min_replicas.max(scheduled).clamp(0, max);
-    let (wanted, why) = wanted(spec, current, f64::from(max_concurrency), signals);
+    memory
+        .joined
+        .see(&signals.answering, signals.running + signals.waiting);
+    let first_token = memory.joined.mean(&signals.answering);
+    let (wanted, why) = wanted(spec, current, f64::from(max_concurrency), signals, first_token);
     let may_be_none = memory.is_idle(spec, signals, now) && floor == 0;
     let called_for = wanted
         .max(i32::from(!may_be_none && current > 0))
@@ -120,15 +126,23 @@ pub(super) fn decide(
 }
 
 /// Requests can always be counted; how long they took is known once some were answered.
-fn is_measured(spec: &AutoscalingSpec, signals: Signals) -> bool {
+fn is_measured(spec: &AutoscalingSpec, signals: &Signals) -> bool {
     match spec.metric.kind {
         AutoscalingMetricType::Concurrency | AutoscalingMetricType::QueueLength => true,
-        AutoscalingMetricType::TimeToFirstToken => signals.time_to_first_token.is_some(),
+        AutoscalingMetricType::TimeToFirstToken => {
+            signals.answering.iter().any(|one| one.first_token.is_some())
+        }
     }
 }
 
-/// What the metric alone calls for, and its words.
-fn wanted(spec: &AutoscalingSpec, current: i32, streams: f64, signals: Signals) -> (i32, String) {
+/// What the metric alone calls for, and its words. `first_token` is the mean of what tells of the replicas that answer now.
+fn wanted(
+    spec: &AutoscalingSpec,
+    current: i32,
+    streams: f64,
+    signals: &Signals,
+    first_token: Option<f64>,
+) -> (i32, String) {
     // A hair above a whole number is rounding.
     let whole = |number: f64| (number - 1e-9).ceil().min(f64::from(i32::MAX)) as i32;
     let (running, waiting) = (signals.running as f64, signals.waiting as f64);
@@ -166,18 +180,24 @@ fn wanted(spec: &AutoscalingSpec, current: i32, streams: f64, signals: Signals) 
         }
         AutoscalingMetricType::TimeToFirstToken => {
             // A median of the past says nothing once nobody asks any more.
-            let measured = signals
-                .time_to_first_token
-                .filter(|_| signals.running + signals.waiting > 0);
-            match (measured, spec.metric.target) {
-                (Some(seconds), Some(target)) => {
-                    let wanted = by_ratio(seconds / target).max(needed);
-                    (
-                        wanted,
-                        format!("{seconds:.2} s to the first token, {target} wanted"),
-                    )
+            let is_asked = signals.running + signals.waiting > 0;
+            let requests = || format!("{} requests at once", running + waiting);
+            let answering = i32::try_from(signals.answering.len()).unwrap_or(i32::MAX);
+            match (first_token, spec.metric.target) {
+                (Some(seconds), Some(target)) if is_asked => {
+                    let why = format!("{seconds:.2} s to the first token, {target} wanted");
+                    let wanted = match answering < current {
+                        // Those on their way are counted as if they took their part of it, as a HorizontalPodAutoscaler does.
+                        true => whole(f64::from(answering) * seconds / target).max(current),
+                        false => by_ratio(seconds / target),
+                    };
+                    (wanted.max(needed), why)
                 }
-                (None, _) | (_, None) => (needed, format!("{} requests at once", running + waiting)),
+                // What is measured speaks of fewer replicas than there are now.
+                (None, Some(_)) if is_asked && is_measured(spec, signals) => {
+                    (needed.max(current), requests())
+                }
+                (Some(_) | None, _) => (needed, requests()),
             }
         }
     }
@@ -185,7 +205,7 @@ fn wanted(spec: &AutoscalingSpec, current: i32, streams: f64, signals: Signals) 
 
 impl Memory {
     /// Whether nobody has asked anything for long enough.
-    fn is_idle(&mut self, spec: &AutoscalingSpec, signals: Signals, now: Timestamp) -> bool {
+    fn is_idle(&mut self, spec: &AutoscalingSpec, signals: &Signals, now: Timestamp) -> bool {
         if signals.running + signals.waiting > 0 {
             self.idle = None;
             return false;
@@ -250,6 +270,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::controller::autoscaler::FirstToken;
 
     fn spec(more: Value) -> AutoscalingSpec {
         let mut spec =
@@ -269,7 +290,7 @@ mod tests {
         passes
             .iter()
             .map(|(seconds, signals)| {
-                current = decide(spec, current, 4, *signals, &mut memory, at(*seconds)).replicas;
+                current = decide(spec, current, 4, signals, &mut memory, at(*seconds)).replicas;
                 current
             })
             .collect()
@@ -325,11 +346,11 @@ mod tests {
             ..Signals::default()
         };
         let passes = [
-            (0, idle),
-            (299, idle),
-            (300, asked),
-            (599, asked),
-            (601, asked),
+            (0, idle.clone()),
+            (299, idle.clone()),
+            (300, asked.clone()),
+            (599, asked.clone()),
+            (601, asked.clone()),
             (670, asked),
             (680, busy(0, 1)),
         ];
@@ -347,16 +368,62 @@ mod tests {
         );
         let first = spec(json!({"metric": {"type": "TimeToFirstToken", "target": 2}}));
         let slow = Signals {
-            time_to_first_token: Some(5.0),
+            answering: vec![answering(0, 9, 5.0), answering(1, 9, 5.0)],
             ..busy(4, 0)
         };
-        assert_eq!(play(&first, 2, &[(0, slow)]), [5]);
+        assert_eq!(play(&first, 2, &[(0, slow.clone())]), [5]);
         let past = Signals { running: 0, ..slow };
         assert_eq!(
-            play(&first, 2, &[(0, past), (61, past)]),
+            play(&first, 2, &[(0, past.clone()), (61, past)]),
             [2, 1],
             "nobody waits for it now"
         );
+    }
+
+    /// The median of its last eight requests, at most, of those that it has answered.
+    fn answering(replica: usize, completed: u64, seconds: f64) -> Answering {
+        Answering {
+            replica: replica.to_string(),
+            completed,
+            first_token: (completed > 0).then_some(FirstToken {
+                seconds,
+                requests: completed.min(8),
+            }),
+        }
+    }
+
+    #[test]
+    fn first_tokens_from_before_the_newest_replica_call_for_no_more() {
+        let spec = spec(json!({"metric": {"type": "TimeToFirstToken", "target": 2}}));
+        let now = |answering: &[(u64, f64)]| Signals {
+            answering: answering
+                .iter()
+                .enumerate()
+                .map(|(replica, (completed, seconds))| self::answering(replica, *completed, *seconds))
+                .collect(),
+            ..busy(4, 0)
+        };
+        let passes = [
+            // Two are missing, and no more while they load, but for what gets worse.
+            (0, now(&[(20, 6.0)])),
+            (5, now(&[(22, 6.0)])),
+            (10, now(&[(24, 7.0)])),
+            (15, now(&[(26, 7.0)])),
+            // All answer, the four first that were there already. Then it takes most of what is reported to be of the time after.
+            (20, now(&[(28, 7.0), (0, 0.0), (0, 0.0), (0, 0.0)])),
+            (25, now(&[(31, 7.0), (1, 9.0), (0, 0.0), (0, 0.0)])),
+            (30, now(&[(35, 7.0), (2, 9.0), (0, 0.0), (0, 0.0)])),
+            (35, now(&[(36, 2.1), (4, 2.0), (1, 2.0), (0, 0.0)])),
+            (40, now(&[(44, 5.0), (12, 5.0), (9, 5.0), (8, 5.0)])),
+        ];
+        assert_eq!(play(&spec, 1, &passes), [3, 3, 4, 4, 4, 4, 4, 4, 8]);
+        // A worker that was started again counts from zero, and its few requests count.
+        let passes = [
+            (0, now(&[(20, 2.0)])),
+            (5, now(&[(0, 0.0)])),
+            (10, now(&[(3, 6.0)])),
+        ];
+        assert_eq!(play(&spec, 1, &passes), [1, 1, 3]);
     }
 
     #[test]
@@ -381,16 +448,48 @@ mod tests {
             let (mut current, mut now) = (start, 0);
             for (wait, running, waiting, completed) in passes {
                 now += wait;
-                let signals = Signals { running, waiting, completed, time_to_first_token: Some(waiting as f64) };
-                let next = decide(&spec, current, 4, signals, &mut memory, at(now)).replicas;
+                let answering = vec![answering(0, completed, waiting as f64)];
+                let signals = Signals { running, waiting, completed, answering };
+                let next = decide(&spec, current, 4, &signals, &mut memory, at(now)).replicas;
                 prop_assert!(next >= min && next <= max, "{next}");
                 prop_assert!(next > 0 || running + waiting == 0, "requests are there");
                 // The same moment again changes nothing.
-                let again = decide(&spec, next, 4, signals, &mut memory.clone(), at(now)).replicas;
+                let again = decide(&spec, next, 4, &signals, &mut memory.clone(), at(now)).replicas;
                 if kind == "Concurrency" {
                     prop_assert_eq!(again, next);
                 }
                 current = next;
+            }
+        }
+
+        #[test]
+        fn what_has_called_for_replicas_once_calls_for_no_more_of_them(
+            start in 1usize..5, seconds in 0.1f64..60.0, target in 0.5f64..10.0, passes in 1i64..9,
+        ) {
+            let spec = spec(json!({
+                "maxReplicas": 500, "metric": {"type": "TimeToFirstToken", "target": target},
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 3600}},
+            }));
+            let mut signals = Signals {
+                answering: (0..start).map(|replica| answering(replica, 8, seconds)).collect(),
+                ..busy(1, 0)
+            };
+            let mut memory = Memory::default();
+            let first = decide(&spec, start as i32, 4, &signals, &mut memory, at(0)).replicas;
+            prop_assert!(f64::from(first) >= start as f64 * seconds / target / (1.0 + TOLERANCE));
+            // Not while the new ones load, and not by what those that were there say when they have come.
+            for pass in 1..=passes {
+                let again = decide(&spec, first, 4, &signals, &mut memory, at(5 * pass)).replicas;
+                prop_assert_eq!(again, first);
+            }
+            signals.answering.extend((start..first as usize).map(|replica| answering(replica, 0, 0.0)));
+            for pass in passes..2 * passes {
+                let again = decide(&spec, first, 4, &signals, &mut memory, at(5 * pass)).replicas;
+                prop_assert_eq!(again, first);
+                // Half of what they report is from before.
+                if first > start as i32 {
+                    signals.answering[0].completed = 8 + 4.min(u64::try_from(pass - passes).unwrap());
+                }
             }
         }
     }

@@ -52,6 +52,7 @@ pub(super) fn counts(
         rollout: RolloutStatus::default(),
         tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
         time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
+        last_start: None,
         conditions: Vec::new(),
     }
 }

@@ -17,6 +17,7 @@ mod maintenance;
 mod plan;
 mod replica;
 mod rollout;
+mod start;
 #[cfg(test)]
 mod tests;
 mod throughput;

@@ -18,6 +18,7 @@ use super::events::events;
 use super::figures::figures;
 use super::replica::{REFUSAL_STANDS, is_ending, is_leaving, is_of, is_ready, refusal, refused_recently};
 use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
+use super::start::last_start;
 use super::throughput::{Chips, Floor, Throughput, rounded};
 use super::trial::{Outcome, Trial};
 use crate::api::conditions::{condition_type, whole_seconds};
@@ -240,6 +241,9 @@ impl<'a> DeploymentPlan<'a> {
         let mut status = counts(&view, &updated, &old);
         status.conditions = outcome.conditions;
         let staying = [updated.as_slice(), &old].concat();
+        let known = deployment.status.as_ref();
+        let known = known.and_then(|status| status.last_start.clone());
+        status.last_start = last_start(known, &deployment.spec.model.source, &staying);
         status.traffic = observed.traffic(&standing, &staying);
         let throughput = rounded(Throughput::of(chips, staying.iter().copied()).total());
         let mut rollout = standing.status.clone();

@@ -56,13 +56,13 @@ fn the_wait_is_told_from_what_is_under_way_once_answers_were_seen() {
     // 100 tokens at 500/s and 50 at 25/s: the neutral speed.
     let _second = state.admit(&model, &ask(1), clock.instant()).expect("room");
     manual.advance(Duration::from_millis(200));
-    let wait = state.expected_wait(&model, clock.instant()).expect("known");
+    let wait = state.expected_wait(&model, clock.instant()).expect("known").after;
     assert!((wait.as_secs_f64() - 2.0).abs() < 0.1, "{wait:?}");
     for waiting in 0..3 {
         let queued = state.enqueue(&model, &ask(1), 10, MINUTE, waiting, clock.instant());
         assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
     }
-    let wait = state.expected_wait(&model, clock.instant()).expect("known");
+    let wait = state.expected_wait(&model, clock.instant()).expect("known").after;
     assert!((wait.as_secs_f64() - 8.6).abs() < 0.2, "{wait:?}");
     let queued = state.enqueue(&model, &ask(1), 10, MINUTE / 10, 9, clock.instant());
     assert!(

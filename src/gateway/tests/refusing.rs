@@ -119,3 +119,30 @@ async fn refusals_have_the_shape_that_clients_know() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_gateway_that_saw_no_start_tells_when_a_replica_is_expected() {
+    let scene = Scene::new().await;
+    scene.know(
+        &[
+            "seen waits=50ms started=30",
+            "read waits=50ms",
+            "unknown waits=50ms",
+        ],
+        &["read-1 serves=read on=a weighs=46000000000"],
+        &[("a", "http://127.0.0.1:1")],
+    );
+    let by_start = "One is expected in about 30 s, by how long the last start took.";
+    let by_disk =
+        "One is expected after about 10 s, when its weights are read (as Macs' disks are published to read";
+    for (model, seconds, said) in [("seen", 30, by_start), ("read", 10, by_disk)] {
+        let response = scene.ask(json!({"model": model})).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()["retry-after"], seconds.to_string());
+        let error = json_of(response).await["error"].clone();
+        assert_eq!(error["code"], "model_loading");
+        assert!(error["message"].as_str().expect("text").contains(said), "{error}");
+    }
+    let error = json_of(scene.ask(json!({"model": "unknown"})).await).await;
+    assert!(!error.to_string().contains("expected"), "{error}");
+}

@@ -208,3 +208,44 @@ fn a_canary_whose_window_opens_after_its_deadline_is_not_given_up_for_that() {
     scene.step();
     assert!(scene.rollout().aborted.is_some());
 }
+
+#[test]
+fn the_last_start_of_the_same_model_is_remembered_when_no_replica_is_left() {
+    let mut scene = Scene::new(json!({}));
+    let told = |scene: &Scene| {
+        let status = scene.deployment.status.clone().expect("planned before");
+        status.last_start.map(|start| start.seconds)
+    };
+    scene.step();
+    scene.say("r1", condition_type::SCHEDULED, Truth::True, "Ok", "");
+    scene.step();
+    assert_eq!(told(&scene), None, "it does not answer yet");
+    scene.second += 30;
+    scene.run("r1");
+    scene.step();
+    assert_eq!(told(&scene), Some(31));
+    // Its node was silent for a while: that is no start.
+    scene.say("r1", condition_type::READY, Truth::Unknown, "NodeNotReady", "");
+    scene.second += 60;
+    scene.run("r1");
+    scene.step();
+    assert_eq!(told(&scene), Some(31));
+    scene.change(json!({ "replicas": 0 }));
+    scene.step();
+    scene.finish();
+    scene.step();
+    assert_eq!(told(&scene), Some(31));
+    // A worker that was started again tells nothing, the next replica does.
+    scene.change(json!({ "replicas": 1 }));
+    scene.step();
+    scene.run("r2");
+    scene.replica("r2").status.as_mut().expect("said before").restarts = 1;
+    scene.step();
+    assert_eq!(told(&scene), Some(31));
+    scene.replica("r2").status.as_mut().expect("said before").restarts = 0;
+    scene.step();
+    assert_eq!(told(&scene), Some(0));
+    scene.change(json!({ "model": { "source": "local://other" } }));
+    scene.step();
+    assert_eq!(told(&scene), None, "that was another model");
+}
