@@ -22,7 +22,7 @@ use super::quiet_hours::QuietHours;
 use super::sync::Reports;
 use super::wired::WiredWatch;
 use crate::api::conditions::{condition_type, is_true};
-use crate::api::meta::{LEASE_NAMESPACE, SIMULATED_LABEL, lease_name};
+use crate::api::meta::{ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL, lease_name};
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
 use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
 use crate::clock::{Clock, since};
@@ -226,10 +226,10 @@ impl NodeReporter {
 
     fn labels(&self) -> BTreeMap<String, String> {
         [
-            ("kubernetes.io/hostname", self.identity.hostname.to_lowercase()),
-            ("kubernetes.io/os", self.identity.os.to_owned()),
-            ("kubernetes.io/arch", self.identity.architecture.to_owned()),
-            ("rooflet.dev/chip", label_value(&self.identity.chip.name)),
+            (HOSTNAME_LABEL, self.identity.hostname.to_lowercase()),
+            (OS_LABEL, self.identity.os.to_owned()),
+            (ARCH_LABEL, self.identity.architecture.to_owned()),
+            (CHIP_LABEL, label_value(&self.identity.chip.name)),
         ]
         .into_iter()
         .filter(|(_, value)| !value.is_empty())

@@ -269,20 +269,9 @@ impl ApiServer {
     }
 
     async fn create_namespaces(&self) -> Result<(), StartApiServerError> {
-        let resource = Arc::clone(self.engine.registry.snapshot().built_in(BuiltIn::Namespace));
         for name in builtin::started_at_boot() {
-            let mut warnings = Warnings::default();
-            let target = Target::new(&resource, None, name);
-            let working = json!({"metadata": {"name": name}});
-            match self
-                .engine
-                .create(&target, working, WriteOptions::INTERNAL, &mut warnings)
-                .await
-            {
-                Ok(_) => {}
-                Err(err) if err.reason() == Reason::AlreadyExists => {}
-                Err(err) => return Err(StartApiServerError::Namespace { name, err }),
-            }
+            let created = namespaces::create(&self.engine, name).await;
+            created.map_err(|err| StartApiServerError::Namespace { name, err })?;
         }
         Ok(())
     }

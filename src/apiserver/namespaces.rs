@@ -1,7 +1,8 @@
 //! Namespaces that are being deleted: emptied, then let go.
 //!
 //! One task. It deletes what a namespace holds, as a client would, tells in the namespace's conditions what
-//! it still waits for, and takes the namespace's own finalizer away when nothing is left.
+//! it still waits for, and takes the namespace's own finalizer away when nothing is left. Namespaces that every cluster
+//! has come back: agents renew their Leases in one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,18 +10,18 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::builtin::{BuiltIn, NAMESPACE_STORAGE};
+use super::builtin::{BuiltIn, NAMESPACE_STORAGE, started_at_boot};
 use super::crd::{Condition, set_condition};
 use super::engine::{Edit, Engine, Target, Warnings};
 use super::follow::{self, Follower};
 use super::object;
 use super::options::{DeleteOptions, Propagation, WriteOptions};
 use super::resource::{Resource, Subresource};
-use super::status::ApiError;
+use super::status::{ApiError, Reason};
 use crate::store::{Event, EventKind, ListOptions, Record};
 
 /// The finalizer in a namespace's spec that this task stands for.
@@ -51,11 +52,13 @@ impl Follower for NamespaceController {
     fn take_in(&mut self, event: &Event) {
         let object = event.record.json();
         if event.key().as_str().starts_with(NAMESPACE_STORAGE) {
-            if event.kind != EventKind::Deleted
-                && is_ours(object)
-                && !self.waiting.contains(object::name(object))
-            {
-                self.dirty.insert(object::name(object).to_owned());
+            let name = object::name(object);
+            let has_work = match event.kind {
+                EventKind::Deleted => started_at_boot().contains(&name),
+                EventKind::Added | EventKind::Modified => is_ours(object) && !self.waiting.contains(name),
+            };
+            if has_work {
+                self.dirty.insert(name.to_owned());
             }
         } else if self.waiting.contains(object::namespace(object)) {
             self.dirty.insert(object::namespace(object).to_owned());
@@ -97,7 +100,11 @@ impl NamespaceController {
     }
 
     async fn advance(&mut self, name: String) {
-        match self.empty(&name).await {
+        let emptied = match self.empty(&name).await {
+            Ok(Emptied::Gone) => self.restore(&name).await.map(|()| Emptied::Gone),
+            other => other,
+        };
+        match emptied {
             Ok(Emptied::Gone) => {
                 self.waiting.remove(&name);
                 info!(namespace = name, "namespace and its content removed");
@@ -107,6 +114,14 @@ impl NamespaceController {
                 warn!(namespace = name, error = %err, "emptying a namespace failed; trying again");
                 self.failed.insert(name);
             }
+        }
+    }
+
+    /// Makes it anew where it is one that every cluster has.
+    async fn restore(&self, name: &str) -> Result<(), ApiError> {
+        match started_at_boot().into_iter().find(|one| *one == name) {
+            Some(name) => create(&self.engine, name).await,
+            None => Ok(()),
         }
     }
 
@@ -213,6 +228,19 @@ enum Emptied {
     Gone,
     /// Objects with finalizers of others are left.
     Waits,
+}
+
+/// Makes the namespace unless it is there.
+pub(super) async fn create(engine: &Engine, name: &str) -> Result<(), ApiError> {
+    let namespaces = Arc::clone(engine.registry.snapshot().built_in(BuiltIn::Namespace));
+    let target = Target::new(&namespaces, None, name);
+    let working = json!({"metadata": {"name": name}});
+    let mut warnings = Warnings::default();
+    let created = engine.create(&target, working, WriteOptions::INTERNAL, &mut warnings);
+    match created.await {
+        Err(err) if err.reason() != Reason::AlreadyExists => Err(err),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {

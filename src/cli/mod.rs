@@ -154,7 +154,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
     telemetry::init(cli.log_format, "info,kube_client=off");
-    match execute(cli.command) {
+    let done = execute(cli.command);
+    // Half of an answer is none.
+    let done = done.and_then(|status| match ui::lost() {
+        Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
+        None => Ok(status),
+    });
+    match done {
         Ok(status) => ExitCode::from(status as u8),
         Err(failure) => {
             ui::error(&failure.error);

@@ -7,6 +7,7 @@ use super::node::{Load, NodeState, as_sold};
 use super::request::ReplicaRequest;
 use super::taints::condition_behind;
 use super::unschedulable::Search;
+use crate::api::meta::AGENT_LABELS;
 use crate::api::v1alpha1::{ModelSource, NodeModel};
 use crate::roofline::admission::{Appraisal, Verdict, shorter, suggestions};
 use crate::roofline::chip;
@@ -169,17 +170,22 @@ impl Doctor<'_> {
             }
             Rejection::NodeSelector => {
                 let selector = &request.placement.node_selector;
-                let missing = selector
-                    .iter()
-                    .filter(|(key, value)| node.labels.get(*key) != Some(value));
-                let missing: Vec<_> = missing.map(|(key, value)| format!("{key}={value}")).collect();
+                let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
+                let missing: Vec<_> = selector.iter().filter(differs).collect();
                 let has_all = |node: &NodeState| node.is_selected(&request.placement);
                 let nobody = match self.search.nodes.iter().any(has_all) {
                     true => "",
                     false => ", which no node matches",
                 };
+                // What its agent has set it sets again.
+                if missing.iter().any(|(key, _)| AGENT_LABELS.contains(&key.as_str())) {
+                    return Some(format!("another spec.placement.nodeSelector{nobody}"));
+                }
+                let other = missing.iter().any(|(key, _)| node.labels.contains_key(*key));
+                let overwrite = if other { " --overwrite" } else { "" };
+                let missing: Vec<_> = missing.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 format!(
-                    "`kubectl label mac {name} {}`, or another spec.placement.nodeSelector{nobody}",
+                    "`kubectl label mac {name} {}{overwrite}`, or another spec.placement.nodeSelector{nobody}",
                     missing.join(" ")
                 )
             }
@@ -280,9 +286,13 @@ impl Doctor<'_> {
         let model = self.model?;
         let served = request.served(model)?;
         let ask = request.ask(model, &served);
-        let least = chip::catalogue().iter().filter_map(|chip| {
+        let least = chip::catalogue().iter();
+        let mut holds = false;
+        let least = least.filter_map(|chip| {
             let hardware = Some(Hardware::Chip(chip));
             let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
+            let needed = appraisal.reservation.total();
+            holds |= chip.memory.iter().any(|memory| needed <= allocatable(*memory, None));
             let fits = |memory: &Bytes| appraisal.could_fit(allocatable(*memory, None));
             let memory = chip.memory.iter().copied().filter(fits).min()?;
             Some((memory, chip))
@@ -296,6 +306,7 @@ impl Doctor<'_> {
                 format!("a Mac with at least {}, such as {chip}", as_sold(memory))
             }
             Some((memory, _)) => format!("a Mac with at least {}", as_sold(memory)),
+            None if holds => "lower spec.objectives: no Mac that is made reaches these".to_owned(),
             None => "a smaller model: no Mac that is made holds this one as it is to be served".to_owned(),
         })
     }

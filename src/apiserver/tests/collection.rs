@@ -73,3 +73,19 @@ async fn a_namespace_goes_with_everything_in_it() {
     assert_eq!(server.merge(&format!("{gizmos}/held"), &release).await.code, 200);
     until(&server, namespace, "gone", |code, _| code == 404).await;
 }
+
+/// Agents renew their Leases in it: without it, no node is ready.
+#[tokio::test]
+async fn a_namespace_that_every_cluster_has_comes_back() {
+    let server = TestServer::start().await;
+    let namespace = "/api/v1/namespaces/kube-node-lease";
+    let before = server.get(namespace).await.body["metadata"]["uid"].clone();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = json!({"metadata": {"name": "node-1"}});
+    assert_eq!(server.post(leases, &lease).await.code, 201);
+    assert_eq!(server.delete(namespace).await.code, 200);
+    let is_another = |code: u16, body: &Value| code == 200 && body["metadata"]["uid"] != before;
+    until(&server, namespace, "made anew", is_another).await;
+    assert_eq!(server.get(&format!("{leases}/node-1")).await.code, 404);
+    assert_eq!(server.post(leases, &lease).await.code, 201);
+}

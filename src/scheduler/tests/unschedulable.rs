@@ -70,7 +70,13 @@ fn each_obstacle_has_its_remedy() {
     helps(
         "a model=guide:2 label=zone:x",
         "x select=zone:y",
-        "`kubectl label mac a zone=y`, or another spec.placement.nodeSelector, which no node matches",
+        "`kubectl label mac a zone=y --overwrite`, or another spec.placement.nodeSelector, which no node matches",
+    );
+    // The agent would put its own back.
+    helps(
+        "a model=guide:2 label=kubernetes.io/hostname:a",
+        "x select=kubernetes.io/hostname:b",
+        "another spec.placement.nodeSelector, which no node matches",
     );
     helps(
         "a model=guide:2; b label=zone:y mem=1 model=guide:2",
@@ -173,4 +179,11 @@ fn where_no_node_could_ever_hold_it_a_mac_that_could_is_told() {
         "x model=big",
         "a smaller model: no Mac that is made holds this one as it is to be served",
     );
+}
+
+/// It is not the memory.
+#[test]
+fn where_no_mac_is_fast_enough_nobody_is_told_to_buy_one_or_another_model() {
+    let told = said("a chip=M4 ram=16 mem=10 model=guide:2", "x rate=100000000");
+    assert!(told.ends_with("lower spec.objectives: no Mac that is made reaches these"), "{told}");
 }
