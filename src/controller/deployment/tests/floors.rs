@@ -205,3 +205,24 @@ fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
         assert_eq!(scene.step(), "-r2(outdated) +1", "{answers} {part} {stable}");
     }
 }
+
+#[test]
+fn what_a_surge_was_stopped_for_stays_until_somebody_decides() {
+    let strategy = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
+    let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run_at("r3", 10.0);
+    measure(&mut scene, "r3", 40, 0.3);
+    for _ in 0..3 {
+        assert_eq!(scene.step(), "", "or it would be made again and again");
+    }
+    let said = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        said.starts_with("False SlowerThanPredicted")
+            && said.ends_with("; 1 replica more than spec.replicas stays until it goes on or is taken back"),
+        "{said}"
+    );
+    scene.change(new_template("guide"));
+    assert_eq!(scene.step(), "again as 3 -r3(outdated)");
+}
