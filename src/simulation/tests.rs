@@ -122,6 +122,37 @@ fn a_replica_gives_its_memory_to_the_machines_owner_and_is_placed_elsewhere() {
     assert!(outcome.control.placements >= 2, "{:?}", outcome.control);
 }
 
+/// What a machine's owner keeps for himself is left before, and taken again after, by the time that the virtual clock shows.
+#[test]
+fn a_replica_goes_where_no_hours_are_quiet() {
+    let split = LONE.replace("{name: mini, chip", "{name: book, chip").replace(
+        "count: 2}",
+        "count: 1}\n    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi}",
+    );
+    let hours = "fleet:\n  quietHours: {book: \"00:04-00:09\", mini: \"00:10-00:15\"}";
+    let text = split.replace("fleet:", hours);
+    let outcome = run(&Scenario::parse(&text).unwrap(), 1);
+    assert_eq!(outcome.violation, None);
+    let small = &outcome.deployments[0];
+    assert_eq!(
+        (small.available_percent, small.ready_at_end),
+        (100.0, 1),
+        "{small:?}"
+    );
+    assert!(outcome.demand[0].dropped.is_empty(), "{:?}", outcome.demand);
+    // Wherever it was placed first, it has left at least once, for the other one.
+    let placements = outcome.control.placements;
+    assert!((2..=3).contains(&placements), "{:?}", outcome.control);
+    // Where both are quiet at a time there is nowhere to go, and it stays.
+    let outcome = run(
+        &Scenario::parse(&text.replace("00:10-00:15", "00:00-24:00")).unwrap(),
+        1,
+    );
+    assert_eq!(outcome.violation, None);
+    assert_eq!(outcome.deployments[0].available_percent, 100.0);
+    assert_eq!(outcome.control.placements, 1, "{:?}", outcome.control);
+}
+
 /// The number of replicas follows the requests of a day, and the last one goes and comes back.
 #[test]
 fn replicas_follow_the_requests_of_a_day() {
@@ -301,6 +332,16 @@ fn what_is_wrong_with_a_scenario_is_named() {
         ("duration: 21m", "duration: long", "`long` must be a duration"),
         ("duration: 21m", "length: 21m", "length"),
         ("chip: M4,", "chip: M9,", "fleet.macs[0].chip: "),
+        (
+            "fleet:\n",
+            "fleet:\n  quietHours: {book: \"09:00-17:00\"}\n",
+            "fleet.quietHours.book: no class of Macs has this name; there are mini, pro",
+        ),
+        (
+            "fleet:\n",
+            "fleet:\n  quietHours: {mini: \"9-17\"}\n",
+            "fleet.quietHours.mini: `9-17` is no time of day from and to: write HH:MM-HH:MM",
+        ),
         ("model: phi-3-mini", "model: phi-99", "models[1].model: "),
         (
             "model: phi-3-mini",
