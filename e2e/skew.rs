@@ -202,3 +202,31 @@ fn an_agent_gets_along_with_an_older_server() {
         count => Err(format!("{count} workers")),
     });
 }
+
+/// A control plane that is upgraded last is told to be, by the word of an agent that is further ahead than was ever tried.
+#[test]
+fn an_agent_that_is_too_new_is_told_and_taken_back_when_it_is_not() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    kubectl
+        .apply("apiVersion: rooflet.dev/v1alpha1\nkind: FleetNode\nmetadata: {name: ahead}\nspec: {}")
+        .ok();
+    let says = |version: &str| {
+        let status = serde_json::json!({"status": {"nodeInfo": {"agentVersion": version}}});
+        patch(&cluster, "mac/ahead", "--subresource=status", &status.to_string());
+    };
+    says("99.1.0");
+    let told = kubectl.wait_for_condition("mac ahead", "VersionSkew", "True");
+    assert_eq!(told["reason"], "AgentTooNew");
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("the agent is version 99.1.0 and the control plane ")
+            && message.ends_with("upgrade the control plane"),
+        "{message}"
+    );
+    says(env!("CARGO_PKG_VERSION"));
+    let told = kubectl.wait_for_condition("mac ahead", "VersionSkew", "False");
+    assert_eq!(told["reason"], "VersionsMatch");
+}

@@ -53,7 +53,7 @@ use self::models::{ComputeType, Models, ServableModel};
 use self::node::NodeReporter;
 use self::pressure::MemoryWatch;
 use self::probe::{ProbeState, Prober};
-pub(crate) use self::quiet_hours::QuietHours;
+pub(crate) use self::quiet_hours::{ParseQuietHoursError, QuietHours};
 use self::report::Reporter;
 use self::server::App;
 use self::state::{OpenStateError, StateDir};

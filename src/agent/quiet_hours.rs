@@ -1,8 +1,11 @@
 //! Times of the day at which a machine belongs to its owner alone.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use k8s_openapi::jiff::civil::Time;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Parts of every day, in the machine's own time zone; none unless told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +28,16 @@ impl QuietHours {
                 time >= *from || time < *to
             }
         })
+    }
+
+    /// How long it is until a part begins or ends; `None` where none ever does.
+    pub(crate) fn change_after(&self, time: Time) -> Option<Duration> {
+        let until = |moment: Time| match moment > time {
+            true => moment.duration_since(time).unsigned_abs(),
+            false => DAY - time.duration_since(moment).unsigned_abs(),
+        };
+        let parts = self.0.iter().filter(|(from, to)| from != to);
+        parts.flat_map(|(from, to)| [until(*from), until(*to)]).min()
     }
 }
 
@@ -96,6 +109,19 @@ mod tests {
             &["13:00", "00:00"],
         );
         check("00:00-24:00", &["00:00", "12:00", "23:59"], &[]);
+    }
+
+    #[test]
+    fn the_next_change_is_a_beginning_or_an_end_of_this_day_or_the_next() {
+        let hours: QuietHours = "09:00-12:00,22:00-07:00".parse().unwrap();
+        for (time, minutes) in [("08:59", 1), ("09:00", 180), ("12:00", 600), ("23:30", 450)] {
+            let expect = Duration::from_secs(minutes * 60);
+            assert_eq!(hours.change_after(time.parse().unwrap()), Some(expect), "{time}");
+        }
+        let always: QuietHours = "00:00-24:00".parse().unwrap();
+        for never in [always, QuietHours::default()] {
+            assert_eq!(never.change_after(Time::midnight()), None);
+        }
     }
 
     #[test]

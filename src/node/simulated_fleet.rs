@@ -11,7 +11,7 @@ use tracing::info;
 use super::cable::{self, Cable};
 use super::simulated_mac::{self, Cables, SimulatedMac};
 use crate::agent::sync::plan::ANSWER_GRACE;
-use crate::agent::{AgentConfig, QuietHours, SimulatedEngine, SimulatedMachine, StartAgentError};
+use crate::agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
 use crate::client::{ConnectError, KubeconfigSource, connect, connect_via};
 use crate::host::FakeHost;
 use crate::simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
@@ -117,7 +117,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         model_dir: None,
         manifest_dir: None,
         endpoint,
-        quiet_hours: QuietHours::default(),
+        quiet_hours: machine.class.quiet_hours.clone(),
         program: fleet.program.clone(),
         grace: GRACE,
         answer_grace: ANSWER_GRACE,

@@ -226,7 +226,7 @@ impl Fleet {
     }
 
     /// Nothing is kept for the replica any more.
-    pub(super) fn end_nomination(&mut self, key: &ReplicaKey) {
+    pub(crate) fn end_nomination(&mut self, key: &ReplicaKey) {
         let Some(name) = self.nominated.remove(key) else {
             return;
         };

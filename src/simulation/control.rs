@@ -248,7 +248,7 @@ impl Run<'_> {
         if of == Loop::Autoscaler {
             return self.autoscale();
         }
-        let snapshot = self.snapshot();
+        let snapshot = self.snapshot(of);
         match of {
             Loop::Deployment => {
                 let now = self.clock();
@@ -278,15 +278,15 @@ impl Run<'_> {
         Loop::ALL.into_iter().any(|of| self.control.writer(of).disrupts)
     }
 
-    /// What the caches hold; a planted bug may see it wrongly.
-    fn snapshot(&self) -> Snapshot {
+    /// What the caches hold; a planted bug may see it wrongly in one of the loops.
+    fn snapshot(&self, of: Loop) -> Snapshot {
         let mut snapshot = self.control.view.snapshot();
         if self.planted.has(Bug::ReservationReleasedOnDelete) {
             snapshot
                 .replicas
                 .retain(|replica| replica.metadata.deletion_timestamp.is_none());
         }
-        let bounds = self.planted.bounds();
+        let bounds = self.planted.bounds(of);
         if let Some(change) = bounds {
             for deployment in &mut snapshot.deployments {
                 if let Some(rolling) = &mut Arc::make_mut(deployment).spec.strategy.rolling_update {

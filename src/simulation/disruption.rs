@@ -1,5 +1,5 @@
-//! The rules that what is planned keeps a deployment's bounds: never more replicas missing than `maxUnavailable`, never less
-//! predicted than `minThroughput`. What was lost otherwise, and not known when it was decided, counts as still there.
+//! The rules that what is planned, rollouts and drains alike, keeps a deployment's bounds: never more replicas missing than
+//! `maxUnavailable`, never less predicted than `minThroughput`. What was lost otherwise, and not known when it was decided, counts as still there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,11 +30,28 @@ pub(super) struct Missed {
     replica: Arc<ModelReplica>,
 }
 
-/// What a deployment asked for until a moment.
+/// What a deployment was held to until a moment.
 #[derive(Debug)]
 pub(super) struct Before {
     at: Duration,
+    held_to: HeldTo,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct HeldTo {
     spec: ModelDeploymentSpec,
+    /// What a replica is worth of which a floor is a share, in predicted tokens per second.
+    reference: Option<f64>,
+}
+
+impl HeldTo {
+    fn of(deployment: &ModelDeployment) -> Self {
+        let rollout = deployment.status.as_ref().map(|status| &status.rollout);
+        Self {
+            spec: deployment.spec.clone(),
+            reference: rollout.and_then(|rollout| rollout.reference_tokens_per_second),
+        }
+    }
 }
 
 /// A replica that answers, of which somebody is about to decide.
@@ -92,11 +109,12 @@ impl Run<'_> {
 
     /// A deployment has changed.
     pub(super) fn note_spec(&mut self, before: &ModelDeployment, after: &ModelDeployment) {
-        if before.spec != after.spec {
-            let (at, spec) = (self.now, before.spec.clone());
+        let held_to = HeldTo::of(before);
+        if held_to != HeldTo::of(after) {
+            let at = self.now;
             let specs = self.rules.specs.entry(after.name_any()).or_default();
             specs.retain(|before| at.saturating_sub(before.at) < REMEMBERED);
-            specs.push(Before { at, spec });
+            specs.push(Before { at, held_to });
         }
     }
 
@@ -150,12 +168,12 @@ impl Run<'_> {
             .collect();
         let before = self.rules.specs.get(&name).into_iter().flatten();
         let before = before.filter(|before| before.at >= known);
-        let specs: Vec<_> = [&deployment.spec]
-            .into_iter()
-            .chain(before.map(|before| &before.spec))
-            .cloned()
+        let held_to: Vec<_> = before
+            .map(|before| before.held_to.clone())
+            .chain([HeldTo::of(&deployment)])
             .collect();
-        let least = specs.iter().map(min_available).min().unwrap_or(0);
+        let least = held_to.iter().map(|held_to| min_available(&held_to.spec));
+        let least = least.min().unwrap_or(0);
         if left.len() < least {
             let message = format!(
                 "{} of {name} is taken ({:?}) and leaves {} that answer; {least} are to stay",
@@ -165,22 +183,16 @@ impl Run<'_> {
             );
             self.break_rule("what is planned keeps maxUnavailable", message);
         }
-        if taken.why != Deletion::Deployment {
-            return;
-        }
-        let reference = deployment
-            .status
-            .as_ref()
-            .and_then(|status| status.rollout.reference_tokens_per_second);
-        let floors = specs.iter().map(|spec| floor(spec, reference));
+        let floors = held_to.iter().map(floor);
         let floor = floors.fold(f64::INFINITY, f64::min);
         let left = self.without_newcomers(left, known);
         let after = throughput(&left);
         let now = throughput(left.iter().chain([replica]));
         if after < floor * (1.0 - TOLERANCE) && after < now * (1.0 - TOLERANCE) {
             let message = format!(
-                "{} of {name} is taken and leaves {after:.1} tokens/s of {now:.1}; {floor:.1} are to stay",
-                replica.name_any()
+                "{} of {name} is taken ({:?}) and leaves {after:.1} tokens/s of {now:.1}; {floor:.1} are to stay",
+                replica.name_any(),
+                taken.why
             );
             self.break_rule("what is planned keeps minThroughput", message);
         }
@@ -240,7 +252,8 @@ fn throughput<'a>(replicas: impl IntoIterator<Item = &'a Arc<ModelReplica>>) -> 
 }
 
 /// In predicted tokens per second; nothing where a share is asked for of what nobody knows yet.
-fn floor(spec: &ModelDeploymentSpec, reference: Option<f64>) -> f64 {
+fn floor(held_to: &HeldTo) -> f64 {
+    let HeldTo { spec, reference } = held_to;
     let rolling = spec.strategy.rolling_update.as_ref();
     match rolling.and_then(|rolling| rolling.min_throughput.as_ref()) {
         None => 0.0,

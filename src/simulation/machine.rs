@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::scenario::{Model, Scenario, ScenarioError, class_name};
 use crate::agent::models::ServableModel;
+use crate::agent::{ParseQuietHoursError, QuietHours};
 use crate::api::v1alpha1::{Chip, MacSpec, NodeModel};
 use crate::host::Identity;
 use crate::quantity;
@@ -27,6 +28,7 @@ pub(crate) struct Class {
     pub(crate) allocatable: Bytes,
     pub(crate) hardware: Hardware,
     pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) quiet_hours: QuietHours,
     /// By the directory's name.
     pub(crate) models: BTreeMap<String, ServableModel>,
     pub(crate) published: Vec<NodeModel>,
@@ -116,7 +118,12 @@ fn class(
             .served
             .publish(name.clone(), architecture, model.max_context_tokens)
     });
+    let quiet_hours = scenario.fleet.quiet_hours.get(&name).map(|text| text.parse());
+    let quiet_hours = quiet_hours
+        .transpose()
+        .map_err(|err: ParseQuietHoursError| ScenarioError::new(format!("fleet.quietHours.{name}"), err))?;
     Ok(Class {
+        quiet_hours: quiet_hours.unwrap_or_default(),
         labels: scenario.fleet.labels.get(&name).cloned().unwrap_or_default(),
         published: published.collect(),
         models: here,

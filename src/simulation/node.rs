@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::civil::Time;
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Actor, Event, Reader};
@@ -134,6 +136,11 @@ impl Node {
     /// A moment as this machine's clock shows it.
     pub(super) fn shown(&self, at: Timestamp) -> Timestamp {
         at + SignedDuration::from_secs(self.clock_skew)
+    }
+
+    /// The time of day that its clock shows at a moment.
+    pub(super) fn time_of_day(&self, at: Timestamp) -> Time {
+        self.shown(at).to_zoned(TimeZone::UTC).time()
     }
 
     /// When the Lease was renewed last, as of `at`.
@@ -285,6 +292,11 @@ impl Run<'_> {
         let pressure = state.memory_watch.observe(&memory, instant);
         if let Some(wait) = state.memory_watch.look_again_after(instant) {
             self.wake_agent_after(node, wait.max(Duration::from_millis(1)));
+        }
+        let state = &self.nodes[node];
+        let time_of_day = state.time_of_day(self.clock());
+        if let Some(wait) = state.machine.class.quiet_hours.change_after(time_of_day) {
+            self.wake_agent_after(node, wait);
         }
         let observed = self.observe(node, pressure);
         let desired = self.desired(node);

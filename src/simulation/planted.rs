@@ -1,6 +1,7 @@
 //! Bugs that can be planted into the model of the shells, to prove that the rules find them. A built program has none:
 //! only tests can plant one.
 
+use super::event::Loop;
 use crate::api::v1alpha1::{CountOrPercent, RollingUpdateSpec};
 
 /// One bug, each of which somebody could write.
@@ -50,6 +51,8 @@ pub(super) enum Bug {
     WritesWithoutLease,
     /// A rollout takes away what `minThroughput` holds.
     FloorIgnored,
+    /// A drain takes away what `minThroughput` holds.
+    DrainIgnoresFloor,
     /// A rollout takes away more than `maxUnavailable` at a time.
     UnavailableIgnored,
     /// A rollout makes one more than `maxSurge`.
@@ -64,9 +67,14 @@ pub(super) struct Planted {
 }
 
 impl Planted {
-    /// How the controller misreads the bounds of rolling updates.
-    pub(super) fn bounds(self) -> Option<fn(&mut RollingUpdateSpec)> {
-        if self.has(Bug::FloorIgnored) {
+    /// How a loop of the controller misreads the bounds of rolling updates.
+    pub(super) fn bounds(self, of: Loop) -> Option<fn(&mut RollingUpdateSpec)> {
+        let ignores_floor = match of {
+            Loop::Deployment => self.has(Bug::FloorIgnored),
+            Loop::NodeLifecycle => self.has(Bug::DrainIgnoresFloor),
+            Loop::Binder | Loop::Autoscaler => false,
+        };
+        if ignores_floor {
             Some(|rolling| rolling.min_throughput = None)
         } else if self.has(Bug::UnavailableIgnored) {
             Some(|rolling| rolling.max_unavailable = CountOrPercent::Percent(100))

@@ -181,7 +181,11 @@ impl Run<'_> {
                 idle: Some(idle(state.user_present > 0)),
             },
             stranded: None,
-            quiet: false,
+            quiet: state
+                .machine
+                .class
+                .quiet_hours
+                .contain(state.time_of_day(self.clock())),
             endpoint: &endpoint,
             probe: &probe,
             reports: &state.reports,

@@ -91,6 +91,9 @@ pub(crate) struct Fleet {
     /// Labels of all Macs of a class, by the class.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, BTreeMap<String, String>>,
+    /// `--quiet-hours` of all Macs of a class, by the class. On a virtual clock they are in UTC.
+    #[serde(default)]
+    pub(crate) quiet_hours: BTreeMap<String, String>,
 }
 
 fn default_disk() -> f64 {
@@ -247,6 +250,15 @@ impl Scenario {
                 "fleet.diskBytesPerSecond",
                 "must be more than 0",
             ));
+        }
+        let classes: Vec<_> = self.fleet.macs.iter().map(class_name).collect();
+        let of_labels = self.fleet.labels.keys().map(|name| ("labels", name));
+        let of_hours = self.fleet.quiet_hours.keys().map(|name| ("quietHours", name));
+        for (what, name) in of_labels.chain(of_hours) {
+            if !classes.contains(name) {
+                let message = format!("no class of Macs has this name; there are {}", classes.join(", "));
+                return Err(ScenarioError::new(format!("fleet.{what}.{name}"), message));
+            }
         }
         for (index, model) in self.models.iter().enumerate() {
             if !(1.0..=1000.0).contains(&model.slower) {

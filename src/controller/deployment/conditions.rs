@@ -268,7 +268,16 @@ impl View<'_> {
             return None;
         }
         if let Some(hold) = self.hold {
-            let message = hold.message(&self.deployment.name_any());
+            let mut message = hold.message(&self.deployment.name_any());
+            let surge = self.total().saturating_sub(self.bounds().wanted + self.leaving);
+            if surge > 0 {
+                let stay = replicas(
+                    surge,
+                    "more than spec.replicas stay",
+                    "more than spec.replicas stays",
+                );
+                message.push_str(&format!("; {stay} until it goes on or is taken back"));
+            }
             writer.set(kind, hold.truth(), hold.reason(), message);
             return None;
         }

@@ -19,6 +19,14 @@ const TOLD_PROGRESS: [&str; 6] = [
     "WaitingForIdle",
 ];
 
+/// Those at which a person must look.
+const STOPPED: [&str; 4] = [
+    DEADLINE_EXCEEDED,
+    ROLLED_BACK,
+    "ThroughputFloor",
+    "SlowerThanPredicted",
+];
+
 /// What changed between two lists of conditions, as far as it is worth an event.
 pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
     let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
@@ -51,9 +59,7 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                 {
                     EventType::Warning
                 }
-                (condition_type::PROGRESSING, _)
-                    if [DEADLINE_EXCEEDED, ROLLED_BACK, "ThroughputFloor"].contains(&now.reason.as_str()) =>
-                {
+                (condition_type::PROGRESSING, _) if STOPPED.contains(&now.reason.as_str()) => {
                     EventType::Warning
                 }
                 (condition_type::PROGRESSING, _) if TOLD_PROGRESS.contains(&now.reason.as_str()) => {

@@ -153,7 +153,12 @@ pub(super) fn scale<'a>(
             create: 0,
             ..just_scale(bounds, old)
         },
-        (true, Extent::Held) => hold(bounds, course, new, old),
+        (true, Extent::Held) => {
+            // Beside a lone replica a canary needs no surge.
+            let is_beside = spec.strategy.kind == StrategyType::Canary && bounds.wanted == 1;
+            let beside = usize::from(is_beside).saturating_sub(course.leaving);
+            hold(bounds, bounds.surge().max(beside), course, new, old)
+        }
         (true, Extent::Canary(weight)) => {
             let goal = Goal::of_canary(bounds, weight, &new);
             replace(bounds, goal, course, new, old)
@@ -201,18 +206,42 @@ fn just_scale(bounds: Bounds, replicas: Vec<&ModelReplica>) -> Scaling<'_> {
     }
 }
 
-/// Only the number changes: both revisions stay, and what is missing comes from the one that has proved itself.
+/// Only the number changes: both revisions stay, and what is missing comes from the one that has proved itself. What a surge
+/// has brought to a node stays as well: somebody looks at it, or it is what the rollout was stopped for, which would be
+/// forgotten without it.
 fn hold<'a>(
     bounds: Bounds,
+    surge: usize,
     course: Course<'_>,
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
 ) -> Scaling<'a> {
-    let mut scaling = just_scale(bounds, [new, old].concat());
-    if course.stable.is_some() {
-        scaling.create_stable = std::mem::take(&mut scaling.create);
+    let is_begun = |replica: &ModelReplica| {
+        let is_new = new.iter().any(|one| std::ptr::eq(*one, replica));
+        is_new && replica.spec.node_name.is_some() && !old.is_empty()
+    };
+    let mut total = new.len() + old.len();
+    let mut begun = new.iter().filter(|replica| is_begun(replica)).count();
+    let mut delete = Vec::new();
+    for replica in dispensable_first([new.as_slice(), &old].concat()) {
+        if total <= bounds.wanted + surge.min(begun) {
+            break;
+        }
+        total -= 1;
+        begun -= usize::from(is_begun(replica));
+        delete.push((replica, DeleteReason::Surplus));
     }
-    scaling
+    let missing = bounds.wanted.saturating_sub(total);
+    let (create, create_stable) = match course.stable {
+        Some(_) => (0, missing),
+        None => (missing, 0),
+    };
+    Scaling {
+        create,
+        create_stable,
+        delete,
+        ..Scaling::default()
+    }
 }
 
 fn recreate<'a>(

@@ -31,6 +31,8 @@ struct Scene {
     models: Vec<NodeModel>,
     /// In place of `mini`, with what runs there.
     nodes: Vec<FleetNode>,
+    /// Of other deployments, on these.
+    others: Vec<ModelReplica>,
     /// The node's machine does not exist.
     simulated: bool,
     second: i64,
@@ -57,6 +59,7 @@ impl Scene {
             replicas: Vec::new(),
             models: vec![model],
             nodes: Vec::new(),
+            others: Vec::new(),
             simulated: false,
             second: 0,
             named: 0,
@@ -72,7 +75,7 @@ impl Scene {
 
     fn fleet(&self) -> Fleet {
         if !self.nodes.is_empty() {
-            return Fleet::new(&self.nodes, &self.replicas);
+            return Fleet::new(&self.nodes, self.replicas.iter().chain(&self.others));
         }
         let mut node = FleetNode::new("mini", FleetNodeSpec::default());
         if self.simulated {

@@ -12,7 +12,7 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{
     AdmissionStatus, ModelDeployment, ModelReplica, Percentiles, SpeedWorking, StrategyType,
 };
-use crate::scheduler::{Fleet, ReplicaKey, ReplicaRequest, bind_all};
+use crate::scheduler::{Fleet, ReplicaKey, ReplicaRequest, bind_all, decide_all};
 
 /// Passes for each replica, after which a trial is given up; two are enough.
 const PASSES_PER_REPLICA: usize = 8;
@@ -109,11 +109,12 @@ impl Trial<'_> {
         placed || create > 0 || !gone.is_empty()
     }
 
-    /// Looks for nodes for all that have none. Whether one was found.
+    /// Looks for nodes for all that have none, from which others of a lower priority leave if need be. Whether one was found.
     fn place(&mut self) -> bool {
         let known = self.replicas.iter().filter_map(predicted);
         let fastest = known.fold(0.0, f64::max);
         let mut found = false;
+        let mut yielded = BTreeSet::new();
         self.outcome.unplaced = None;
         let of_wanted = |replica: &&mut ModelReplica| is_of(replica, self.wanted);
         for replica in self.replicas.iter_mut().filter(of_wanted) {
@@ -121,7 +122,15 @@ impl Trial<'_> {
                 continue;
             }
             let request = ReplicaRequest::new(replica);
-            let decided = bind_all([&request], &mut self.fleet).pop();
+            let mut decided = decide_all([&request], &mut self.fleet, 1).pop();
+            if let Some(preemption) = decided.as_mut().and_then(|one| one.preemption.take()) {
+                for key in &preemption.victims {
+                    self.fleet.remove_replica(key);
+                }
+                yielded.extend(preemption.victims);
+                self.fleet.end_nomination(&request.key);
+                decided = bind_all([&request], &mut self.fleet).pop();
+            }
             let status = replica.status.get_or_insert_default();
             let mut set = |kind, truth| {
                 set_condition(
@@ -161,6 +170,8 @@ impl Trial<'_> {
                 None => {}
             }
         }
+        self.replicas
+            .retain(|replica| !yielded.contains(&ReplicaKey::of(replica)));
         found
     }
 }

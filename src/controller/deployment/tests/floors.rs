@@ -83,6 +83,39 @@ fn a_rollout_that_would_stop_on_its_way_is_not_begun() {
 }
 
 #[test]
+fn a_surge_is_tried_with_the_room_that_lower_priorities_would_make() {
+    for (priority, expect) in [(0, "revision 2"), (10, "revision 2 +1")] {
+        let strategy = json!({ "rollingUpdate": { "maxSurge": 1, "minThroughput": "80%" } });
+        let mut scene = Scene::new(json!({ "replicas": 1, "priority": priority, "strategy": strategy }));
+        scene.nodes = vec![mac("one", "Apple M4", 10), mac("two", "Apple M4", 10)];
+        scene.step();
+        scene.run("r1");
+        let request = ReplicaRequest::new(&scene.replicas[0]);
+        let speed = scene
+            .fleet()
+            .node("one")
+            .and_then(|node| node.speed_alone(&request));
+        scene.replica("r1").spec.node_name = Some("one".to_owned());
+        scene.predict("r1", speed.expect("the chip is in the catalogue").decode.p50);
+        let mut other = scene.replicas[0].clone();
+        other.metadata.name = Some("other".to_owned());
+        other
+            .labels_mut()
+            .insert(DEPLOYMENT_LABEL.to_owned(), "other".to_owned());
+        other.spec.priority = 0;
+        other.spec.node_name = Some("two".to_owned());
+        scene.others = vec![other];
+        scene.step();
+        scene.change(new_template("other"));
+        let done = scene.step();
+        let said = scene.condition(condition_type::PROGRESSING);
+        assert_eq!(done, expect, "priority {priority}: {said}");
+        let is_refused = said.contains("would find no node");
+        assert_eq!(is_refused, priority == 0, "{said}");
+    }
+}
+
+#[test]
 fn what_others_take_of_a_chip_is_not_counted() {
     let scene = on_unlike_macs(0.9);
     let ours = scene.replicas[1].clone();
@@ -204,4 +237,25 @@ fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
         measure(&mut scene, "r1", 40, stable);
         assert_eq!(scene.step(), "-r2(outdated) +1", "{answers} {part} {stable}");
     }
+}
+
+#[test]
+fn what_a_surge_was_stopped_for_stays_until_somebody_decides() {
+    let strategy = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
+    let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run_at("r3", 10.0);
+    measure(&mut scene, "r3", 40, 0.3);
+    for _ in 0..3 {
+        assert_eq!(scene.step(), "", "or it would be made again and again");
+    }
+    let said = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        said.starts_with("False SlowerThanPredicted")
+            && said.ends_with("; 1 replica more than spec.replicas stays until it goes on or is taken back"),
+        "{said}"
+    );
+    scene.change(new_template("guide"));
+    assert_eq!(scene.step(), "again as 3 -r3(outdated)");
 }

@@ -134,7 +134,7 @@ fn a_replica_whose_speed_nobody_knows_counts_nothing() {
     assert_eq!(scene.step(), "", "r1 is all that is known");
     scene.check_condition(
         condition_type::PROGRESSING,
-        "False ThroughputFloor: no replica can be replaced: 40.0 tokens/s are predicted now, without the next one 0.0, and spec.strategy.rollingUpdate.minThroughput holds 40.0; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
+        "False ThroughputFloor: no replica can be replaced: 40.0 tokens/s are predicted now, without the next one 0.0, and spec.strategy.rollingUpdate.minThroughput holds 40.0; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on; 1 replica more than spec.replicas stays until it goes on or is taken back",
     );
     scene.predict("r3", 10.0);
     assert_eq!(scene.step(), "-r1(outdated)");
@@ -372,6 +372,58 @@ fn a_paused_canary_keeps_its_share() {
     scene.change(json!({ "replicas": 3 }));
     assert_eq!(scene.step(), "+1");
     assert_eq!(scene.counts(), [(1, 2), (2, 1)], "what has proved itself");
+}
+
+#[test]
+fn a_paused_rollout_keeps_what_its_surge_has_brought_to_a_node() {
+    let begun = || {
+        let mut scene = settled(rolling(3, 0, 2, &json!(null)), 10.0);
+        scene.change(new_template("other"));
+        assert_eq!(scene.step(), "revision 2 +2");
+        scene.run_at("r4", 10.0);
+        scene.change(json!({ "paused": true }));
+        scene
+    };
+    let mut scene = begun();
+    assert_eq!(scene.step(), "-r5(surplus)", "it has nothing yet");
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.counts(), [(1, 3), (2, 1)]);
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "Unknown Paused: spec.paused: changes of the template are not rolled out; 1 replica more than spec.replicas stays until it goes on or is taken back",
+    );
+    scene.finish();
+    let mut resumed = scene.clone();
+    resumed.change(json!({ "paused": false }));
+    assert_eq!(resumed.step(), "-r3(outdated) +2");
+    // Fewer that are wanted are fewer, and the surge goes first.
+    scene.change(json!({ "replicas": 2 }));
+    assert_eq!(scene.step(), "-r4(surplus) -r3(surplus)");
+
+    // One that leaves its node has it for its replacement.
+    let mut scene = begun();
+    scene.step();
+    scene.finish();
+    scene.say(
+        "r1",
+        condition_type::DISRUPTION_TARGET,
+        Truth::True,
+        "NodeLeft",
+        "",
+    );
+    assert_eq!(scene.step(), "");
+}
+
+#[test]
+fn a_canary_beside_a_lone_replica_stays_while_the_rollout_is_paused() {
+    let mut scene = settled(canary(1, &json!([{ "setWeight": 20 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run("r2");
+    scene.step();
+    scene.change(json!({ "paused": true }));
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 80), (2, 20)]);
 }
 
 #[test]

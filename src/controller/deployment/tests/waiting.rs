@@ -65,6 +65,21 @@ fn a_rollout_waits_for_its_window_and_stops_with_it() {
 }
 
 #[test]
+fn a_window_that_closes_takes_no_surge_away() {
+    let mut strategy = nightly();
+    let surge = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
+    json_patch::merge(&mut strategy, &surge);
+    let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run("r3");
+    scene.second = 3600;
+    assert_eq!(scene.step(), "");
+    scene.second = 24 * 3600;
+    assert_eq!(scene.step(), "-r2(outdated) +1");
+}
+
+#[test]
 fn a_canary_is_analysed_and_given_up_at_any_time() {
     let steps = json!([{ "setWeight": 50 }, { "analysis": {} }, { "pause": {} }]);
     let mut strategy = nightly();
