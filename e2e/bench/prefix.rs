@@ -3,7 +3,7 @@
 //! worker's processor time of a hot prompt beside that of one more token, which other programs do not disturb.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
@@ -18,6 +18,9 @@ const CONTEXTS: [(u32, u32); 3] = [(1000, 3), (4000, 3), (16_000, 1)];
 const STEPS: u64 = 32;
 /// Hot requests by which the processor time of one is found: the system counts in hundredths of a second.
 const REPEATS: u32 = 20;
+
+/// A long prompt on a slow CPU.
+const PATIENCE: Duration = Duration::from_mins(20);
 
 /// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts within seconds.
 const HIDDEN: usize = 128;
@@ -125,7 +128,7 @@ impl Worker {
             ],
             &scratch.join("worker.log"),
         );
-        let http = Http::new(format!("http://127.0.0.1:{port}"));
+        let http = Http::patient(format!("http://127.0.0.1:{port}"), PATIENCE);
         eventually("the worker being ready", || match http.get("/ready")? {
             answer if answer.status == 200 => Ok(()),
             answer => Err(answer.text),

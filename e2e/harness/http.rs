@@ -1,5 +1,7 @@
 //! A plain HTTP client for the tests.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 /// An HTTP answer, read to its end.
@@ -51,6 +53,11 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(base: impl Into<String>) -> Self {
+        Self::patient(base, super::PATIENCE)
+    }
+
+    /// For answers that may take longer than a test waits.
+    pub(crate) fn patient(base: impl Into<String>, patience: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -60,7 +67,7 @@ impl Http {
         // No connection is kept: the runtime stands still between calls and would not see a server close one.
         let client = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
-            .timeout(super::PATIENCE)
+            .timeout(patience)
             .build()
             .expect("a client");
         Self {

@@ -22,7 +22,9 @@ use super::quiet_hours::QuietHours;
 use super::sync::Reports;
 use super::wired::WiredWatch;
 use crate::api::conditions::{condition_type, is_true};
-use crate::api::meta::{ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL, lease_name};
+use crate::api::meta::{
+    ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL, lease_name,
+};
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
 use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
 use crate::clock::{Clock, since};

@@ -11,13 +11,8 @@ pub(crate) const ARCH_LABEL: &str = "kubernetes.io/arch";
 pub(crate) const CHIP_LABEL: &str = "rooflet.dev/chip";
 
 /// Of a node, those that its agent sets, again and again.
-pub(crate) const AGENT_LABELS: [&str; 5] = [
-    SIMULATED_LABEL,
-    HOSTNAME_LABEL,
-    OS_LABEL,
-    ARCH_LABEL,
-    CHIP_LABEL,
-];
+pub(crate) const AGENT_LABELS: [&str; 5] =
+    [SIMULATED_LABEL, HOSTNAME_LABEL, OS_LABEL, ARCH_LABEL, CHIP_LABEL];
 
 /// On revisions and replicas: the ModelDeployment they belong to.
 pub(crate) const DEPLOYMENT_LABEL: &str = "rooflet.dev/deployment";

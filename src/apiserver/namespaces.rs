@@ -55,7 +55,7 @@ impl Follower for NamespaceController {
             let name = object::name(object);
             let has_work = match event.kind {
                 EventKind::Deleted => started_at_boot().contains(&name),
-                EventKind::Added | EventKind::Modified => is_ours(object) && !self.waiting.contains(name),
+                EventKind::Created | EventKind::Modified => is_ours(object) && !self.waiting.contains(name),
             };
             if has_work {
                 self.dirty.insert(name.to_owned());

@@ -211,6 +211,8 @@ mod tests {
             completion_tokens: 11,
             counted_pieces: false,
             reasoning_tokens: 0,
+            reads: 11,
+            first_tokens: 1,
             time_to_first_token_seconds: Some(first),
             total_seconds: total,
         }

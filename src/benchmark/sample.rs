@@ -9,6 +9,9 @@ const COMMON_PREFIX_TOKENS: u64 = 64;
 /// Share of a repeated prompt that must come from the cache.
 const LEAST_CACHED: f64 = 0.5;
 
+/// Of a stream that came in fewer reads from the network, the time between them says nothing of the server's speed.
+const LEAST_READS: u64 = 4;
+
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,6 +23,9 @@ pub(crate) struct Sample {
     /// The server told no usage: pieces of the stream were counted.
     pub(crate) counted_pieces: bool,
     pub(crate) reasoning_tokens: u64,
+    /// Reads from the network that brought text, and tokens that came with the first.
+    pub(crate) reads: u64,
+    pub(crate) first_tokens: u64,
     /// `None` where the answer came in one piece.
     pub(crate) time_to_first_token_seconds: Option<f64>,
     pub(crate) total_seconds: f64,
@@ -72,10 +78,12 @@ impl Taint {
 }
 
 impl Sample {
-    /// Tokens per second after the first.
+    /// Tokens per second after the first, and after those that came together with it.
     pub(crate) fn decode_tokens_per_second(&self) -> Option<f64> {
         let decoding = self.total_seconds - self.time_to_first_token_seconds?;
-        (self.completion_tokens > 1 && decoding > 0.0).then(|| (self.completion_tokens - 1) as f64 / decoding)
+        let decoded = self.completion_tokens.saturating_sub(self.first_tokens);
+        let tells = self.reads >= LEAST_READS && decoded > 0 && decoding > 0.0;
+        tells.then(|| decoded as f64 / decoding)
     }
 
     /// What speaks against it, of what was asked and held.
@@ -122,6 +130,8 @@ mod tests {
             completion_tokens: 11,
             counted_pieces: false,
             reasoning_tokens: 0,
+            reads: 11,
+            first_tokens: 1,
             time_to_first_token_seconds: Some(0.5),
             total_seconds: 1.5,
         }
@@ -144,6 +154,20 @@ mod tests {
             ..sample()
         };
         assert_eq!(whole.decode_tokens_per_second(), None);
+        // A client that is slow to read finds several.
+        let held_up = Sample {
+            reads: 7,
+            first_tokens: 5,
+            ..sample()
+        };
+        assert_eq!(held_up.decode_tokens_per_second(), Some(6.0));
+        let at_once = Sample {
+            reads: 2,
+            first_tokens: 10,
+            total_seconds: 0.500_01,
+            ..sample()
+        };
+        assert_eq!(at_once.decode_tokens_per_second(), None);
     }
 
     #[test]

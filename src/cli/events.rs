@@ -7,6 +7,7 @@ use serde_json::Value;
 pub(super) struct Events {
     response: reqwest::Response,
     buffer: Vec<u8>,
+    reads: u64,
     done: bool,
 }
 
@@ -15,6 +16,7 @@ impl Events {
         Self {
             response,
             buffer: Vec::new(),
+            reads: 0,
             done: false,
         }
     }
@@ -39,10 +41,18 @@ impl Events {
                 return Ok(Some(chunk));
             }
             match self.response.chunk().await.context("the answer broke off")? {
-                Some(bytes) => self.buffer.extend_from_slice(&bytes),
+                Some(bytes) => {
+                    self.reads += 1;
+                    self.buffer.extend_from_slice(&bytes);
+                }
                 None => return Ok(None),
             }
         }
+    }
+
+    /// Which read from the network the last chunk came with: what comes together tells nothing of the time between.
+    pub(super) fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// The server has said that it is done.

@@ -178,12 +178,18 @@ impl Doctor<'_> {
                     false => ", which no node matches",
                 };
                 // What its agent has set it sets again.
-                if missing.iter().any(|(key, _)| AGENT_LABELS.contains(&key.as_str())) {
+                if missing
+                    .iter()
+                    .any(|(key, _)| AGENT_LABELS.contains(&key.as_str()))
+                {
                     return Some(format!("another spec.placement.nodeSelector{nobody}"));
                 }
                 let other = missing.iter().any(|(key, _)| node.labels.contains_key(*key));
                 let overwrite = if other { " --overwrite" } else { "" };
-                let missing: Vec<_> = missing.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                let missing: Vec<_> = missing
+                    .iter()
+                    .map(|(key, value)| format!("{key}={value}"))
+                    .collect();
                 format!(
                     "`kubectl label mac {name} {}{overwrite}`, or another spec.placement.nodeSelector{nobody}",
                     missing.join(" ")
@@ -292,7 +298,10 @@ impl Doctor<'_> {
             let hardware = Some(Hardware::Chip(chip));
             let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
             let needed = appraisal.reservation.total();
-            holds |= chip.memory.iter().any(|memory| needed <= allocatable(*memory, None));
+            holds |= chip
+                .memory
+                .iter()
+                .any(|memory| needed <= allocatable(*memory, None));
             let fits = |memory: &Bytes| appraisal.could_fit(allocatable(*memory, None));
             let memory = chip.memory.iter().copied().filter(fits).min()?;
             Some((memory, chip))

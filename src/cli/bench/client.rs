@@ -104,7 +104,7 @@ impl Client {
         let mut events = Events::new(response);
         while let Some(chunk) = events.next().await? {
             if has_text(&chunk["choices"][0]["delta"]) {
-                reading.piece(self.clock.instant());
+                reading.piece(self.clock.instant(), events.reads());
             }
             if chunk["usage"].is_object() {
                 usage = chunk["usage"].clone();
@@ -154,13 +154,20 @@ struct Reading {
     first: Option<Instant>,
     last: Option<Instant>,
     pieces: u64,
+    first_pieces: u64,
+    reads: u64,
+    /// The one that the last piece came with.
+    last_read: u64,
 }
 
 impl Reading {
-    fn piece(&mut self, now: Instant) {
+    fn piece(&mut self, now: Instant, read: u64) {
         self.first.get_or_insert(now);
         self.last = Some(now);
         self.pieces += 1;
+        self.reads += u64::from(self.pieces == 1 || read != self.last_read);
+        self.first_pieces += u64::from(self.reads == 1);
+        self.last_read = read;
     }
 
     fn sample(&self, usage: &Value, begin: Instant, end: Instant) -> Sample {
@@ -174,6 +181,8 @@ impl Reading {
             reasoning_tokens: usage["completion_tokens_details"]["reasoning_tokens"]
                 .as_u64()
                 .unwrap_or(0),
+            reads: self.reads,
+            first_tokens: self.first_pieces,
             time_to_first_token_seconds: self.first.map(|first| (first - begin).as_secs_f64()),
             total_seconds: (end - begin).as_secs_f64(),
         }

@@ -185,5 +185,8 @@ fn where_no_node_could_ever_hold_it_a_mac_that_could_is_told() {
 #[test]
 fn where_no_mac_is_fast_enough_nobody_is_told_to_buy_one_or_another_model() {
     let told = said("a chip=M4 ram=16 mem=10 model=guide:2", "x rate=100000000");
-    assert!(told.ends_with("lower spec.objectives: no Mac that is made reaches these"), "{told}");
+    assert!(
+        told.ends_with("lower spec.objectives: no Mac that is made reaches these"),
+        "{told}"
+    );
 }
