@@ -2,7 +2,10 @@
 //! that it accepts is in the grammar: members come in the schema's order, and where a schema names members and does
 //! not speak of others, there are no others.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
+
+use serde_json::Number;
 
 use super::formats::format_pattern;
 use super::json::{Rules, member};
@@ -11,7 +14,7 @@ use super::normal::normal;
 use super::numbers::{Bound, decimals, integers, multiples, numbers};
 use super::regex::{self, RegexRules, Writing};
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, Schema, are_apart, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
@@ -31,6 +34,7 @@ pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId
         rules,
         root: schema,
         references: HashMap::new(),
+        scalars: HashMap::new(),
         depth: 0,
     };
     compiler.rule(schema, "#".to_owned())
@@ -42,6 +46,8 @@ struct Compiler<'a, 'b> {
     root: &'a Json,
     /// Rules of what was referred to, also of what is being built.
     references: HashMap<&'a str, NodeId>,
+    /// Rules of strings and numbers, by what is demanded of them: schemas repeat themselves.
+    scalars: HashMap<String, NodeId>,
     depth: usize,
 }
 
@@ -198,35 +204,42 @@ impl<'a> Compiler<'a, '_> {
                 let words = ["true", "false"].map(|word| self.builder.literal(word.as_bytes(), RETURN));
                 Ok(self.builder.any_of(words.to_vec()))
             }
-            Kind::Integer | Kind::Number => self.number(schema, kind == Kind::Integer),
-            Kind::String => self.string(schema),
+            Kind::Integer | Kind::Number | Kind::String => self.scalar(schema, kind),
             Kind::Array => self.array(schema),
             Kind::Object => self.object(schema),
         }
     }
 
+    fn scalar(&mut self, schema: &Schema<'a>, kind: Kind) -> Result<NodeId, SchemaError> {
+        let keywords = if kind == Kind::String { STRING } else { NUMBER };
+        let demands: Vec<Option<&Json>> = keywords.iter().map(|keyword| schema.get(keyword)).collect();
+        let key = format!("{kind:?} {demands:?}");
+        if let Some(rule) = self.scalars.get(&key) {
+            return Ok(*rule);
+        }
+        let rule = match kind == Kind::String {
+            true => self.string(schema),
+            false => self.number(schema, kind == Kind::Integer),
+        }?;
+        self.scalars.insert(key, rule);
+        Ok(rule)
+    }
+
     fn number(&mut self, schema: &Schema<'a>, whole: bool) -> Result<NodeId, SchemaError> {
-        let bound = |keyword, exclusive_keyword, tighter: fn(f64, f64) -> bool| {
-            let inclusive = schema.number(keyword)?;
+        let bound = |keyword, exclusive_keyword, tighter| {
+            let inclusive = schema.number(keyword)?.map(|value| Bound::new(value, false));
             let exclusive = schema.number(exclusive_keyword)?;
+            let exclusive = exclusive.map(|value| Bound::new(value, true));
             Ok::<_, SchemaError>(match (inclusive, exclusive) {
-                (Some(value), Some(limit)) if tighter(value, limit) => Some(Bound {
-                    value,
-                    exclusive: false,
-                }),
-                (_, Some(value)) => Some(Bound {
-                    value,
-                    exclusive: true,
-                }),
-                (value, None) => value.map(|value| Bound {
-                    value,
-                    exclusive: false,
-                }),
+                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
+                (_, Some(limit)) => Some(limit),
+                (bound, None) => bound,
             })
         };
-        let min = bound("minimum", "exclusiveMinimum", |value, limit| value > limit)?;
-        let max = bound("maximum", "exclusiveMaximum", |value, limit| value < limit)?;
-        let whole = match schema.number("multipleOf")? {
+        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
+        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
+        let (min, max) = (min.as_ref(), max.as_ref());
+        let whole = match schema.number("multipleOf")?.and_then(Number::as_f64) {
             None => whole,
             Some(1.0) => true,
             Some(step) => return self.multiple(schema, step, (whole, min, max)),
@@ -244,7 +257,7 @@ impl<'a> Compiler<'a, '_> {
         &mut self,
         schema: &Schema<'a>,
         step: f64,
-        (whole, min, max): (bool, Option<Bound>, Option<Bound>),
+        (whole, min, max): (bool, Option<&Bound>, Option<&Bound>),
     ) -> Result<NodeId, SchemaError> {
         let unsupported = |keyword: &str| SchemaError::Unsupported {
             at: schema.at.clone(),

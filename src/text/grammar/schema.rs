@@ -1,6 +1,8 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that cannot be held
 //! to is refused by name; none is ignored but those that only describe.
 
+use serde_json::Number;
+
 use super::TooLarge;
 use super::regex::RegexError;
 use crate::openai::json::{Json, Members};
@@ -32,8 +34,8 @@ const OBJECT: &[&str] = &[
     "patternProperties",
 ];
 const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
-const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
-const NUMBER: &[&str] = &[
+pub(super) const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
+pub(super) const NUMBER: &[&str] = &[
     "minimum",
     "maximum",
     "exclusiveMinimum",
@@ -210,16 +212,13 @@ impl<'a> Schema<'a> {
             .transpose()
     }
 
-    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<f64>, SchemaError> {
-        /// Beyond, not every whole number has a double of its own.
-        const EXACT: f64 = 9_007_199_254_740_992.0;
+    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<&'a Number>, SchemaError> {
         self.get(keyword)
-            .map(|value| {
-                let number = match value {
-                    Json::Number(number) => number.as_f64().filter(|number| number.abs() <= EXACT),
-                    Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
-                };
-                number.ok_or_else(|| self.invalid(keyword, "a number between -2^53 and 2^53"))
+            .map(|value| match value {
+                Json::Number(number) => Ok(number),
+                Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => {
+                    Err(self.invalid(keyword, "a number"))
+                }
             })
             .transpose()
     }

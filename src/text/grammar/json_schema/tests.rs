@@ -385,6 +385,33 @@ fn what_cannot_be_held_to_is_refused_by_name() {
     assert!(refusal(json!({"enum": many})).contains("too large"));
 }
 
+/// As zod writes any integer; a real schema has many.
+#[test]
+fn many_members_have_wide_bounds() {
+    let member = |at: i64| json!({"type": "integer", "minimum": -9_007_199_254_740_991_i64 + at / 2, "maximum": 9_007_199_254_740_991_i64});
+    let properties: serde_json::Map<String, Value> =
+        (0..120).map(|at| (format!("p{at:03}"), member(at))).collect();
+    check(
+        json!({"type": "object", "properties": properties, "additionalProperties": false}),
+        &[r#"{"p000":-9007199254740991,"p001":9007199254740991,"p119":0}"#],
+        &[
+            r#"{"p000":-9007199254740992}"#,
+            r#"{"p003":-9007199254740991}"#,
+            r#"{"p001":9007199254740992}"#,
+        ],
+    );
+    check(
+        json!({"type": "integer", "minimum": i64::MIN, "maximum": u64::MAX}),
+        &["-9223372036854775808", "18446744073709551615"],
+        &["-9223372036854775809", "18446744073709551616"],
+    );
+    check(
+        json!({"type": "integer", "minimum": u64::MAX - 1, "exclusiveMinimum": u64::MAX - 2}),
+        &["18446744073709551614"],
+        &["18446744073709551613"],
+    );
+}
+
 /// Whatever is chosen, the value is one.
 #[test]
 fn every_walk_is_a_value() {
