@@ -138,6 +138,16 @@ impl Builder {
         }
     }
 
+    /// What was built is forgotten where it came to nothing.
+    pub(super) fn attempt<T, E>(&mut self, build: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        let length = self.nodes.len();
+        let built = build(self);
+        if built.is_err() {
+            self.nodes.truncate(length);
+        }
+        built
+    }
+
     fn add(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         NodeId(u32::try_from(self.nodes.len() - 1).expect("far fewer nodes"))

@@ -73,6 +73,21 @@ pub(crate) enum SchemaError {
     TooLarge(#[from] TooLarge),
 }
 
+impl SchemaError {
+    /// The schema may be right, and is not what can be held to.
+    pub(super) fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Unsupported { .. }
+            | Self::Together { .. }
+            | Self::Unresolved { .. }
+            | Self::Pattern { .. }
+            | Self::Overlapping { .. }
+            | Self::TooLarge(_) => true,
+            Self::Invalid { .. } | Self::Empty { .. } => false,
+        }
+    }
+}
+
 /// JSON's kinds of values; integers are numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
