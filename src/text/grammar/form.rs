@@ -116,7 +116,7 @@ impl Writer<'_, '_> {
                     builder: self.builder,
                     writing: Writing::Plain,
                 };
-                rules.whole(&hir, RETURN)?
+                rules.whole(&hir)?
             }
             ContentFormat::Choice(texts) => {
                 let ways = texts

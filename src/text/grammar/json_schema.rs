@@ -7,12 +7,11 @@ use std::collections::HashMap;
 
 use serde_json::Number;
 
-use super::formats::format_pattern;
 use super::json::{Rules, member};
 use super::names::name_apart_from;
 use super::normal::normal;
 use super::numbers::{Bound, decimals, integers, multiples, numbers};
-use super::regex::{self, RegexRules, Writing};
+use super::regex;
 pub(crate) use super::schema::SchemaError;
 use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, resolved};
 use super::{Builder, NodeId, RETURN};
@@ -281,59 +280,6 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    fn string(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
-        let (min, max) = (schema.count("minLength")?, schema.count("maxLength")?);
-        let pattern = schema.text("pattern")?;
-        let format = schema.text("format")?;
-        if [
-            pattern.is_some(),
-            format.is_some(),
-            min.is_some() || max.is_some(),
-        ]
-        .into_iter()
-        .filter(|there| *there)
-        .count()
-            > 1
-        {
-            return Err(SchemaError::Together {
-                at: schema.at.clone(),
-                keyword: if pattern.is_some() { "pattern" } else { "format" },
-                others: "other demands on a string",
-            });
-        }
-        let close = self.builder.literal(b"\"", RETURN);
-        let content = if let Some(pattern) = pattern {
-            self.matching(schema, pattern, close)?
-        } else if let Some(format) = format {
-            let pattern = format_pattern(format).ok_or_else(|| SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: format!("format of '{format}'"),
-            })?;
-            self.matching(schema, &pattern, close)?
-        } else {
-            if min.zip(max).is_some_and(|(min, max)| min > max) {
-                return Err(schema.empty());
-            }
-            let character = self.rules.character;
-            self.builder.repeat(character, min.unwrap_or(0), max, close)
-        };
-        Ok(self.builder.literal(b"\"", content))
-    }
-
-    fn matching(&mut self, schema: &Schema<'a>, pattern: &str, next: NodeId) -> Result<NodeId, SchemaError> {
-        let character = self.rules.character;
-        let failed = |err| SchemaError::Pattern {
-            at: schema.at.clone(),
-            err,
-        };
-        let hir = regex::parsed(pattern).map_err(failed)?;
-        let mut rules = RegexRules {
-            builder: self.builder,
-            writing: Writing::Json,
-        };
-        rules.somewhere(&hir, character, next).map_err(failed)
-    }
-
     fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
         let (min, max) = (schema.count("minItems")?.unwrap_or(0), schema.count("maxItems")?);
         let mut first = Vec::new();
@@ -524,10 +470,10 @@ impl<'a> Compiler<'a, '_> {
         let at = schema.below("patternProperties");
         let failed = |err| SchemaError::Pattern { at: at.clone(), err };
         let fits = regex::compiled(pattern).map_err(failed)?;
+        let hir = regex::parsed(pattern).map_err(failed)?;
         let value = self.rule(value, format!("{at}/{pattern}"))?;
-        let close = self.builder.literal(b"\"", RETURN);
-        let name = self.matching(schema, pattern, close)?;
-        let name = self.builder.literal(b"\"", name);
+        let name = self.matching(schema, &hir)?;
+        let name = self.quoted(name);
         let rule = member(self.builder, self.rules.space, name, value);
         Ok(Some(Patterned { rule, fits }))
     }
@@ -598,5 +544,6 @@ fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
     }
 }
 
+mod strings;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ mod matcher;
 mod names;
 mod normal;
 mod numbers;
+mod product;
 mod regex;
 mod schema;
 pub(crate) mod vocabulary;

@@ -127,7 +127,7 @@ fn matching(pattern: &str) -> Arc<Grammar> {
             builder,
             writing: Writing::Plain,
         };
-        rules.whole(&hir, RETURN).unwrap()
+        rules.whole(&hir).unwrap()
     })
 }
 

@@ -568,9 +568,12 @@ fn formats_that_cannot_be_held_to_are_refused() {
             let bad_tool = json!([{"type": "function", "function": {"name": "f"}},
                                   {"type": "function", "function": {"name": "g", "parameters": {"not": {}}}}]);
             let cases = [
-                (schema_of(json!({"type": "object", "propertyNames": {}})), schema),
+                (
+                    schema_of(json!({"type": "object", "propertyNames": {"minLength": 2}})),
+                    schema,
+                ),
                 (schema_of(json!({"type": "thing"})), schema),
-                (json!({"guided_regex": "(?=a)"}), "guided_regex"),
+                (json!({"guided_regex": "(?<=a)"}), "guided_regex"),
                 (
                     json!({"tools": bad_tool, "tool_choice": "required"}),
                     "tools[1].function.parameters",
