@@ -11,6 +11,7 @@ use super::json::{Rules, member};
 use super::names::name_apart_from;
 use super::normal::normal;
 use super::numbers::{Bound, decimals, integers, multiples, numbers};
+use super::product::{TooManyStates, Wanted, combined};
 use super::regex;
 pub(crate) use super::schema::SchemaError;
 use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, resolved};
@@ -243,11 +244,16 @@ impl<'a> Compiler<'a, '_> {
             Some(1.0) => true,
             Some(step) => return self.multiple(schema, step, (whole, min, max)),
         };
-        match (whole, min, max) {
-            (true, None, None) => Ok(self.rules.integer),
-            (false, None, None) => Ok(self.rules.number),
-            (true, min, max) => integers(self.builder, min, max).ok_or_else(|| schema.empty()),
-            (false, min, max) => numbers(self.builder, min, max).ok_or_else(|| schema.empty()),
+        let range = self.range((whole, min, max));
+        range.ok_or_else(|| schema.empty())
+    }
+
+    fn range(&mut self, range: (bool, Option<&Bound>, Option<&Bound>)) -> Option<NodeId> {
+        match range {
+            (true, None, None) => Some(self.rules.integer),
+            (false, None, None) => Some(self.rules.number),
+            (true, min, max) => integers(self.builder, min, max),
+            (false, min, max) => numbers(self.builder, min, max),
         }
     }
 
@@ -265,19 +271,24 @@ impl<'a> Compiler<'a, '_> {
         if step <= 0.0 {
             return Err(schema.invalid("multipleOf", "a number above 0"));
         }
-        if step.fract() == 0.0 && step <= f64::from(MAX_STEP) {
-            let rule = multiples(self.builder, step as u32, min, max);
-            let rule = rule.ok_or_else(|| unsupported("multipleOf with such bounds"))?;
-            return rule.ok_or_else(|| schema.empty());
-        }
         // As text, since powers of a tenth are not exact.
         let places = (1_u32..=9).find(|places| format!("1e-{places}").parse() == Ok(step));
-        match places {
-            Some(places) if !whole && min.is_none() && max.is_none() => Ok(decimals(self.builder, places)),
-            Some(_) if whole && min.is_none() && max.is_none() => Ok(self.rules.integer),
-            Some(_) => Err(unsupported("multipleOf of a fraction with bounds")),
-            None => Err(unsupported("multipleOf of such a number")),
+        let is_whole = step.fract() == 0.0 && step <= f64::from(MAX_STEP);
+        let multiples = match places {
+            _ if is_whole => multiples(self.builder, step as u32),
+            // As every integer is.
+            Some(_) if whole => self.rules.integer,
+            Some(places) => decimals(self.builder, places),
+            None => return Err(unsupported("multipleOf of such a number")),
+        };
+        if min.is_none() && max.is_none() {
+            return Ok(multiples);
         }
+        let range = self.range((whole || is_whole, min, max));
+        let range = range.ok_or_else(|| schema.empty())?;
+        let both = combined(self.builder, (range, multiples), Wanted::Both);
+        let both = both.map_err(|TooManyStates| unsupported("multipleOf with such bounds"))?;
+        both.ok_or_else(|| schema.empty())
     }
 
     fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {

@@ -56,7 +56,7 @@ impl Normalizer<'_> {
             return Err(unsupported(at, "such deep nesting"));
         }
         self.depth += 1;
-        let flat = self.flat(members, at);
+        let flat = self.flat(&with_prefix_items(members.clone()), at);
         let whole = flat.and_then(|flat| self.children(self.with_names(flat), at));
         self.depth -= 1;
         whole
@@ -269,6 +269,18 @@ impl Normalizer<'_> {
         }
         Ok(Json::Object(flat))
     }
+}
+
+/// Lists as drafts before 2020-12 wrote them, and zod still does for OpenAI's client.
+fn with_prefix_items(mut schema: Members) -> Members {
+    if let Some(first @ Json::Array(_)) = schema.get("items").cloned() {
+        schema.insert("prefixItems", first);
+        schema.remove("items");
+        if let Some(others) = schema.remove("additionalItems") {
+            schema.insert("items", others);
+        }
+    }
+    schema
 }
 
 fn unsupported(at: &str, keyword: &str) -> SchemaError {

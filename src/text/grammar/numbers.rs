@@ -25,7 +25,6 @@ struct Edge {
 /// One end of a range.
 #[derive(Debug, Clone)]
 pub(super) struct Bound {
-    value: f64,
     negative: bool,
     edge: Edge,
 }
@@ -76,10 +75,8 @@ impl Bound {
     /// `exclusive`: the value itself is outside.
     pub(super) fn new(value: &Number, exclusive: bool) -> Self {
         let decimal = Decimal::new(value);
-        let double = value.as_f64().unwrap_or(f64::NAN);
         Self {
-            value: double,
-            negative: double < 0.0,
+            negative: value.as_f64().is_some_and(|value| value < 0.0),
             edge: Edge { decimal, exclusive },
         }
     }
@@ -139,50 +136,8 @@ fn signed(
     (!ways.is_empty()).then(|| builder.any_of(ways))
 }
 
-/// The most multiples that are listed one by one.
-const MAX_LISTED: i64 = 512;
-
-/// Whole multiples in a range; the inner `None` where there are none, the outer one where the range is too wide to be
-/// held to together with the step.
-pub(super) fn multiples(
-    builder: &mut Builder,
-    step: u32,
-    min: Option<&Bound>,
-    max: Option<&Bound>,
-) -> Option<Option<NodeId>> {
-    // Beyond, not every whole number has a double of its own.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if min.into_iter().chain(max).any(|bound| bound.value.abs() > EXACT) {
-        return None;
-    }
-    let first = min.map(|bound| (bound.value / f64::from(step)).ceil());
-    let excluded = |bound: &Bound, of: f64| bound.edge.exclusive && of * f64::from(step) == bound.value;
-    let first = first
-        .zip(min)
-        .map(|(of, bound)| if excluded(bound, of) { of + 1.0 } else { of });
-    let last = max.map(|bound| (bound.value / f64::from(step)).floor());
-    let last = last
-        .zip(max)
-        .map(|(of, bound)| if excluded(bound, of) { of - 1.0 } else { of });
-    match (first, last) {
-        (None, None) => Some(Some(any_multiple(builder, step, true))),
-        // From zero on.
-        (Some(0.0), None) => Some(Some(any_multiple(builder, step, false))),
-        (Some(first), Some(last)) if first > last => Some(None),
-        (Some(first), Some(last)) if last - first < MAX_LISTED as f64 => {
-            let all = first as i64..=last as i64;
-            let text = |of: i64| (of * i64::from(step)).to_string();
-            let ways = all
-                .map(|of| builder.literal(text(of).as_bytes(), RETURN))
-                .collect();
-            Some(Some(builder.any_of(ways)))
-        }
-        (_, _) => None,
-    }
-}
-
-/// A state for each remainder of the digits that were read.
-fn any_multiple(builder: &mut Builder, step: u32, signed: bool) -> NodeId {
+/// Multiples of a whole number: a state for each remainder of the digits that were read.
+pub(super) fn multiples(builder: &mut Builder, step: u32) -> NodeId {
     let states: Vec<NodeId> = (0..step).map(|_| builder.reserve()).collect();
     let digits_to = |builder: &mut Builder, from: u32, first: u8| -> Vec<NodeId> {
         let digit = |digit: u8| {
@@ -203,11 +158,8 @@ fn any_multiple(builder: &mut Builder, step: u32, signed: bool) -> NodeId {
     let natural = digits_to(builder, 0, 1);
     let natural = builder.any_of(natural);
     let zero = builder.literal(b"0", RETURN);
-    let mut ways = vec![zero, natural];
-    if signed {
-        ways.push(builder.literal(b"-", natural));
-    }
-    builder.any_of(ways)
+    let negative = builder.literal(b"-", natural);
+    builder.any_of(vec![zero, natural, negative])
 }
 
 /// Numbers with so many decimals at most.

@@ -113,6 +113,11 @@ fn lists_have_their_lengths() {
         &["[\"a\"]", "[\"a\",null]"],
         &["[]", "[\"a\",null,1]", "[null]"],
     );
+    check(
+        json!({"type": "array", "items": [{"type": "string"}], "additionalItems": {"type": "null"}}),
+        &["[]", "[\"a\"]", "[\"a\",null]"],
+        &["[null]", "[\"a\",1]"],
+    );
     let open = json!({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}, "minItems": 2, "maxItems": 3});
     check(
         open,
@@ -456,6 +461,26 @@ fn multiples_are_told_digit_by_digit() {
         &["10", "-10", "1"],
     );
     check(
+        json!({"type": "integer", "multipleOf": 5, "minimum": -9_007_199_254_740_991_i64, "maximum": 9_007_199_254_740_991_i64}),
+        &["0", "-5", "9007199254740990"],
+        &["1", "-0", "9007199254740995", "-9007199254740995"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 7, "exclusiveMinimum": 7}),
+        &["14", "7007"],
+        &["0", "7", "-14", "15"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 99.5}),
+        &["0", "0.01", "99.5", "99.50", "42"],
+        &["-0.01", "99.51", "0.001", "100"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 0.01, "minimum": 3}),
+        &["3", "10"],
+        &["2", "3.5"],
+    );
+    check(
         json!({"type": "number", "multipleOf": 0.01}),
         &["0", "1.5", "-2.25", "10"],
         &["1.005", ".5", "1e2"],
@@ -555,7 +580,7 @@ fn what_cannot_be_held_to_is_refused_by_name() {
             "#: 'multipleOf of such a number' is not supported",
         ),
         (
-            json!({"type": "integer", "multipleOf": 5, "minimum": 7}),
+            json!({"type": "integer", "multipleOf": 997, "minimum": -9_000_000_000_000_000_i64}),
             "#: 'multipleOf with such bounds' is not supported",
         ),
         (
@@ -656,7 +681,8 @@ fn every_walk_is_a_value() {
     }
 }
 
-/// What pydantic 2.14 (`TypeAdapter.json_schema`) and zod 4.6 (`toJSONSchema`) make of their field types, one a line:
+/// What pydantic 2.14 (`TypeAdapter.json_schema`) and zod 4.6 (`toJSONSchema`, also for draft 7, which OpenAI's
+/// client takes) make of their field types, one a line:
 /// its name, whether it can be held to, and the schema.
 #[test]
 fn schemas_of_clients_can_be_held_to() {
