@@ -6,12 +6,11 @@ const DATE: &str = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]
     |([0-9]{2}([2468][048]|[13579][26]|0[48])|([02468][048]|[13579][26])00)-02-29)";
 const TIME: &str =
     r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-/// Never longer than the 253 characters that a name may have.
-const HOSTNAME: &str =
-    r"[A-Za-z0-9]([A-Za-z0-9-]{0,28}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,28}[A-Za-z0-9])?){0,7}";
+/// Longer limits are held to by the expression of a URI itself: counting its characters would take too many states.
+const COUNTED: u32 = 500;
 
-/// `None` for a format that is not known.
-pub(super) fn format_pattern(format: &str) -> Option<String> {
+/// `None` for a format that is not known. `most`: how many characters a text may have.
+pub(super) fn format_pattern(format: &str, most: Option<u32>) -> Option<String> {
     let pattern = match format {
         "date" => DATE.to_owned(),
         "time" => TIME.to_owned(),
@@ -25,13 +24,14 @@ pub(super) fn format_pattern(format: &str) -> Option<String> {
             format!(r"({number}\.){{3}}{number}")
         }
         "ipv6" => ipv6(),
-        "hostname" => HOSTNAME.to_owned(),
+        // Never longer than the 253 characters that a name may have.
+        "hostname" => hostname("{0,28}", "{0,7}"),
         "email" => {
             let word = "[A-Za-z0-9_+-]+";
-            let label = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-            format!(r"{word}(\.{word})*@({label}\.)+[A-Za-z]{{2,63}}")
+            let label = "[A-Za-z0-9]+(-+[A-Za-z0-9]+)*";
+            format!(r"{word}(\.{word})*@({label}\.)+[A-Za-z]{{2,}}")
         }
-        "uri" => uri(),
+        "uri" => uri(most.filter(|most| *most > COUNTED)),
         "byte" | "base64" => base64("[A-Za-z0-9+/]"),
         "base64url" => base64("[A-Za-z0-9_-]"),
         _ => return None,
@@ -77,16 +77,29 @@ fn ipv6() -> String {
     ways.join("|")
 }
 
-/// Without a user's name. Never longer than the 2083 characters that browsers and pydantic take.
-fn uri() -> String {
+/// Without a user's name. Of no more than so many characters, which are more than a few, nor than the 2083 that browsers take.
+fn uri(most: Option<u32>) -> String {
     let plain = "-A-Za-z0-9._~!$&'()*+,;=:@";
     let coded = "%[0-9A-Fa-f]{2}";
-    let path = format!("([{plain}/]|{coded}){{0,200}}");
-    let more = |most: u32| format!("([{plain}/?]|{coded}){{0,{most}}}");
-    let (query, fragment) = (more(300), more(90));
+    let (scheme, host) = match most {
+        None => ("[A-Za-z0-9+.-]*", hostname("*", "*")),
+        Some(_) => ("[A-Za-z0-9+.-]{0,30}", hostname("{0,28}", "{0,3}")),
+    };
+    // What scheme, host, port and signs leave, of which each may be three characters.
+    let left = most.map(|most| (most.min(2083) - 170) / 3);
+    let some = |share: u32| left.map_or("*".to_owned(), |left| format!("{{0,{}}}", left / share));
+    let (path, query, fragment) = (some(2), some(3), some(6));
+    let path = format!("([{plain}/]|{coded}){path}");
+    let more = format!("[{plain}/?]|{coded}");
     format!(
-        r"[A-Za-z][A-Za-z0-9+.-]{{0,30}}:(//{HOSTNAME}(:[0-9]{{1,4}})?(/{path})?|[{plain}]{path})(\?{query})?(#{fragment})?"
+        r"[A-Za-z]{scheme}:(//{host}(:[0-9]{{1,4}})?(/{path})?|[{plain}]{path})(\?({more}){query})?(#({more}){fragment})?"
     )
+}
+
+/// With so many characters in a label, and so many labels behind the first.
+fn hostname(characters: &str, labels: &str) -> String {
+    let label = format!("[A-Za-z0-9]([A-Za-z0-9-]{characters}[A-Za-z0-9])?");
+    format!(r"{label}(\.{label}){labels}")
 }
 
 fn base64(digit: &str) -> String {

@@ -54,7 +54,7 @@ pub(super) enum Node {
 }
 
 /// Bytes, one bit for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct ByteSet([u64; 4]);
 
 impl ByteSet {
@@ -111,12 +111,15 @@ pub(crate) struct TooLarge;
 #[derive(Debug)]
 pub(super) struct Builder {
     nodes: Vec<Node>,
+    /// That products of rules have been in.
+    places: usize,
 }
 
 impl Builder {
     pub(super) fn new() -> Self {
         Self {
             nodes: vec![Node::Return],
+            places: 0,
         }
     }
 

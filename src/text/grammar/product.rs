@@ -9,8 +9,8 @@ use super::{Builder, ByteSet, Grammar, NodeId, RETURN};
 
 /// More would take more time than an answer is worth.
 const MAX_STATES: usize = 20_000;
-/// Places of the two rules, over all states.
-const MAX_PLACES: usize = 500_000;
+/// Places of both rules over all states, in all products of a grammar.
+const MAX_PLACES: usize = 1_000_000;
 
 /// What is wanted of two rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Wanted {
 
 /// The rules have too many states together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has too many states")]
+#[error("it takes too many states to hold to together with what else is asked; shorter lengths may help")]
 pub(crate) struct TooManyStates;
 
 impl From<TooAmbiguous> for TooManyStates {
@@ -53,13 +53,18 @@ pub(super) fn combined(
         nodes: std::mem::take(&mut builder.nodes),
         start: rules.0,
     });
-    let product = Product::new(&grammar, rules, wanted);
+    let product = Product::new(&grammar, rules, wanted, &mut builder.places);
     builder.nodes = Arc::into_inner(grammar).expect("nobody keeps it").nodes;
     Ok(product?.rule(builder))
 }
 
 impl Product {
-    fn new(grammar: &Arc<Grammar>, rules: (NodeId, NodeId), wanted: Wanted) -> Result<Self, TooManyStates> {
+    fn new(
+        grammar: &Arc<Grammar>,
+        rules: (NodeId, NodeId),
+        wanted: Wanted,
+        places: &mut usize,
+    ) -> Result<Self, TooManyStates> {
         let mut automaton = Automaton::new(Arc::clone(grammar))?;
         let start = (automaton.start_of(rules.0)?, automaton.start_of(rules.1)?);
         let mut product = Self {
@@ -67,7 +72,7 @@ impl Product {
             numbers: HashMap::new(),
         };
         product.number(&automaton, wanted, start);
-        let (mut place, mut places) = (0, 0);
+        let mut place = 0;
         while let Some(State { of, .. }) = product.states.get(place) {
             let (first, second) = *of;
             let mut next: Vec<(ByteSet, usize)> = Vec::new();
@@ -82,8 +87,8 @@ impl Product {
                     None => next.push((ByteSet::of(&[byte]), number)),
                 }
             }
-            places += automaton.places(first).count() + automaton.places(second).count();
-            if product.states.len() > MAX_STATES || places > MAX_PLACES {
+            *places += automaton.places(first).count() + automaton.places(second).count();
+            if product.states.len() > MAX_STATES || *places > MAX_PLACES {
                 return Err(TooManyStates);
             }
             product.states[place].next = next;
@@ -129,11 +134,14 @@ impl Product {
             .into_iter()
             .map(|live| live.then(|| builder.reserve()))
             .collect();
+        let mut steps: HashMap<(ByteSet, NodeId), NodeId> = HashMap::new();
         for (state, node) in self.states.iter().zip(&nodes) {
             let Some(node) = node else { continue };
             let mut ways: Vec<NodeId> = Vec::new();
             for (bytes, to) in &state.next {
-                ways.extend(nodes[*to].map(|to| builder.bytes(*bytes, to)));
+                let Some(to) = nodes[*to] else { continue };
+                let step = steps.entry((*bytes, to));
+                ways.push(*step.or_insert_with(|| builder.bytes(*bytes, to)));
             }
             ways.extend(state.accepting.then_some(RETURN));
             let ways = builder.any_of(ways);

@@ -24,7 +24,7 @@ impl<'a> Compiler<'a, '_> {
             Some(_) => schema.text("pattern")?.into_iter().collect(),
         };
         let format = schema.text("format")?;
-        let spelt = format.and_then(format_pattern);
+        let spelt = format.and_then(|format| format_pattern(format, max));
         if let Some(format) = format
             && spelt.is_none()
             && patterns.is_empty()
@@ -43,17 +43,6 @@ impl<'a> Compiler<'a, '_> {
             let rule = self.matching(schema, expression)?;
             content = Some(self.both(schema, content, rule)?);
         }
-        let mut decisive = if expressions.is_empty() {
-            spelt.as_slice()
-        } else {
-            &expressions
-        }
-        .iter();
-        let bounded = min > 0 || max.is_some() || (expressions.is_empty() && spelt.is_none());
-        if bounded && !decisive.any(|expression| regex::is_as_long(expression, min, max)) {
-            let rule = self.builder.repeat(self.rules.character, min, max, RETURN);
-            content = Some(self.both(schema, content, rule)?);
-        }
         if let Some(expression) = &spelt {
             let rule = self.matching(schema, expression)?;
             content = match self.both(schema, content, rule) {
@@ -64,6 +53,25 @@ impl<'a> Compiler<'a, '_> {
                 }) if !expressions.is_empty() => content,
                 both => Some(both?),
             };
+        }
+        let mut decisive = match &expressions[..] {
+            [] => spelt.as_slice().iter(),
+            expressions => expressions.iter(),
+        };
+        let bounded = min > 0 || max.is_some() || (expressions.is_empty() && spelt.is_none());
+        if bounded && !decisive.any(|expression| regex::is_as_long(expression, min, max)) {
+            let rule = self.builder.repeat(self.rules.character, min, max, RETURN);
+            let counted = self.both(schema, content, rule);
+            content = Some(
+                counted.map_err(|err| match expressions.is_empty() && err.is_unsupported() {
+                    true => SchemaError::Together {
+                        at: schema.at.clone(),
+                        keyword: "format",
+                        others: "such lengths",
+                    },
+                    false => err,
+                })?,
+            );
         }
         Ok(self.quoted(content.unwrap_or(RETURN)))
     }

@@ -297,6 +297,14 @@ fn a_text_fits_all_that_is_demanded_of_it() {
         &[r#""https://example.org/""#],
         &[r#""""#],
     );
+    for most in [60, 500, 501, 2048, 1_000_000] {
+        let long = format!("\"https://example.org/{}\"", "x".repeat(most - 19));
+        check(
+            json!({"type": "string", "format": "uri", "maxLength": most}),
+            &[r#""https://example.org/a?b=c#d""#],
+            &[&long],
+        );
+    }
     check(
         json!({"type": "string", "format": "uri", "maxLength": 12}),
         &[r#""http://a.org""#],
@@ -529,6 +537,14 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         (
             json!({"type": "string", "pattern": "(a(?=b))*"}),
             "#: 'pattern': it uses a look-ahead that is repeated, which is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "^(?=.*a.{25}$).*$"}),
+            "#: 'pattern': it takes too many states to hold to together with what else is asked; shorter lengths may help",
+        ),
+        (
+            json!({"type": "string", "format": "hostname", "maxLength": 200}),
+            "#: 'format' together with such lengths is not supported",
         ),
         (
             json!({"patternProperties": {"^(?=a)": {}}}),
