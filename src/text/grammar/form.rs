@@ -24,7 +24,8 @@ pub(crate) struct Form<'a> {
 /// Calls of these functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls<'a> {
-    /// By their places in the request.
+    /// By their places in the request. The arguments of those that are not strict are any JSON where their schema cannot
+    /// be held to.
     pub(crate) functions: Vec<(usize, &'a Function)>,
     /// More than one.
     pub(crate) parallel: bool,
@@ -115,7 +116,7 @@ impl Writer<'_, '_> {
                     builder: self.builder,
                     writing: Writing::Plain,
                 };
-                rules.whole(&hir, RETURN)?
+                rules.whole(&hir)?
             }
             ContentFormat::Choice(texts) => {
                 let ways = texts
@@ -203,12 +204,18 @@ impl Writer<'_, '_> {
         let mut ways = Vec::new();
         for (place, function) in &calls.functions {
             let held = function.strict || !calls.optional;
-            let arguments = match function.parameters.as_ref().filter(|_| held) {
-                Some(schema) => schema_rule(self.builder, schema).map_err(|err| FormError::Parameters {
-                    function: *place,
-                    err,
-                })?,
-                None => Rules::new(self.builder).object,
+            let parameters = function.parameters.as_ref().filter(|_| held);
+            let fitting =
+                parameters.map(|schema| self.builder.attempt(|builder| schema_rule(builder, schema)));
+            let arguments = match fitting {
+                Some(Ok(rule)) => rule,
+                Some(Err(err)) if function.strict || !err.is_unsupported() => {
+                    return Err(FormError::Parameters {
+                        function: *place,
+                        err,
+                    });
+                }
+                Some(Err(_)) | None => Rules::new(self.builder).object,
             };
             ways.push(self.call(&function.name, arguments));
         }

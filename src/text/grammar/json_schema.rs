@@ -2,16 +2,19 @@
 //! that it accepts is in the grammar: members come in the schema's order, and where a schema names members and does
 //! not speak of others, there are no others.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::formats::format_pattern;
+use serde_json::Number;
+
 use super::json::{Rules, member};
 use super::names::name_apart_from;
 use super::normal::normal;
 use super::numbers::{Bound, decimals, integers, multiples, numbers};
-use super::regex::{self, RegexRules, Writing};
+use super::product::{TooManyStates, Wanted, combined};
+use super::regex;
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, Schema, are_apart, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
@@ -31,6 +34,7 @@ pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId
         rules,
         root: schema,
         references: HashMap::new(),
+        scalars: HashMap::new(),
         depth: 0,
     };
     compiler.rule(schema, "#".to_owned())
@@ -42,6 +46,8 @@ struct Compiler<'a, 'b> {
     root: &'a Json,
     /// Rules of what was referred to, also of what is being built.
     references: HashMap<&'a str, NodeId>,
+    /// Rules of strings and numbers, by what is demanded of them: schemas repeat themselves.
+    scalars: HashMap<String, NodeId>,
     depth: usize,
 }
 
@@ -198,44 +204,56 @@ impl<'a> Compiler<'a, '_> {
                 let words = ["true", "false"].map(|word| self.builder.literal(word.as_bytes(), RETURN));
                 Ok(self.builder.any_of(words.to_vec()))
             }
-            Kind::Integer | Kind::Number => self.number(schema, kind == Kind::Integer),
-            Kind::String => self.string(schema),
+            Kind::Integer | Kind::Number | Kind::String => self.scalar(schema, kind),
             Kind::Array => self.array(schema),
             Kind::Object => self.object(schema),
         }
     }
 
+    fn scalar(&mut self, schema: &Schema<'a>, kind: Kind) -> Result<NodeId, SchemaError> {
+        let keywords = if kind == Kind::String { STRING } else { NUMBER };
+        let demands: Vec<Option<&Json>> = keywords.iter().map(|keyword| schema.get(keyword)).collect();
+        let key = format!("{kind:?} {demands:?}");
+        if let Some(rule) = self.scalars.get(&key) {
+            return Ok(*rule);
+        }
+        let rule = match kind == Kind::String {
+            true => self.string(schema),
+            false => self.number(schema, kind == Kind::Integer),
+        }?;
+        self.scalars.insert(key, rule);
+        Ok(rule)
+    }
+
     fn number(&mut self, schema: &Schema<'a>, whole: bool) -> Result<NodeId, SchemaError> {
-        let bound = |keyword, exclusive_keyword, tighter: fn(f64, f64) -> bool| {
-            let inclusive = schema.number(keyword)?;
+        let bound = |keyword, exclusive_keyword, tighter| {
+            let inclusive = schema.number(keyword)?.map(|value| Bound::new(value, false));
             let exclusive = schema.number(exclusive_keyword)?;
+            let exclusive = exclusive.map(|value| Bound::new(value, true));
             Ok::<_, SchemaError>(match (inclusive, exclusive) {
-                (Some(value), Some(limit)) if tighter(value, limit) => Some(Bound {
-                    value,
-                    exclusive: false,
-                }),
-                (_, Some(value)) => Some(Bound {
-                    value,
-                    exclusive: true,
-                }),
-                (value, None) => value.map(|value| Bound {
-                    value,
-                    exclusive: false,
-                }),
+                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
+                (_, Some(limit)) => Some(limit),
+                (bound, None) => bound,
             })
         };
-        let min = bound("minimum", "exclusiveMinimum", |value, limit| value > limit)?;
-        let max = bound("maximum", "exclusiveMaximum", |value, limit| value < limit)?;
-        let whole = match schema.number("multipleOf")? {
+        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
+        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
+        let (min, max) = (min.as_ref(), max.as_ref());
+        let whole = match schema.number("multipleOf")?.and_then(Number::as_f64) {
             None => whole,
             Some(1.0) => true,
             Some(step) => return self.multiple(schema, step, (whole, min, max)),
         };
-        match (whole, min, max) {
-            (true, None, None) => Ok(self.rules.integer),
-            (false, None, None) => Ok(self.rules.number),
-            (true, min, max) => integers(self.builder, min, max).ok_or_else(|| schema.empty()),
-            (false, min, max) => numbers(self.builder, min, max).ok_or_else(|| schema.empty()),
+        let range = self.range((whole, min, max));
+        range.ok_or_else(|| schema.empty())
+    }
+
+    fn range(&mut self, range: (bool, Option<&Bound>, Option<&Bound>)) -> Option<NodeId> {
+        match range {
+            (true, None, None) => Some(self.rules.integer),
+            (false, None, None) => Some(self.rules.number),
+            (true, min, max) => integers(self.builder, min, max),
+            (false, min, max) => numbers(self.builder, min, max),
         }
     }
 
@@ -244,7 +262,7 @@ impl<'a> Compiler<'a, '_> {
         &mut self,
         schema: &Schema<'a>,
         step: f64,
-        (whole, min, max): (bool, Option<Bound>, Option<Bound>),
+        (whole, min, max): (bool, Option<&Bound>, Option<&Bound>),
     ) -> Result<NodeId, SchemaError> {
         let unsupported = |keyword: &str| SchemaError::Unsupported {
             at: schema.at.clone(),
@@ -253,72 +271,24 @@ impl<'a> Compiler<'a, '_> {
         if step <= 0.0 {
             return Err(schema.invalid("multipleOf", "a number above 0"));
         }
-        if step.fract() == 0.0 && step <= f64::from(MAX_STEP) {
-            let rule = multiples(self.builder, step as u32, min, max);
-            let rule = rule.ok_or_else(|| unsupported("multipleOf with such bounds"))?;
-            return rule.ok_or_else(|| schema.empty());
-        }
         // As text, since powers of a tenth are not exact.
         let places = (1_u32..=9).find(|places| format!("1e-{places}").parse() == Ok(step));
-        match places {
-            Some(places) if !whole && min.is_none() && max.is_none() => Ok(decimals(self.builder, places)),
-            Some(_) if whole && min.is_none() && max.is_none() => Ok(self.rules.integer),
-            Some(_) => Err(unsupported("multipleOf of a fraction with bounds")),
-            None => Err(unsupported("multipleOf of such a number")),
+        let is_whole = step.fract() == 0.0 && step <= f64::from(MAX_STEP);
+        let multiples = match places {
+            _ if is_whole => multiples(self.builder, step as u32),
+            // As every integer is.
+            Some(_) if whole => self.rules.integer,
+            Some(places) => decimals(self.builder, places),
+            None => return Err(unsupported("multipleOf of such a number")),
+        };
+        if min.is_none() && max.is_none() {
+            return Ok(multiples);
         }
-    }
-
-    fn string(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
-        let (min, max) = (schema.count("minLength")?, schema.count("maxLength")?);
-        let pattern = schema.text("pattern")?;
-        let format = schema.text("format")?;
-        if [
-            pattern.is_some(),
-            format.is_some(),
-            min.is_some() || max.is_some(),
-        ]
-        .into_iter()
-        .filter(|there| *there)
-        .count()
-            > 1
-        {
-            return Err(SchemaError::Together {
-                at: schema.at.clone(),
-                keyword: if pattern.is_some() { "pattern" } else { "format" },
-                others: "other demands on a string",
-            });
-        }
-        let close = self.builder.literal(b"\"", RETURN);
-        let content = if let Some(pattern) = pattern {
-            self.matching(schema, pattern, close)?
-        } else if let Some(format) = format {
-            let pattern = format_pattern(format).ok_or_else(|| SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: format!("format of '{format}'"),
-            })?;
-            self.matching(schema, &pattern, close)?
-        } else {
-            if min.zip(max).is_some_and(|(min, max)| min > max) {
-                return Err(schema.empty());
-            }
-            let character = self.rules.character;
-            self.builder.repeat(character, min.unwrap_or(0), max, close)
-        };
-        Ok(self.builder.literal(b"\"", content))
-    }
-
-    fn matching(&mut self, schema: &Schema<'a>, pattern: &str, next: NodeId) -> Result<NodeId, SchemaError> {
-        let character = self.rules.character;
-        let failed = |err| SchemaError::Pattern {
-            at: schema.at.clone(),
-            err,
-        };
-        let hir = regex::parsed(pattern).map_err(failed)?;
-        let mut rules = RegexRules {
-            builder: self.builder,
-            writing: Writing::Json,
-        };
-        rules.somewhere(&hir, character, next).map_err(failed)
+        let range = self.range((whole || is_whole, min, max));
+        let range = range.ok_or_else(|| schema.empty())?;
+        let both = combined(self.builder, (range, multiples), Wanted::Both);
+        let both = both.map_err(|TooManyStates| unsupported("multipleOf with such bounds"))?;
+        both.ok_or_else(|| schema.empty())
     }
 
     fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
@@ -511,10 +481,10 @@ impl<'a> Compiler<'a, '_> {
         let at = schema.below("patternProperties");
         let failed = |err| SchemaError::Pattern { at: at.clone(), err };
         let fits = regex::compiled(pattern).map_err(failed)?;
+        let hir = regex::parsed(pattern).map_err(failed)?;
         let value = self.rule(value, format!("{at}/{pattern}"))?;
-        let close = self.builder.literal(b"\"", RETURN);
-        let name = self.matching(schema, pattern, close)?;
-        let name = self.builder.literal(b"\"", name);
+        let name = self.matching(schema, &hir)?;
+        let name = self.quoted(name);
         let rule = member(self.builder, self.rules.space, name, value);
         Ok(Some(Patterned { rule, fits }))
     }
@@ -585,5 +555,6 @@ fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
     }
 }
 
+mod strings;
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,11 @@ pub(super) struct Places {
 }
 
 impl Places {
+    /// How many there are that read a byte.
+    pub(super) fn count(&self) -> usize {
+        self.reading.len()
+    }
+
     /// What was read is an answer.
     pub(super) fn is_accepting(&self) -> bool {
         self.accepting
@@ -117,9 +122,14 @@ impl Automaton {
             start: DEAD,
         };
         automaton.intern(Places::default());
-        let places = automaton.reached([(start, EMPTY)])?;
-        automaton.start = automaton.intern(places);
+        automaton.start = automaton.start_of(start)?;
         Ok(automaton)
+    }
+
+    /// Where a text of this rule alone begins.
+    pub(super) fn start_of(&mut self, rule: NodeId) -> Result<StateId, TooAmbiguous> {
+        let places = self.reached([(rule, EMPTY)])?;
+        Ok(self.intern(places))
     }
 
     /// Where an answer begins. Only until states are forgotten.

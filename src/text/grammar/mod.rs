@@ -15,6 +15,7 @@ mod matcher;
 mod names;
 mod normal;
 mod numbers;
+mod product;
 mod regex;
 mod schema;
 pub(crate) mod vocabulary;
@@ -53,7 +54,7 @@ pub(super) enum Node {
 }
 
 /// Bytes, one bit for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct ByteSet([u64; 4]);
 
 impl ByteSet {
@@ -110,12 +111,15 @@ pub(crate) struct TooLarge;
 #[derive(Debug)]
 pub(super) struct Builder {
     nodes: Vec<Node>,
+    /// That products of rules have been in.
+    places: usize,
 }
 
 impl Builder {
     pub(super) fn new() -> Self {
         Self {
             nodes: vec![Node::Return],
+            places: 0,
         }
     }
 
@@ -136,6 +140,16 @@ impl Builder {
         } else {
             Ok(())
         }
+    }
+
+    /// What was built is forgotten where it came to nothing.
+    pub(super) fn attempt<T, E>(&mut self, build: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        let length = self.nodes.len();
+        let built = build(self);
+        if built.is_err() {
+            self.nodes.truncate(length);
+        }
+        built
     }
 
     fn add(&mut self, node: Node) -> NodeId {

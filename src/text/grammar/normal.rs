@@ -1,7 +1,7 @@
 //! Schemas in normal form: what `allOf`, `not`, references and choices say together with other keywords is said by one
 //! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
 
-use super::schema::{DESCRIPTIONS, Kind, Schema, SchemaError, are_apart, resolved};
+use super::schema::{Kind, Schema, SchemaError, are_apart, demands, followed, listed_values, resolved};
 use crate::openai::json::{Json, Members};
 
 /// Schemas that are put together in all. Choices multiply: without a limit, a small schema could become a huge one.
@@ -42,27 +42,40 @@ impl Normalizer<'_> {
         let Json::Object(members) = schema else {
             return Ok(schema.clone());
         };
+        if members
+            .get("pattern")
+            .is_some_and(|pattern| pattern.as_str().is_none())
+        {
+            return Err(SchemaError::Invalid {
+                at: at.to_owned(),
+                keyword: "pattern",
+                expected: "a string",
+            });
+        }
         if self.depth >= MAX_DEPTH {
             return Err(unsupported(at, "such deep nesting"));
         }
         self.depth += 1;
-        let flat = self.flat(members, at);
-        let whole = flat.and_then(|flat| self.children(flat, at));
+        let flat = self.flat(&with_prefix_items(members.clone()), at);
+        let whole = flat.and_then(|flat| self.children(self.with_names(flat), at));
         self.depth -= 1;
         whole
     }
 
     /// One schema without `allOf` and `not`, and with a choice or a reference only where that is all.
     fn flat(&mut self, members: &Members, at: &str) -> Result<Members, SchemaError> {
-        let demands = |name: &str| !DESCRIPTIONS.contains(&name);
-        let all = members.iter().filter(|(name, _)| demands(name)).count();
-        let simple = |name: &str| all == 1 && members.get(name).is_some();
-        let combines = COMBINING.iter().any(|name| members.get(name).is_some());
+        let definitions = ["$defs", "definitions"];
+        let mut asked = members.clone();
+        asked.retain(demands);
+        let simple = |name: &str| asked.iter().all(|(own, _)| own == name);
+        let combines = COMBINING.iter().any(|name| asked.get(name).is_some());
         if !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple) {
-            return Ok(members.clone());
+            asked = members.clone();
+            asked.retain(|name, value| demands(name, value) || definitions.contains(&name));
+            return Ok(asked);
         }
         let mut gathered = Gathered::default();
-        self.gather(members, at, &mut gathered)?;
+        self.gather(&asked, at, &mut gathered)?;
         let Gathered {
             mut own,
             mut choices,
@@ -71,7 +84,7 @@ impl Normalizer<'_> {
         for schema in &excluded {
             exclude(&mut own, schema, at)?;
         }
-        let bare = own.iter().all(|(name, _)| !demands(name));
+        let bare = own.is_empty();
         let mut flat = match choices.pop() {
             None => own,
             // Nothing beside it.
@@ -83,12 +96,49 @@ impl Normalizer<'_> {
                 self.distribute(choice, &rest, at)?
             }
         };
-        for name in ["$defs", "definitions"] {
+        for name in definitions {
             if let Some(definitions) = members.get(name) {
                 flat.insert(name, definitions.clone());
             }
         }
         Ok(flat)
+    }
+
+    /// Says what names there may be by members of those names, or of those of a pattern.
+    fn with_names(&self, mut schema: Members) -> Members {
+        let names = schema.get("propertyNames");
+        let Some(names) = names.and_then(|names| followed(self.root, names)).cloned() else {
+            return schema;
+        };
+        let is_only = |keyword: &str| {
+            let own = ["type", keyword];
+            let mut members = names.as_object().into_iter().flat_map(Members::iter);
+            members.all(|(name, value)| own.contains(&name) || !demands(name, value))
+        };
+        let others = schema
+            .get("additionalProperties")
+            .cloned()
+            .unwrap_or(Json::Bool(true));
+        let own = schema.get("properties").cloned();
+        let has_patterns = schema.get("patternProperties").is_some();
+        let (keyword, members) = match (listed_values(&names), names.get("pattern").and_then(Json::as_str)) {
+            (Some(values), _) if (is_only("enum") || is_only("const")) && !has_patterns => {
+                let mut members = Members::default();
+                for name in values.iter().filter_map(Json::as_str) {
+                    let own = own.as_ref().and_then(|own| own.get(name));
+                    members.insert(name, own.unwrap_or(&others).clone());
+                }
+                ("properties", members)
+            }
+            (None, Some(pattern)) if is_only("pattern") && own.is_none() && !has_patterns => {
+                ("patternProperties", Members::new([(pattern, others)]))
+            }
+            _ => return schema,
+        };
+        schema.remove("propertyNames");
+        schema.insert(keyword, Json::Object(members));
+        schema.insert("additionalProperties", Json::Bool(false));
+        schema
     }
 
     /// Each of the choices together with all else.
@@ -122,7 +172,7 @@ impl Normalizer<'_> {
             return Err(unsupported(at, "so many combinations"));
         }
         let mut own = members.clone();
-        own.retain(|name, _| !COMBINING.contains(&name));
+        own.retain(|name, value| demands(name, value) && !COMBINING.contains(&name));
         into.own = together(&into.own, &own, at)?;
         for (keyword, value) in members.iter() {
             match keyword {
@@ -221,6 +271,18 @@ impl Normalizer<'_> {
     }
 }
 
+/// Lists as drafts before 2020-12 wrote them, and zod still does for OpenAI's client.
+fn with_prefix_items(mut schema: Members) -> Members {
+    if let Some(first @ Json::Array(_)) = schema.get("items").cloned() {
+        schema.insert("prefixItems", first);
+        schema.remove("items");
+        if let Some(others) = schema.remove("additionalItems") {
+            schema.insert("items", others);
+        }
+    }
+    schema
+}
+
 fn unsupported(at: &str, keyword: &str) -> SchemaError {
     SchemaError::Unsupported {
         at: at.to_owned(),
@@ -268,13 +330,14 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
             both.insert(keyword, value.clone());
             continue;
         };
-        if own == value || DESCRIPTIONS.contains(&keyword) {
+        if own == value {
             continue;
         }
         let merged = match keyword {
             "type" => kinds_of_both(own, value, at)?,
             "enum" => values_of_both(own, value, at)?,
             "required" => union(own, value),
+            "pattern" => Some(patterns_of_both(own, value)),
             "minimum" | "exclusiveMinimum" | "minLength" | "minItems" => farther(own, value, true),
             "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" => farther(own, value, false),
             "items" if one.get("prefixItems").is_none() && other.get("prefixItems").is_none() => {
@@ -404,6 +467,17 @@ fn union(one: &Json, other: &Json) -> Option<Json> {
     Some(Json::Array(one.iter().chain(more).cloned().collect()))
 }
 
+/// A list of what a text has to fit.
+fn patterns_of_both(one: &Json, other: &Json) -> Json {
+    let listed = |value: &Json| match value {
+        Json::Array(patterns) => patterns.clone(),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+            vec![value.clone()]
+        }
+    };
+    Json::Array([listed(one), listed(other)].concat())
+}
+
 fn farther(one: &Json, other: &Json, larger: bool) -> Option<Json> {
     let (Json::Number(left), Json::Number(right)) = (one, other) else {
         return None;
@@ -426,12 +500,14 @@ fn exclude(own: &mut Members, excluded: &Json, at: &str) -> Result<(), SchemaErr
             | Json::Object(_) => Err(empty(at)),
         };
     };
-    let mut demands = members.iter().filter(|(name, _)| !DESCRIPTIONS.contains(name));
-    let (Some((keyword, value)), None) = (demands.next(), demands.next()) else {
-        return match members.iter().all(|(name, _)| DESCRIPTIONS.contains(&name)) {
-            true => Err(empty(at)),
-            false => Err(unclear()),
-        };
+    let asked: Vec<(&str, &Json)> = members
+        .iter()
+        .filter(|(name, value)| demands(name, value))
+        .collect();
+    let (keyword, value) = match asked[..] {
+        [] => return Err(empty(at)),
+        [only] => only,
+        [..] => return Err(unclear()),
     };
     match (keyword, value) {
         ("type", _) => {
@@ -504,91 +580,4 @@ fn exclude_member(own: &mut Members, name: &str, at: &str) -> Result<(), SchemaE
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(schema: &str, expected: &str) {
-        let read = |text: &str| serde_json::from_str::<Json>(text).unwrap();
-        let normal = normal(&read(schema)).map_err(|err| err.to_string());
-        let normal = normal.map(|normal| serde_json::to_string(&normal).unwrap());
-        let expected = match expected.strip_prefix('!') {
-            Some(problem) => Err(problem.to_owned()),
-            None => Ok(serde_json::to_string(&read(expected)).unwrap()),
-        };
-        assert_eq!(normal, expected, "{schema}");
-    }
-
-    #[test]
-    fn several_schemas_become_one() {
-        check(r#"{"type": "string"}"#, r#"{"type": "string"}"#);
-        check(
-            r#"{"allOf": [{"type": ["number", "null"], "minimum": 1}, {"type": "integer", "minimum": 3, "maximum": 9}]}"#,
-            r#"{"type": ["integer"], "minimum": 3, "maximum": 9}"#,
-        );
-        check(
-            r##"{"$defs": {"p": {"properties": {"a": {"type": "string"}}, "required": ["a"]}},
-                "allOf": [{"$ref": "#/$defs/p"}, {"properties": {"b": {}}, "required": ["b"]}]}"##,
-            r#"{"$defs": {"p": {"properties": {"a": {"type": "string"}}, "required": ["a"]}},
-                "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a", "b"]}"#,
-        );
-        // What one calls additional is a name of the other's.
-        check(
-            r#"{"allOf": [{"properties": {"a": {"type": "integer"}}, "additionalProperties": false},
-                          {"properties": {"a": {"minimum": 1}, "b": {}}}]}"#,
-            r#"{"properties": {"a": {"type": "integer", "minimum": 1}}, "additionalProperties": false}"#,
-        );
-        check(
-            r#"{"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
-            r#"{"anyOf": [{"required": ["a"], "properties": {"a": {}, "b": {}}}, {"required": ["b"], "properties": {"a": {}, "b": {}}}]}"#,
-        );
-        check(
-            r#"{"type": "string", "oneOf": [{"const": "a"}, {"const": 1}]}"#,
-            r#"{"anyOf": [{"const": "a", "type": "string"}, {"const": 1, "type": "string"}]}"#,
-        );
-        check(
-            r#"{"enum": ["a", "b", "c"], "not": {"enum": ["b"]}}"#,
-            r#"{"enum": ["a", "c"]}"#,
-        );
-        check(
-            r#"{"type": ["integer", "string", "null"], "not": {"type": "number"}}"#,
-            r#"{"type": ["string", "null"]}"#,
-        );
-        check(
-            r#"{"properties": {"a": {}, "b": {}}, "not": {"required": ["a"]}}"#,
-            r#"{"properties": {"b": {}}}"#,
-        );
-        check(
-            r#"{"properties": {"a": {"allOf": [{"type": "null"}, {"type": "string"}]}}}"#,
-            r#"{"properties": {"a": false}}"#,
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_put_together_is_refused() {
-        for (schema, problem) in [
-            (
-                r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#,
-                "#: nothing can be both of what it asks for",
-            ),
-            (
-                r#"{"allOf": [{"pattern": "a"}, {"pattern": "b"}]}"#,
-                "#: 'two different pattern at once' is not supported",
-            ),
-            (
-                r##"{"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}, {}]}}}"##,
-                "#/properties/a: 'such a recursion' is not supported",
-            ),
-            (r#"{"not": {}}"#, "#: nothing can be both of what it asks for"),
-            (
-                r#"{"type": "string", "not": {"pattern": "a"}}"#,
-                "#: 'not of such a schema' is not supported",
-            ),
-            (
-                r#"{"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
-                "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
-            ),
-        ] {
-            check(schema, &format!("!{problem}"));
-        }
-    }
-}
+mod tests;

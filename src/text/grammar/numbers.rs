@@ -1,5 +1,9 @@
 //! Numbers between bounds, digit by digit, written without exponents.
 
+use std::cmp::Ordering;
+
+use serde_json::Number;
+
 use super::{Builder, ByteSet, NodeId, RETURN};
 
 /// A decimal without a sign, exact.
@@ -11,14 +15,6 @@ struct Decimal {
     fraction: Vec<u8>,
 }
 
-/// One end of a range.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Bound {
-    pub(super) value: f64,
-    /// The value itself is outside.
-    pub(super) exclusive: bool,
-}
-
 /// A bound on numbers without their sign.
 #[derive(Debug, Clone)]
 struct Edge {
@@ -26,10 +22,28 @@ struct Edge {
     exclusive: bool,
 }
 
+/// One end of a range.
+#[derive(Debug, Clone)]
+pub(super) struct Bound {
+    negative: bool,
+    edge: Edge,
+}
+
 impl Decimal {
-    fn new(value: f64) -> Self {
-        // Rust prints the shortest digits that mean the value, and no exponent.
-        let text = format!("{}", value.abs());
+    fn zero() -> Self {
+        Self {
+            whole: b"0".to_vec(),
+            fraction: Vec::new(),
+        }
+    }
+
+    /// The digits of a number, as exact as JSON's reader left it.
+    fn new(value: &Number) -> Self {
+        let text = match value.as_f64() {
+            // Rust prints the shortest digits that mean the value, and no exponent.
+            Some(double) if value.is_f64() => format!("{}", double.abs()),
+            Some(_) | None => value.to_string().trim_start_matches('-').to_owned(),
+        };
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
         Self {
             whole: whole.into(),
@@ -38,73 +52,92 @@ impl Decimal {
     }
 }
 
-/// Integers in a range; `None` where there are none.
-pub(super) fn integers(builder: &mut Builder, min: Option<Bound>, max: Option<Bound>) -> Option<NodeId> {
-    let min = min.map(|bound| match bound.exclusive {
-        true => bound.value.floor() + 1.0,
-        false => bound.value.ceil(),
-    });
-    let max = max.map(|bound| match bound.exclusive {
-        true => bound.value.ceil() - 1.0,
-        false => bound.value.floor(),
-    });
-    let digits = |value: f64| Decimal::new(value).whole;
-    let mut ways = Vec::new();
-    if max.is_none_or(|max| max >= 0.0) {
-        let min = digits(min.unwrap_or(0.0).max(0.0));
-        ways.extend(naturals(builder, &min, max.map(digits).as_deref(), RETURN));
+impl Edge {
+    /// The first whole number that is not below.
+    fn first_whole(&self) -> Vec<u8> {
+        match self.exclusive || !self.decimal.fraction.is_empty() {
+            true => incremented(&self.decimal.whole),
+            false => self.decimal.whole.clone(),
+        }
     }
-    if min.is_none_or(|min| min <= -1.0) {
-        let least = digits(max.map_or(1.0, |max| (-max).max(1.0)));
-        let most = min.map(|min| digits(-min));
-        let way = naturals(builder, &least, most.as_deref(), RETURN);
+
+    /// The last whole number that is not above.
+    fn last_whole(&self) -> Option<Vec<u8>> {
+        let Decimal { whole, fraction } = &self.decimal;
+        match self.exclusive && fraction.is_empty() {
+            true => (whole != b"0").then(|| decremented(whole)),
+            false => Some(whole.clone()),
+        }
+    }
+}
+
+impl Bound {
+    /// `exclusive`: the value itself is outside.
+    pub(super) fn new(value: &Number, exclusive: bool) -> Self {
+        let decimal = Decimal::new(value);
+        Self {
+            negative: value.as_f64().is_some_and(|value| value < 0.0),
+            edge: Edge { decimal, exclusive },
+        }
+    }
+
+    /// Of the values alone.
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        let magnitude = |bound: &Self| {
+            let Decimal { whole, fraction } = bound.edge.decimal.clone();
+            (whole.len(), whole, fraction)
+        };
+        match (self.negative, other.negative) {
+            (false, false) => magnitude(self).cmp(&magnitude(other)),
+            (true, true) => magnitude(other).cmp(&magnitude(self)),
+            (negative, _) => [Ordering::Greater, Ordering::Less][usize::from(negative)],
+        }
+    }
+}
+
+/// Integers in a range; `None` where there are none.
+pub(super) fn integers(builder: &mut Builder, min: Option<&Bound>, max: Option<&Bound>) -> Option<NodeId> {
+    signed(builder, (min, max), |builder, low, high| {
+        let last = match high {
+            Some(high) => Some(high.last_whole()?),
+            None => None,
+        };
+        naturals(builder, &low.first_whole(), last.as_deref(), RETURN)
+    })
+}
+
+/// Numbers in a range; `None` where there are none.
+pub(super) fn numbers(builder: &mut Builder, min: Option<&Bound>, max: Option<&Bound>) -> Option<NodeId> {
+    signed(builder, (min, max), unsigned)
+}
+
+/// What `unsigned` makes of the part of a range above zero and of the one below it.
+fn signed(
+    builder: &mut Builder,
+    (min, max): (Option<&Bound>, Option<&Bound>),
+    unsigned: impl Fn(&mut Builder, &Edge, Option<&Edge>) -> Option<NodeId>,
+) -> Option<NodeId> {
+    let zero = |exclusive| Edge {
+        decimal: Decimal::zero(),
+        exclusive,
+    };
+    let mut ways = Vec::new();
+    if max.is_none_or(|max| !max.negative) {
+        let low = min.filter(|min| !min.negative);
+        let low = low.map_or_else(|| zero(false), |min| min.edge.clone());
+        ways.extend(unsigned(builder, &low, max.map(|max| &max.edge)));
+    }
+    if min.is_none_or(|min| min.negative) {
+        let low = max.filter(|max| max.negative);
+        let low = low.map_or_else(|| zero(true), |max| max.edge.clone());
+        let way = unsigned(builder, &low, min.map(|min| &min.edge));
         ways.extend(way.map(|way| builder.literal(b"-", way)));
     }
-    if min.zip(max).is_some_and(|(min, max)| min > max) || ways.is_empty() {
-        return None;
-    }
-    Some(builder.any_of(ways))
+    (!ways.is_empty()).then(|| builder.any_of(ways))
 }
 
-/// The most multiples that are listed one by one.
-const MAX_LISTED: i64 = 512;
-
-/// Whole multiples in a range; the inner `None` where there are none, the outer one where the range is too wide to be
-/// held to together with the step.
-pub(super) fn multiples(
-    builder: &mut Builder,
-    step: u32,
-    min: Option<Bound>,
-    max: Option<Bound>,
-) -> Option<Option<NodeId>> {
-    let first = min.map(|bound| (bound.value / f64::from(step)).ceil());
-    let excluded = |bound: Bound, of: f64| bound.exclusive && of * f64::from(step) == bound.value;
-    let first = first
-        .zip(min)
-        .map(|(of, bound)| if excluded(bound, of) { of + 1.0 } else { of });
-    let last = max.map(|bound| (bound.value / f64::from(step)).floor());
-    let last = last
-        .zip(max)
-        .map(|(of, bound)| if excluded(bound, of) { of - 1.0 } else { of });
-    match (first, last) {
-        (None, None) => Some(Some(any_multiple(builder, step, true))),
-        // From zero on.
-        (Some(0.0), None) => Some(Some(any_multiple(builder, step, false))),
-        (Some(first), Some(last)) if first > last => Some(None),
-        (Some(first), Some(last)) if last - first < MAX_LISTED as f64 => {
-            let all = first as i64..=last as i64;
-            let text = |of: i64| (of * i64::from(step)).to_string();
-            let ways = all
-                .map(|of| builder.literal(text(of).as_bytes(), RETURN))
-                .collect();
-            Some(Some(builder.any_of(ways)))
-        }
-        (_, _) => None,
-    }
-}
-
-/// A state for each remainder of the digits that were read.
-fn any_multiple(builder: &mut Builder, step: u32, signed: bool) -> NodeId {
+/// Multiples of a whole number: a state for each remainder of the digits that were read.
+pub(super) fn multiples(builder: &mut Builder, step: u32) -> NodeId {
     let states: Vec<NodeId> = (0..step).map(|_| builder.reserve()).collect();
     let digits_to = |builder: &mut Builder, from: u32, first: u8| -> Vec<NodeId> {
         let digit = |digit: u8| {
@@ -125,11 +158,8 @@ fn any_multiple(builder: &mut Builder, step: u32, signed: bool) -> NodeId {
     let natural = digits_to(builder, 0, 1);
     let natural = builder.any_of(natural);
     let zero = builder.literal(b"0", RETURN);
-    let mut ways = vec![zero, natural];
-    if signed {
-        ways.push(builder.literal(b"-", natural));
-    }
-    builder.any_of(ways)
+    let negative = builder.literal(b"-", natural);
+    builder.any_of(vec![zero, natural, negative])
 }
 
 /// Numbers with so many decimals at most.
@@ -146,82 +176,57 @@ pub(super) fn decimals(builder: &mut Builder, places: u32) -> NodeId {
     builder.any_of(vec![natural, negative])
 }
 
-/// Numbers in a range; `None` where there are none.
-pub(super) fn numbers(builder: &mut Builder, min: Option<Bound>, max: Option<Bound>) -> Option<NodeId> {
-    if let (Some(min), Some(max)) = (min, max)
-        && (min.value > max.value || (min.value == max.value && (min.exclusive || max.exclusive)))
-    {
-        return None;
-    }
-    let edge = |bound: Bound| Edge {
-        decimal: Decimal::new(bound.value),
-        exclusive: bound.exclusive,
-    };
-    let zero = || Edge {
-        decimal: Decimal::new(0.0),
-        exclusive: false,
-    };
-    let mut ways = Vec::new();
-    if max.is_none_or(|max| max.value > 0.0 || (max.value == 0.0 && !max.exclusive)) {
-        let low = min.filter(|min| min.value >= 0.0).map_or_else(zero, edge);
-        ways.extend(unsigned(builder, &low, max.map(edge).as_ref()));
-    }
-    if min.is_none_or(|min| min.value < 0.0) {
-        let low = max.filter(|max| max.value <= 0.0).map_or_else(zero, edge);
-        let way = unsigned(builder, &low, min.map(edge).as_ref());
-        ways.extend(way.map(|way| builder.literal(b"-", way)));
-    }
-    (!ways.is_empty()).then(|| builder.any_of(ways))
-}
-
 fn digits(builder: &mut Builder, min: usize, max: Option<usize>, next: NodeId) -> NodeId {
     let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
     let count = |count: usize| u32::try_from(count).expect("a number has few digits");
     builder.repeat(digit, count(min), max.map(count), next)
 }
 
-/// Whole numbers from `min` to `max`, given by their digits.
+/// Whole numbers from `min` to `max`, given by their digits; `None` where there are none.
 fn naturals(builder: &mut Builder, min: &[u8], max: Option<&[u8]>, next: NodeId) -> Option<NodeId> {
-    let longest = max.map_or(min.len(), <[u8]>::len);
-    let mut ways = Vec::new();
-    for length in min.len()..=longest {
-        let mut least = vec![b'0'; length];
-        least[0] = b'1';
-        let low = if length == min.len() { min.to_vec() } else { least };
-        let high = max
-            .filter(|max| max.len() == length)
-            .map_or(vec![b'9'; length], <[u8]>::to_vec);
-        if low <= high {
-            ways.push(between(builder, &low, &high, next));
-        }
+    let length = min.len();
+    if max.is_some_and(|max| (max.len(), max) < (length, min)) {
+        return None;
     }
-    if max.is_none() {
-        let more = digits(builder, min.len(), None, next);
+    if let Some(max) = max.filter(|max| max.len() == length) {
+        return Some(between(builder, min, max, next));
+    }
+    let mut ways = vec![between(builder, min, &vec![b'9'; length], next)];
+    // Of what is neither as short as the one nor as long as the other, any digits will do.
+    let most = max.map(|max| max.len() - 2);
+    if most.is_none_or(|most| most >= length) {
+        let more = digits(builder, length, most, next);
         ways.push(builder.bytes(ByteSet::range(b'1', b'9'), more));
     }
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    if let Some(max) = max {
+        let mut least = vec![b'0'; max.len()];
+        least[0] = b'1';
+        ways.push(between(builder, &least, max, next));
+    }
+    Some(builder.any_of(ways))
 }
 
 /// Numbers of as many digits as both bounds have.
 fn between(builder: &mut Builder, low: &[u8], high: &[u8], next: NodeId) -> NodeId {
-    let (Some((first, low)), Some((last, high))) = (low.split_first(), high.split_first()) else {
-        return next;
-    };
+    let all = |digits: &[u8], digit: u8| digits.iter().all(|own| *own == digit);
     let length = low.len();
-    if first == last {
-        let rest = between(builder, low, high, next);
-        return builder.literal(&[*first], rest);
+    if all(low, b'0') && all(high, b'9') {
+        return digits(builder, length, Some(length), next);
     }
-    let nines = vec![b'9'; length];
-    let zeros = vec![b'0'; length];
+    let (first, last) = (low[0], high[0]);
+    if first == last {
+        let rest = between(builder, &low[1..], &high[1..], next);
+        return builder.literal(&[first], rest);
+    }
+    let (zeros, nines) = (vec![b'0'; length - 1], vec![b'9'; length - 1]);
+    let lowest = between(builder, &low[1..], &nines, next);
+    let highest = between(builder, &zeros, &high[1..], next);
     let mut ways = vec![
-        between(builder, low, &nines, next),
-        between(builder, &zeros, high, next),
+        builder.literal(&[first], lowest),
+        builder.literal(&[last], highest),
     ];
-    ways[0] = builder.literal(&[*first], ways[0]);
-    ways[1] = builder.literal(&[*last], ways[1]);
-    if first + 1 < *last {
-        let any = digits(builder, length, Some(length), next);
+    if first + 1 < last {
+        let any = digits(builder, length - 1, Some(length - 1), next);
         ways.push(builder.bytes(ByteSet::range(first + 1, last - 1), any));
     }
     builder.any_of(ways)
@@ -229,16 +234,15 @@ fn between(builder: &mut Builder, low: &[u8], high: &[u8], next: NodeId) -> Node
 
 /// Numbers without a sign.
 fn unsigned(builder: &mut Builder, low: &Edge, high: Option<&Edge>) -> Option<NodeId> {
-    let any_fraction = {
-        let some = digits(builder, 1, None, RETURN);
-        let some = builder.literal(b".", some);
-        builder.optional(some, RETURN)
-    };
     if let Some(high) = high
         && high.decimal.whole == low.decimal.whole
     {
         let fraction = fraction(builder, Some(low), Some(high))?;
         return Some(builder.literal(&low.decimal.whole, fraction));
+    }
+    let order = |edge: &Edge| (edge.decimal.whole.len(), edge.decimal.whole.clone());
+    if high.is_some_and(|high| order(high) < order(low)) {
+        return None;
     }
     let mut ways = Vec::new();
     if let Some(rest) = fraction(builder, Some(low), None) {
@@ -249,15 +253,15 @@ fn unsigned(builder: &mut Builder, low: &Edge, high: Option<&Edge>) -> Option<No
     {
         ways.push(builder.literal(&high.decimal.whole, rest));
     }
+    let any_fraction = {
+        let some = digits(builder, 1, None, RETURN);
+        let some = builder.literal(b".", some);
+        builder.optional(some, RETURN)
+    };
     let above = incremented(&low.decimal.whole);
     let below = high.map(|high| decremented(&high.decimal.whole));
-    ways.extend(naturals_between(builder, &above, below.as_deref(), any_fraction));
+    ways.extend(naturals(builder, &above, below.as_deref(), any_fraction));
     (!ways.is_empty()).then(|| builder.any_of(ways))
-}
-
-fn naturals_between(builder: &mut Builder, low: &[u8], high: Option<&[u8]>, next: NodeId) -> Option<NodeId> {
-    let in_order = high.is_none_or(|high| (low.len(), low) <= (high.len(), high));
-    in_order.then(|| naturals(builder, low, high, next)).flatten()
 }
 
 fn incremented(whole: &[u8]) -> Vec<u8> {
@@ -330,24 +334,22 @@ fn may_stop(low: &Rest, high: &Rest) -> bool {
 
 /// At least one more digit of a number that has been equal to the bounds so far.
 fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
-    let first = |rest: &Rest| {
-        rest.as_ref()
-            .map(|(digits, _)| digits.first().copied().unwrap_or(b'0'))
-    };
-    let (least, most) = (first(&low), first(&high));
-    if low
-        .as_ref()
-        .or(high.as_ref())
-        .is_none_or(|(digits, _)| digits.is_empty())
-    {
+    let is_used_up = |(digits, _): &(Vec<u8>, bool)| digits.is_empty();
+    if low.as_ref().or(high.as_ref()).is_none_or(is_used_up) {
         return beyond(builder, &low, &high);
     }
+    let first = |rest: &Rest| rest.as_ref().map(|(digits, _)| digits[0]);
     let shorter = |rest: &Rest| {
         rest.as_ref()
             .map(|(digits, exclusive)| (digits[1..].to_vec(), *exclusive))
     };
+    let (least, most) = (first(&low), first(&high));
     let mut ways = Vec::new();
-    for digit in least.unwrap_or(b'0')..=most.unwrap_or(b'9') {
+    let edges = [least, most.filter(|_| most != least)];
+    if least.zip(most).is_some_and(|(least, most)| least > most) {
+        return None;
+    }
+    for digit in edges.into_iter().flatten() {
         let low = shorter(&low).filter(|_| least == Some(digit));
         let high = shorter(&high).filter(|_| most == Some(digit));
         let mut behind: Vec<NodeId> = Vec::new();
@@ -359,6 +361,14 @@ fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
             let behind = builder.any_of(behind);
             ways.push(builder.bytes(ByteSet::range(digit, digit), behind));
         }
+    }
+    let (from, to) = (
+        least.map_or(b'0', |digit| digit + 1),
+        most.map_or(b'9', |digit| digit - 1),
+    );
+    if from <= to {
+        let rest = digits(builder, 0, None, RETURN);
+        ways.push(builder.bytes(ByteSet::range(from, to), rest));
     }
     (!ways.is_empty()).then(|| builder.any_of(ways))
 }

@@ -1,8 +1,9 @@
 //! Regular expressions as rules of a grammar: of a whole text, or of what a JSON string says. `\d`, `\w` and `\s` are
 //! those of ECMA-262, as JSON Schema has it.
 
-use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use regex_syntax::hir::{Capture, Class, Hir, HirKind, Look};
 
+use super::product::{TooManyStates, Wanted, combined};
 use super::{Builder, NodeId, RETURN, TooLarge};
 
 /// Longer ones would take more time to read than an answer is worth.
@@ -17,9 +18,17 @@ pub(crate) enum RegexError {
     Invalid(String),
     #[error("it uses {0}, which is not supported")]
     Unsupported(&'static str),
+    #[error("no text fits it")]
+    Empty,
+    #[error(transparent)]
+    TooManyStates(#[from] TooManyStates),
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
+
+/// How groups are named that say what follows, and what does not: the parser knows no look-ahead.
+const AHEAD: &str = "rooflet_ahead_";
+const NOT_AHEAD: &str = "rooflet_not_ahead_";
 
 /// How characters are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +42,7 @@ pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(RegexError::Unsupported("too many characters"));
     }
-    regex_syntax::parse(&with_ascii_classes(pattern)).map_err(|err| {
+    regex_syntax::parse(&as_rust(pattern)).map_err(|err| {
         let text = err.to_string();
         let reason = text.lines().last().unwrap_or_default();
         RegexError::Invalid(reason.trim_start_matches("error: ").to_owned())
@@ -42,20 +51,38 @@ pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
 
 /// To ask whether a text fits.
 pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
-    parsed(pattern)?;
-    regex::Regex::new(&with_ascii_classes(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
+    if looks_ahead(&parsed(pattern)?) {
+        return Err(RegexError::Unsupported("a look-ahead among names"));
+    }
+    regex::Regex::new(&as_rust(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
 }
 
-/// Classes inside classes are fine, so that each is replaced wherever it stands.
-fn with_ascii_classes(pattern: &str) -> String {
+/// An expression of ECMA-262 as the parser knows it. Classes inside classes are fine, so that each is replaced wherever
+/// it stands.
+fn as_rust(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
+    let mut rest = pattern;
+    let mut in_class = false;
+    while let Some(c) = rest.chars().next() {
+        let place = pattern.len() - rest.len();
+        let ahead = [("(?=", AHEAD), ("(?!", NOT_AHEAD)];
+        let ahead = ahead
+            .into_iter()
+            .find(|(mark, _)| !in_class && rest.starts_with(mark));
+        if let Some((mark, name)) = ahead {
+            out.push_str(&format!("(?P<{name}{place}>"));
+            rest = &rest[mark.len()..];
+            continue;
+        }
+        rest = &rest[c.len_utf8()..];
         if c != '\\' {
+            in_class = c == '[' || (in_class && c != ']');
             out.push(c);
             continue;
         }
-        match chars.next() {
+        let escaped = rest.chars().next();
+        rest = &rest[escaped.map_or(0, char::len_utf8)..];
+        match escaped {
             Some('d') => out.push_str("[0-9]"),
             Some('D') => out.push_str("[^0-9]"),
             Some('w') => out.push_str("[0-9A-Za-z_]"),
@@ -69,6 +96,40 @@ fn with_ascii_classes(pattern: &str) -> String {
     out
 }
 
+/// Whether some of an expression is about what follows it.
+fn looks_ahead(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Capture(capture) => ahead(capture).is_some() || looks_ahead(&capture.sub),
+        HirKind::Repetition(repetition) => looks_ahead(&repetition.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().any(looks_ahead),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
+    }
+}
+
+/// What a group wants of the text that follows.
+fn ahead(capture: &Capture) -> Option<Wanted> {
+    let name = capture.name.as_deref()?;
+    match (name.starts_with(AHEAD), name.starts_with(NOT_AHEAD)) {
+        (true, _) => Some(Wanted::Both),
+        (_, true) => Some(Wanted::OnlyTheFirst),
+        (false, false) => None,
+    }
+}
+
+/// Whether all texts of an expression have so many characters, whatever is read of them.
+pub(super) fn is_as_long(hir: &Hir, min: u32, max: Option<u32>) -> bool {
+    // Of bytes; a character has four at most.
+    let shortest = hir.properties().minimum_len().unwrap_or(0).div_ceil(4);
+    let longest = hir.properties().maximum_len();
+    let is_whole = anchored(hir)
+        .iter()
+        .all(|(_, from_start, to_end)| *from_start && *to_end);
+    let is_long_enough = min == 0 || (shortest >= min as usize && !looks_ahead(hir));
+    let is_short_enough =
+        max.is_none_or(|max| is_whole && longest.is_some_and(|longest| longest <= max as usize));
+    is_long_enough && is_short_enough
+}
+
 /// Builds the rules of one expression.
 pub(super) struct RegexRules<'a> {
     pub(super) builder: &'a mut Builder,
@@ -77,26 +138,46 @@ pub(super) struct RegexRules<'a> {
 
 impl RegexRules<'_> {
     /// From the text's beginning to its end, whether or not the expression says so.
-    pub(super) fn whole(&mut self, hir: &Hir, next: NodeId) -> Result<NodeId, RegexError> {
+    pub(super) fn whole(&mut self, hir: &Hir) -> Result<NodeId, RegexError> {
         let mut ways = Vec::new();
-        for (hir, _, _) in anchored(hir) {
-            ways.push(self.rule(&hir, next)?);
+        for (part, _, _) in anchored(hir) {
+            ways.push(self.rule(&part, RETURN)?);
         }
-        Ok(self.builder.any_of(ways))
+        let all = self.builder.any_of(ways);
+        self.without_dead_ends(hir, all)
     }
 
     /// Anywhere in a text of such characters, unless the expression says otherwise.
-    pub(super) fn somewhere(
-        &mut self,
-        hir: &Hir,
-        character: NodeId,
-        next: NodeId,
-    ) -> Result<NodeId, RegexError> {
+    pub(super) fn somewhere(&mut self, hir: &Hir, character: NodeId) -> Result<NodeId, RegexError> {
+        // Other spellings of a character would not be known where something is not to follow.
+        let character = match looks_ahead(hir) {
+            true => self.any_character(),
+            false => character,
+        };
+        let all = self.beginning(hir, character, true)?;
+        self.without_dead_ends(hir, all)
+    }
+
+    fn any_character(&mut self) -> NodeId {
+        self.characters(&[('\0', char::MAX)], RETURN)
+    }
+
+    /// What looks ahead may rule out all that follows.
+    fn without_dead_ends(&mut self, hir: &Hir, all: NodeId) -> Result<NodeId, RegexError> {
+        if !looks_ahead(hir) {
+            return Ok(all);
+        }
+        combined(self.builder, (all, all), Wanted::Both)?.ok_or(RegexError::Empty)
+    }
+
+    /// A text of such characters that begins as the expression says, or has it `anywhere`.
+    fn beginning(&mut self, hir: &Hir, character: NodeId, anywhere: bool) -> Result<NodeId, RegexError> {
         let mut ways = Vec::new();
         for (hir, from_start, to_end) in anchored(hir) {
+            let from_start = from_start || !anywhere;
             let behind = match to_end {
-                true => next,
-                false => self.builder.repeat(character, 0, None, next),
+                true => RETURN,
+                false => self.builder.repeat(character, 0, None, RETURN),
             };
             let way = self.rule(&hir, behind)?;
             ways.push(match from_start {
@@ -134,6 +215,13 @@ impl RegexRules<'_> {
             HirKind::Look(_) => Err(RegexError::Unsupported("a condition inside the text")),
             HirKind::Repetition(repetition) => {
                 let (min, max) = (repetition.min, repetition.max);
+                if (min, max) == (0, Some(1)) {
+                    let way = self.rule(&repetition.sub, next)?;
+                    return Ok(self.builder.optional(way, next));
+                }
+                if looks_ahead(&repetition.sub) {
+                    return Err(RegexError::Unsupported("a look-ahead that is repeated"));
+                }
                 if max.unwrap_or(min) > MAX_REPETITIONS {
                     return Err(RegexError::Unsupported("too many repetitions"));
                 }
@@ -145,7 +233,15 @@ impl RegexRules<'_> {
                 let min = if nullable(&repetition.sub) { 0 } else { min };
                 Ok(self.builder.repeat(rule, min, max, next))
             }
-            HirKind::Capture(capture) => self.rule(&capture.sub, next),
+            HirKind::Capture(capture) => match ahead(capture) {
+                None => self.rule(&capture.sub, next),
+                Some(wanted) => {
+                    let character = self.any_character();
+                    let ahead = self.beginning(&capture.sub, character, false)?;
+                    let rule = combined(self.builder, (next, ahead), wanted)?;
+                    Ok(rule.unwrap_or_else(|| self.builder.any_of(Vec::new())))
+                }
+            },
             HirKind::Concat(parts) => parts
                 .iter()
                 .rev()
@@ -200,7 +296,7 @@ fn escaped(c: char) -> Vec<u8> {
 fn anchored(hir: &Hir) -> Vec<(Hir, bool, bool)> {
     match hir.kind() {
         HirKind::Alternation(ways) => ways.iter().flat_map(anchored).collect(),
-        HirKind::Capture(capture) => anchored(&capture.sub),
+        HirKind::Capture(capture) if ahead(capture).is_none() => anchored(&capture.sub),
         HirKind::Look(Look::Start) => vec![(Hir::empty(), true, false)],
         HirKind::Look(Look::End) => vec![(Hir::empty(), false, true)],
         HirKind::Concat(parts) => {
@@ -208,12 +304,19 @@ fn anchored(hir: &Hir) -> Vec<(Hir, bool, bool)> {
                 |part: Option<&Hir>, look: Look| part.is_some_and(|part| *part.kind() == HirKind::Look(look));
             let (from_start, to_end) = (is(parts.first(), Look::Start), is(parts.last(), Look::End));
             let inner = &parts[usize::from(from_start)..parts.len() - usize::from(to_end)];
-            vec![(Hir::concat(inner.to_vec()), from_start, to_end)]
+            let inner = Hir::concat(inner.to_vec());
+            if !from_start && !to_end {
+                return vec![(inner, false, false)];
+            }
+            // Ways that begin alike may have been made one, and each have an end of its own.
+            let outer = |(hir, start, end): (Hir, bool, bool)| (hir, start || from_start, end || to_end);
+            anchored(&inner).into_iter().map(outer).collect()
         }
         HirKind::Empty
         | HirKind::Literal(_)
         | HirKind::Class(_)
         | HirKind::Look(_)
+        | HirKind::Capture(_)
         | HirKind::Repetition(_) => {
             vec![(hir.clone(), false, false)]
         }

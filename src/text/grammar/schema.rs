@@ -1,29 +1,11 @@
-//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that cannot be held
-//! to is refused by name; none is ignored but those that only describe.
+//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
+//! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
+
+use serde_json::Number;
 
 use super::TooLarge;
 use super::regex::RegexError;
 use crate::openai::json::{Json, Members};
-
-/// They describe and demand nothing.
-pub(super) const DESCRIPTIONS: &[&str] = &[
-    "$schema",
-    "$id",
-    "$comment",
-    "$defs",
-    "definitions",
-    "title",
-    "description",
-    "default",
-    "example",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "discriminator",
-    "contentEncoding",
-    "contentMediaType",
-];
 
 const OBJECT: &[&str] = &[
     "properties",
@@ -32,15 +14,58 @@ const OBJECT: &[&str] = &[
     "patternProperties",
 ];
 const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
-const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
-const NUMBER: &[&str] = &[
+pub(super) const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
+pub(super) const NUMBER: &[&str] = &[
     "minimum",
     "maximum",
     "exclusiveMinimum",
     "exclusiveMaximum",
     "multipleOf",
 ];
-const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"];
+const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf", "not"];
+/// They demand something that cannot be held to.
+const UNSUPPORTED: &[&str] = &[
+    "$dynamicRef",
+    "$recursiveRef",
+    "additionalItems",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "maxContains",
+    "maxProperties",
+    "minContains",
+    "minProperties",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// Whether a keyword with this value rules out any value.
+pub(super) fn demands(keyword: &str, value: &Json) -> bool {
+    let all = [OBJECT, ARRAY, STRING, NUMBER, COMBINATIONS, UNSUPPORTED];
+    all.iter().any(|keywords| keywords.contains(&keyword)) && !is_always_met(keyword, value)
+}
+
+/// What clients write out though every value is so.
+fn is_always_met(keyword: &str, value: &Json) -> bool {
+    match keyword {
+        "uniqueItems" => *value == Json::Bool(false),
+        "minProperties" => matches!(value, Json::Number(number) if number.as_u64() == Some(0)),
+        "additionalItems" | "unevaluatedItems" | "unevaluatedProperties" => *value == Json::Bool(true),
+        // Names are texts.
+        "propertyNames" => match value {
+            Json::Bool(all) => *all,
+            Json::Object(schema) => schema.iter().all(|(keyword, value)| {
+                !demands(keyword, value) || (keyword == "type" && value.as_str() == Some("string"))
+            }),
+            Json::Null | Json::Number(_) | Json::String(_) | Json::Array(_) => false,
+        },
+        _ => false,
+    }
+}
 
 /// Why a schema cannot be held to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +94,21 @@ pub(crate) enum SchemaError {
     Overlapping { at: String },
     #[error("{0}")]
     TooLarge(#[from] TooLarge),
+}
+
+impl SchemaError {
+    /// The schema may be right, and is not what can be held to.
+    pub(super) fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Unsupported { .. }
+            | Self::Together { .. }
+            | Self::Unresolved { .. }
+            | Self::Pattern { .. }
+            | Self::Overlapping { .. }
+            | Self::TooLarge(_) => true,
+            Self::Invalid { .. } | Self::Empty { .. } => false,
+        }
+    }
 }
 
 /// JSON's kinds of values; integers are numbers, too.
@@ -128,12 +168,10 @@ pub(super) struct Schema<'a> {
 impl<'a> Schema<'a> {
     /// Refuses keywords that cannot be held to.
     pub(super) fn new(members: &'a Members, at: String) -> Result<Self, SchemaError> {
-        let known = [DESCRIPTIONS, OBJECT, ARRAY, STRING, NUMBER, COMBINATIONS];
-        let unknown = members.iter().find(|(name, value)| {
-            let asks_for_nothing = matches!((*name, value), ("uniqueItems" | "nullable", Json::Bool(false)));
-            !asks_for_nothing && !known.iter().any(|names| names.contains(name))
-        });
-        match unknown {
+        let refused = members
+            .iter()
+            .find(|(name, value)| UNSUPPORTED.contains(name) && demands(name, value));
+        match refused {
             Some((keyword, _)) => Err(SchemaError::Unsupported {
                 at,
                 keyword: keyword.to_owned(),
@@ -167,7 +205,7 @@ impl<'a> Schema<'a> {
     pub(super) fn demands_more_than(&self, keywords: &[&str]) -> bool {
         self.members
             .iter()
-            .any(|(name, _)| !keywords.contains(&name) && !DESCRIPTIONS.contains(&name))
+            .any(|(name, value)| !keywords.contains(&name) && demands(name, value))
     }
 
     /// The kinds of values it is for: those of `type`; without one, what its other keywords are about. `None`: any.
@@ -210,16 +248,13 @@ impl<'a> Schema<'a> {
             .transpose()
     }
 
-    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<f64>, SchemaError> {
-        /// Beyond, not every whole number has a double of its own.
-        const EXACT: f64 = 9_007_199_254_740_992.0;
+    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<&'a Number>, SchemaError> {
         self.get(keyword)
-            .map(|value| {
-                let number = match value {
-                    Json::Number(number) => number.as_f64().filter(|number| number.abs() <= EXACT),
-                    Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
-                };
-                number.ok_or_else(|| self.invalid(keyword, "a number between -2^53 and 2^53"))
+            .map(|value| match value {
+                Json::Number(number) => Ok(number),
+                Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => {
+                    Err(self.invalid(keyword, "a number"))
+                }
             })
             .transpose()
     }
@@ -262,30 +297,36 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
         })
 }
 
-/// Whether no value can fit both; where that is not plain to see, no.
-pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
-    fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
-        for _ in 0..16 {
-            match schema.get("$ref").and_then(Json::as_str) {
-                Some(target) => schema = resolved(root, target)?,
-                None => return Some(schema),
-            }
+/// A schema, or what it refers to.
+pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+    for _ in 0..16 {
+        match schema.get("$ref").and_then(Json::as_str) {
+            Some(target) => schema = resolved(root, target)?,
+            None => return Some(schema),
         }
-        None
     }
-    let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
-        return false;
-    };
-    let values = |schema: &Json| match (schema.get("const"), schema.get("enum")) {
+    None
+}
+
+/// The values that a schema lists.
+pub(super) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
+    match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value.clone()]),
         (None, Some(Json::Array(values))) => Some(values.clone()),
         (None, _) => None,
+    }
+}
+
+/// Whether no value can fit both; where that is not plain to see, no.
+pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
+    let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
+        return false;
     };
     let kinds = |schema: &Json| {
         let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
         schema.kinds().ok()?
     };
-    if let (Some(one), Some(other)) = (values(one), values(other)) {
+    if let (Some(one), Some(other)) = (listed_values(one), listed_values(other)) {
         return one.iter().all(|value| !other.contains(value));
     }
     let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
@@ -312,7 +353,7 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
         others.is_some_and(|others| {
             required(one, name)
                 && required(other, name)
-                && matches!((values(own), values(others)), (Some(own), Some(others))
+                && matches!((listed_values(own), listed_values(others)), (Some(own), Some(others))
                     if own.iter().all(|value| !others.contains(value)))
         })
     })

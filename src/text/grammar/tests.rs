@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use serde_json::Number;
 
 use super::constraint::Constraint;
 use super::matcher::{Automaton, DEAD, StateId};
@@ -126,7 +127,7 @@ fn matching(pattern: &str) -> Arc<Grammar> {
             builder,
             writing: Writing::Plain,
         };
-        rules.whole(&hir, RETURN).unwrap()
+        rules.whole(&hir).unwrap()
     })
 }
 
@@ -136,6 +137,49 @@ fn classes_are_those_of_ecma_262() {
     assert!(accepts(&word, "a12") && accepts(&word, "_3"));
     assert!(!accepts(&word, "é1") && !accepts(&word, "a٣"));
     assert!(accepts(&matching("\\S\\s\\W"), "é\u{a0}!"));
+}
+
+#[test]
+fn small_ranges_have_each_of_their_integers() {
+    let edges = [-111, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 11, 99, 100, 105];
+    for (min, max) in edges
+        .iter()
+        .flat_map(|min| edges.iter().map(move |max| (*min, *max)))
+    {
+        let bounds = [min, max].map(|value: i32| Bound::new(&value.into(), false));
+        let mut builder = Builder::new();
+        let rule = integers(&mut builder, Some(&bounds[0]), Some(&bounds[1]));
+        assert_eq!(rule.is_some(), min <= max, "{min}..={max}");
+        let Some(rule) = rule else { continue };
+        let mut automaton = Automaton::new(Arc::new(builder.finish(rule).unwrap())).unwrap();
+        for value in -120..=120 {
+            let end = automaton
+                .read(automaton.start(), value.to_string().as_bytes())
+                .unwrap();
+            let accepted = automaton.places(end).is_accepting();
+            assert_eq!(accepted, (min..=max).contains(&value), "{value} in {min}..={max}");
+        }
+    }
+}
+
+#[test]
+fn bounds_as_wide_as_a_double_are_small_and_exact() {
+    for (largest, less) in [
+        (f64::from(f32::MAX), f64::from(f32::MAX) / 2.0),
+        (f64::MAX, 1e-300),
+    ] {
+        let bound = |value: f64| Bound::new(&Number::from_f64(value).unwrap(), false);
+        let numbers =
+            grammar(|builder| numbers(builder, Some(&bound(-largest)), Some(&bound(largest))).unwrap());
+        assert!(numbers.nodes.len() < 10_000, "{} nodes", numbers.nodes.len());
+        let text = |value: f64| format!("{value}");
+        for good in [0.0, 1.5, -less, less, largest, -largest] {
+            assert!(accepts(&numbers, &text(good)), "{good}");
+        }
+        for bad in [format!("{largest}.1"), format!("-{}0", text(largest))] {
+            assert!(!accepts(&numbers, &bad), "{bad}");
+        }
+    }
 }
 
 fn guide() -> Tokenizer {
@@ -260,18 +304,37 @@ proptest! {
         max in proptest::option::of((-1200_i32..1200, any::<bool>())),
         near in -3_i32..4, of_min: bool, other in -2000_i32..2000,
     ) {
-        let bound = |(value, exclusive): (i32, bool)| Bound { value: f64::from(value), exclusive };
+        let bound = |(value, exclusive): (i32, bool)| Bound::new(&value.into(), exclusive);
+        let (least, most) = (min.map(bound), max.map(bound));
         let inside = |value: i32| {
             min.is_none_or(|(min, exclusive)| value > min || (value == min && !exclusive))
                 && max.is_none_or(|(max, exclusive)| value < max || (value == max && !exclusive))
         };
         let mut builder = Builder::new();
-        let rule = integers(&mut builder, min.map(bound), max.map(bound));
+        let rule = integers(&mut builder, least.as_ref(), most.as_ref());
         let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
         let edge = if of_min { min } else { max }.map_or(0, |(value, _)| value);
         for value in [edge + near, other] {
             let accepted = grammar.as_ref().is_some_and(|grammar| accepts(grammar, &value.to_string()));
             prop_assert_eq!(accepted, inside(value), "{} in {:?}..{:?}", value, min, max);
+        }
+    }
+
+    #[test]
+    fn wide_ranges_have_their_integers_and_no_others(
+        one: i64, other: i64, shift in 0_u32..63, near in -3_i128..4, of_min: bool, exclusive: bool, value: i64,
+    ) {
+        let (min, max) = (one.min(other) >> shift, one.max(other));
+        let bounds = [min, max].map(|value| Bound::new(&value.into(), exclusive));
+        let mut builder = Builder::new();
+        let rule = integers(&mut builder, Some(&bounds[0]), Some(&bounds[1]));
+        let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
+        prop_assert!(grammar.as_ref().is_none_or(|grammar| grammar.nodes.len() < 1_000));
+        let (min, max) = (i128::from(min), i128::from(max));
+        for value in [if of_min { min } else { max } + near, value.into(), i128::from(value) >> shift] {
+            let inside = if exclusive { min < value && value < max } else { min <= value && value <= max };
+            let accepted = grammar.as_ref().is_some_and(|grammar| accepts(grammar, &value.to_string()));
+            prop_assert_eq!(accepted, inside, "{} in {}..{}", value, min, max);
         }
     }
 
@@ -284,13 +347,17 @@ proptest! {
     ) {
         // In units of a ten-thousandth, so that all is exact.
         let unit = 10_000 / scale;
-        let bound = |(value, exclusive): (i32, bool)| Bound { value: f64::from(value) / f64::from(scale), exclusive };
+        let bound = |(value, exclusive): (i32, bool)| {
+            let value = Number::from_f64(f64::from(value) / f64::from(scale)).unwrap();
+            Bound::new(&value, exclusive)
+        };
+        let (least, most) = (min.map(bound), max.map(bound));
         let inside = |value: i32| {
             min.is_none_or(|(min, exclusive)| value > min * unit || (value == min * unit && !exclusive))
                 && max.is_none_or(|(max, exclusive)| value < max * unit || (value == max * unit && !exclusive))
         };
         let mut builder = Builder::new();
-        let rule = numbers(&mut builder, min.map(bound), max.map(bound));
+        let rule = numbers(&mut builder, least.as_ref(), most.as_ref());
         let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
         let edge = if of_min { min } else { max }.map_or(0, |(value, _)| value * unit);
         for value in [edge, edge + near, other] {

@@ -609,9 +609,12 @@ fn formats_that_cannot_be_held_to_are_refused() {
             let bad_tool = json!([{"type": "function", "function": {"name": "f"}},
                                   {"type": "function", "function": {"name": "g", "parameters": {"not": {}}}}]);
             let cases = [
-                (schema_of(json!({"type": "object", "propertyNames": {}})), schema),
+                (
+                    schema_of(json!({"type": "object", "propertyNames": {"minLength": 2}})),
+                    schema,
+                ),
                 (schema_of(json!({"type": "thing"})), schema),
-                (json!({"guided_regex": "(?=a)"}), "guided_regex"),
+                (json!({"guided_regex": "(?<=a)"}), "guided_regex"),
                 (
                     json!({"tools": bad_tool, "tool_choice": "required"}),
                     "tools[1].function.parameters",
@@ -621,6 +624,15 @@ fn formats_that_cannot_be_held_to_are_refused() {
                 let refused = worker.chat(extra.clone()).await;
                 assert_eq!(refused.status, 400, "{extra}: {}", refused.body);
                 assert_eq!(refused.json()["error"]["param"], param, "{extra}");
+            }
+            let unsupported = |strict: Value| {
+                let parameters = json!({"type": "object", "minProperties": 1});
+                let function = json!({"name": "f", "parameters": parameters, "strict": strict});
+                json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required", "max_tokens": 1})
+            };
+            for (strict, status) in [(json!(null), 200), (json!(false), 200), (json!(true), 400)] {
+                let answer = worker.chat(unsupported(strict.clone())).await;
+                assert_eq!(answer.status, status, "strict {strict}: {}", answer.body);
             }
             let auto = json!({"tools": bad_tool, "max_tokens": 1});
             assert_eq!(

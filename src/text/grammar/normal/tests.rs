@@ -1,0 +1,94 @@
+use super::*;
+
+fn check(schema: &str, expected: &str) {
+    let read = |text: &str| serde_json::from_str::<Json>(text).unwrap();
+    let normal = normal(&read(schema)).map_err(|err| err.to_string());
+    let normal = normal.map(|normal| serde_json::to_string(&normal).unwrap());
+    let expected = match expected.strip_prefix('!') {
+        Some(problem) => Err(problem.to_owned()),
+        None => Ok(serde_json::to_string(&read(expected)).unwrap()),
+    };
+    assert_eq!(normal, expected, "{schema}");
+}
+
+#[test]
+fn several_schemas_become_one() {
+    check(r#"{"type": "string"}"#, r#"{"type": "string"}"#);
+    check(
+        r#"{"allOf": [{"type": ["number", "null"], "minimum": 1}, {"type": "integer", "minimum": 3, "maximum": 9}]}"#,
+        r#"{"type": ["integer"], "minimum": 3, "maximum": 9}"#,
+    );
+    check(
+        r##"{"$defs": {"p": {"properties": {"a": {"type": "string"}}, "required": ["a"]}},
+            "allOf": [{"$ref": "#/$defs/p"}, {"properties": {"b": {}}, "required": ["b"]}]}"##,
+        r#"{"properties": {"a": {"type": "string"}, "b": {}}, "required": ["a", "b"],
+            "$defs": {"p": {"properties": {"a": {"type": "string"}}, "required": ["a"]}}}"#,
+    );
+    // What one calls additional is a name of the other's.
+    check(
+        r#"{"allOf": [{"properties": {"a": {"type": "integer"}}, "additionalProperties": false},
+                      {"properties": {"a": {"minimum": 1}, "b": {}}}]}"#,
+        r#"{"properties": {"a": {"type": "integer", "minimum": 1}}, "additionalProperties": false}"#,
+    );
+    check(
+        r#"{"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
+        r#"{"anyOf": [{"required": ["a"], "properties": {"a": {}, "b": {}}}, {"required": ["b"], "properties": {"a": {}, "b": {}}}]}"#,
+    );
+    check(
+        r#"{"type": "string", "oneOf": [{"const": "a"}, {"const": 1}]}"#,
+        r#"{"anyOf": [{"const": "a", "type": "string"}, {"const": 1, "type": "string"}]}"#,
+    );
+    check(
+        r#"{"allOf": [{"pattern": "a"}, {"pattern": "b", "x-order": 1}, {"pattern": "c"}]}"#,
+        r#"{"pattern": ["a", "b", "c"]}"#,
+    );
+    check(
+        r#"{"propertyNames": {"enum": ["a", "b"]}, "properties": {"a": {}}, "additionalProperties": {"type": "null"}}"#,
+        r#"{"properties": {"a": {}, "b": {"type": "null"}}, "additionalProperties": false}"#,
+    );
+    check(
+        r#"{"enum": ["a", "b", "c"], "not": {"enum": ["b"]}}"#,
+        r#"{"enum": ["a", "c"]}"#,
+    );
+    check(
+        r#"{"type": ["integer", "string", "null"], "not": {"type": "number"}}"#,
+        r#"{"type": ["string", "null"]}"#,
+    );
+    check(
+        r#"{"properties": {"a": {}, "b": {}}, "not": {"required": ["a"]}}"#,
+        r#"{"properties": {"b": {}}}"#,
+    );
+    check(
+        r#"{"properties": {"a": {"allOf": [{"type": "null"}, {"type": "string"}]}}}"#,
+        r#"{"properties": {"a": false}}"#,
+    );
+}
+
+#[test]
+fn what_cannot_be_put_together_is_refused() {
+    for (schema, problem) in [
+        (
+            r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#,
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            r#"{"allOf": [{"format": "date"}, {"format": "time"}]}"#,
+            "#: 'two different format at once' is not supported",
+        ),
+        (
+            r##"{"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}, {}]}}}"##,
+            "#/properties/a: 'such a recursion' is not supported",
+        ),
+        (r#"{"not": {}}"#, "#: nothing can be both of what it asks for"),
+        (
+            r#"{"type": "string", "not": {"pattern": "a"}}"#,
+            "#: 'not of such a schema' is not supported",
+        ),
+        (
+            r#"{"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
+            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+        ),
+    ] {
+        check(schema, &format!("!{problem}"));
+    }
+}
