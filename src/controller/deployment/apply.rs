@@ -1,17 +1,17 @@
 //! Carries plans out. Decides nothing; a step that fails does not keep the others from being done.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
+use super::admission::named;
+use super::ownership::{Owned, adoption};
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::rollout::DeleteReason;
-use crate::api::v1alpha1::ModelDeployment;
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
-use crate::controller::world::{World, controller_uid};
+use crate::controller::world::World;
 
 /// Makes every ModelDeployment's revisions, replicas and status be as its spec says.
 pub(in crate::controller) struct DeploymentReconciler {
@@ -75,6 +75,32 @@ impl DeploymentReconciler {
         }
     }
 
+    async fn adopt(
+        &self,
+        deployment: &ModelDeployment,
+        revisions: &[&ModelRevision],
+        replicas: &[&ModelReplica],
+    ) -> Result<(), ApiError> {
+        // Watches are not of the same moment: this may be the very deployment whose deletion left the orphans.
+        if !self.world.is_there(deployment).await? {
+            return Ok(());
+        }
+        for revision in revisions {
+            let patch = adoption(deployment, *revision);
+            self.world.patch(&self.world.revisions, *revision, &patch).await?;
+        }
+        for replica in replicas {
+            let patch = adoption(deployment, *replica);
+            self.world.patch(&self.world.replicas, *replica, &patch).await?;
+        }
+        let revisions = revisions.iter().map(|revision| revision.name_any());
+        let replicas = replicas.iter().map(|replica| replica.name_any());
+        let names = named(revisions.chain(replicas).collect());
+        let message = format!("Took over what no deployment controlled: {names}");
+        self.tell(deployment, EventType::Normal, "Adopted", message);
+        Ok(())
+    }
+
     async fn revision(&self, deployment: &ModelDeployment, step: &RevisionStep) -> Result<(), ApiError> {
         match step {
             RevisionStep::Keep => {}
@@ -94,7 +120,7 @@ impl DeploymentReconciler {
                     return Ok(());
                 };
                 let patch = serde_json::json!({
-                    "metadata": { "resourceVersion": found.meta().resource_version },
+                    "metadata": { "resourceVersion": found.resource_version() },
                     "spec": { "revision": revision },
                 });
                 self.world
@@ -112,17 +138,6 @@ impl DeploymentReconciler {
     }
 }
 
-/// Objects by the uid of what controls them.
-pub(super) fn by_controller<K: Resource>(objects: &[Arc<K>]) -> HashMap<&str, Vec<&K>> {
-    let mut by_uid: HashMap<&str, Vec<&K>> = HashMap::new();
-    for object in objects {
-        if let Some(uid) = controller_uid(object.meta()) {
-            by_uid.entry(uid).or_default().push(object);
-        }
-    }
-    by_uid
-}
-
 impl Reconciler for DeploymentReconciler {
     const NAME: &'static str = "deployment";
     const RESYNC: Duration = Duration::from_secs(300);
@@ -134,14 +149,21 @@ impl Reconciler for DeploymentReconciler {
         let deployments = self.world.deployments.list();
         let revisions = self.world.revisions.list();
         let replicas = fleet.replicas().to_vec();
-        let (revisions, replicas) = (by_controller(&revisions), by_controller(&replicas));
+        let (revisions, replicas) = (Owned::new(&revisions), Owned::new(&replicas));
         let mut plans = Vec::new();
+        let mut adoptions = Vec::new();
         for deployment in &deployments {
-            let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+            let orphans = (revisions.orphans_of(deployment), replicas.orphans_of(deployment));
+            if orphans != (Vec::new(), Vec::new()) {
+                // What is to be done is decided when they are its own.
+                adoptions.push((deployment, orphans));
+                continue;
+            }
             let observed = Observed {
                 deployment,
-                revisions: revisions.get(uid).cloned().unwrap_or_default(),
-                replicas: replicas.get(uid).cloned().unwrap_or_default(),
+                revisions: revisions.of(deployment),
+                replicas: replicas.of(deployment),
+                strangers: revisions.strangers_beside(deployment),
                 fleet: fleet.fleet(),
                 now: self.world.clock.now(),
             };
@@ -156,6 +178,9 @@ impl Reconciler for DeploymentReconciler {
         drop(disruptions);
         for (deployment, plan) in others {
             self.apply(deployment, plan, &mut pass).await;
+        }
+        for (deployment, (revisions, replicas)) in adoptions {
+            pass.note(self.adopt(deployment, &revisions, &replicas).await);
         }
         pass
     }

@@ -14,6 +14,7 @@ mod figures;
 mod idle;
 mod intents;
 mod maintenance;
+mod ownership;
 mod plan;
 mod replica;
 mod rollout;

@@ -66,6 +66,8 @@ pub(crate) struct Observed<'a, 'f> {
     pub(crate) deployment: &'a ModelDeployment,
     pub(crate) revisions: Vec<&'a ModelRevision>,
     pub(crate) replicas: Vec<&'a ModelReplica>,
+    /// Revisions in its namespace that no deployment controls, nor may.
+    pub(crate) strangers: Vec<&'a ModelRevision>,
     pub(crate) fleet: &'f Fleet,
     pub(crate) now: Timestamp,
 }
@@ -327,7 +329,7 @@ impl<'a> Observed<'a, '_> {
                     restarted_at: template.restarted_at.clone(),
                 };
                 let current = Current {
-                    name: format!("{}-{hash}", self.deployment.name_any()),
+                    name: self.revision_name(template),
                     number: spec.revision,
                     spec,
                     existing: None,
@@ -340,6 +342,15 @@ impl<'a> Observed<'a, '_> {
                 (RevisionStep::Keep, latest.map(Current::existing), false)
             }
         }
+    }
+
+    /// Of the template's new revision: another one for each that a stranger has taken.
+    fn revision_name(&self, template: &Template) -> String {
+        let deployment = self.deployment.name_any();
+        let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
+        let is_taken = |name: &String| self.strangers.iter().any(|stranger| stranger.name_any() == *name);
+        let free = (0..).map(name).find(|name| !is_taken(name));
+        free.expect("there are more names than strangers")
     }
 
     /// Whether the placement was changed so that the replica may not stay where it is. A node whose labels were

@@ -28,6 +28,8 @@ struct Scene {
     deployment: ModelDeployment,
     revisions: Vec<ModelRevision>,
     replicas: Vec<ModelReplica>,
+    /// Revisions of nobody.
+    strangers: Vec<ModelRevision>,
     models: Vec<NodeModel>,
     /// In place of `mini`, with what runs there.
     nodes: Vec<FleetNode>,
@@ -55,6 +57,7 @@ impl Scene {
             deployment,
             revisions: Vec::new(),
             replicas: Vec::new(),
+            strangers: Vec::new(),
             models: vec![model],
             nodes: Vec::new(),
             simulated: false,
@@ -106,6 +109,7 @@ impl Scene {
             deployment: &self.deployment,
             revisions: self.revisions.iter().collect(),
             replicas: self.replicas.iter().collect(),
+            strangers: self.strangers.iter().collect(),
             fleet: &fleet,
             now: at(self.second),
         });
@@ -525,6 +529,29 @@ fn an_undo_takes_the_old_revision_under_a_new_number() {
     assert_eq!(scene.step(), "again as 3 -r2(outdated) +1");
     assert_eq!(scene.revisions.len(), 2);
     assert_eq!(scene.step(), "");
+}
+
+#[test]
+fn a_taken_name_gives_the_revision_another_one() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.strangers = std::mem::take(&mut scene.revisions);
+    scene.replicas.clear();
+    let taken = scene.strangers[0].name_any();
+    assert_eq!(scene.step(), "revision 1 +1");
+    let revision = &scene.revisions[0];
+    assert_ne!(revision.name_any(), taken);
+    assert_eq!(
+        revision.labels(),
+        scene.strangers[0].labels(),
+        "it is found by its hash"
+    );
+    // The same name again if the first answer was lost, and none when it is there.
+    assert_eq!(scene.step(), "");
+    let name = scene.revisions.remove(0).name_any();
+    scene.replicas.clear();
+    scene.step();
+    assert_eq!(scene.revisions[0].name_any(), name);
 }
 
 #[test]
