@@ -362,7 +362,10 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
     let events = kubectl
         .run("get events --field-selector involvedObject.name=orphan,reason=Adopted")
         .ok();
-    assert!(events.contains("Took over what no deployment controlled"), "{events}");
+    assert!(
+        events.contains("Took over what no deployment controlled"),
+        "{events}"
+    );
 
     // Another template: it is rolled out, and the orphan does not stay beside it.
     orphan();
@@ -373,7 +376,11 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
         after => Err(format!("{after:?}, before {before:?}")),
     });
     let history = cluster.rollout_ok("history mdep/orphan");
-    assert_eq!(history.lines().count(), 4, "title, heads and two revisions: {history}");
+    assert_eq!(
+        history.lines().count(),
+        4,
+        "title, heads and two revisions: {history}"
+    );
     delete(cluster, "orphan");
 }
 

@@ -16,6 +16,7 @@ mod intents;
 mod maintenance;
 mod ownership;
 mod plan;
+mod refused;
 mod replica;
 mod rollout;
 #[cfg(test)]

@@ -100,6 +100,12 @@ impl<'a> DeploymentPlan<'a> {
             .copied()
             .partition(|replica| refusal(replica).is_some());
         let stable = observed.stable();
+        let refused_template = observed.refused(&template, &admission, is_template);
+        let given_up = stable
+            .as_ref()
+            .and_then(|_| observed.given_up(refused_template.as_ref()?, &admission));
+        // Then it is the one that is gone back from, not what was made before it.
+        let wanted = wanted.filter(|_| given_up.is_none());
         let chips = Chips::new(observed.fleet, deployment);
         let now_predicted = Throughput::of(chips, active.iter().copied());
         let floor = Floor::of(deployment, &now_predicted);
@@ -123,11 +129,15 @@ impl<'a> DeploymentPlan<'a> {
         let yardstick = |node: &str| observed.yardstick(stable.as_ref()?, wanted.as_ref()?, node);
         let standing = Situation {
             deployment,
-            wanted: wanted.as_ref().map(|wanted| wanted.name.as_str()),
+            wanted: match (&wanted, &refused_template) {
+                (Some(wanted), _) => Some(wanted.name.as_str()),
+                (None, refused) => refused.as_ref().map(|refused| refused.revision.as_str()),
+            },
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
             active: &active,
             progressed_at,
             refusal: refusal.as_ref(),
+            given_up: given_up.as_deref(),
             is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
             yardstick: &yardstick,
             now,
@@ -219,9 +229,14 @@ impl<'a> DeploymentPlan<'a> {
                 .as_ref()
                 .map(|current| (current.name.as_str(), current.number)),
             is_current_wanted,
+            refused_since: refused_template.as_ref().map(|refused| refused.since.0),
             hold: hold.as_ref(),
             is_canary: standing.weight.is_some(),
-            aborted: standing.status.aborted.as_ref(),
+            aborted: standing
+                .status
+                .aborted
+                .as_ref()
+                .filter(|_| refused_template.is_none() || given_up.is_some()),
             updated: &updated,
             old: &old,
             leaving: course.leaving,
@@ -246,6 +261,7 @@ impl<'a> DeploymentPlan<'a> {
         let throughput = rounded(Throughput::of(chips, staying.iter().copied()).total());
         let mut rollout = standing.status.clone();
         rollout.idle_wait_started_at = idle_wait_started_at;
+        rollout.refused = refused_template;
         rollout.predicted_tokens_per_second = (throughput > 0.0).then_some(throughput);
         if view.rollout_is_complete() {
             rollout.stable_revision = current_name.map(str::to_owned);
@@ -345,7 +361,7 @@ impl<'a> Observed<'a, '_> {
     }
 
     /// Of the template's new revision: another one for each that a stranger has taken.
-    fn revision_name(&self, template: &Template) -> String {
+    pub(super) fn revision_name(&self, template: &Template) -> String {
         let deployment = self.deployment.name_any();
         let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
         let is_taken = |name: &String| self.strangers.iter().any(|stranger| stranger.name_any() == *name);

@@ -3,6 +3,7 @@
 mod conditions;
 mod floors;
 mod properties;
+mod refused;
 mod rollouts;
 mod waiting;
 
