@@ -375,6 +375,16 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
         after if after.len() == 1 && after != before => Ok(()),
         after => Err(format!("{after:?}, before {before:?}")),
     });
+    kubectl
+        .run("annotate mdep orphan kubernetes.io/change-cause=shorter")
+        .ok();
+    eventually("the change-cause in the history", || {
+        let history = cluster.rollout_ok("history mdep/orphan");
+        match history.lines().last() {
+            Some("2         shorter") => Ok(()),
+            _ => Err(history),
+        }
+    });
     let history = cluster.rollout_ok("history mdep/orphan");
     assert_eq!(
         history.lines().count(),

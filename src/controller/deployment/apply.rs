@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::admission::named;
 use super::ownership::{Owned, adoption};
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::rollout::DeleteReason;
+use crate::api::meta::CHANGE_CAUSE_ANNOTATION;
 use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
@@ -116,21 +118,35 @@ impl DeploymentReconciler {
                 self.tell(deployment, EventType::Normal, "RevisionCreated", message);
             }
             RevisionStep::Renumber { name, revision } => {
-                let Some(found) = self.world.revisions.get(deployment.namespace().as_deref(), name) else {
-                    return Ok(());
-                };
-                let patch = serde_json::json!({
-                    "metadata": { "resourceVersion": found.resource_version() },
-                    "spec": { "revision": revision },
-                });
-                self.world
-                    .patch(&self.world.revisions, found.as_ref(), &patch)
-                    .await?;
-                let message = format!("Back to the template of {name}, now revision {revision}");
-                self.tell(deployment, EventType::Normal, "RevisionReused", message);
+                let change = json!({ "spec": { "revision": revision } });
+                if self.change(deployment, name, change).await? {
+                    let message = format!("Back to the template of {name}, now revision {revision}");
+                    self.tell(deployment, EventType::Normal, "RevisionReused", message);
+                }
+            }
+            RevisionStep::ChangeCause { name, cause } => {
+                let change = json!({ "metadata": { "annotations": { CHANGE_CAUSE_ANNOTATION: cause } } });
+                self.change(deployment, name, change).await?;
             }
         }
         Ok(())
+    }
+
+    /// Changes a revision that nobody has written meanwhile. Whether it is there.
+    async fn change(
+        &self,
+        deployment: &ModelDeployment,
+        name: &str,
+        mut patch: Value,
+    ) -> Result<bool, ApiError> {
+        let Some(found) = self.world.revisions.get(deployment.namespace().as_deref(), name) else {
+            return Ok(false);
+        };
+        patch["metadata"]["resourceVersion"] = json!(found.resource_version());
+        self.world
+            .patch(&self.world.revisions, found.as_ref(), &patch)
+            .await?;
+        Ok(true)
     }
 
     fn tell(&self, deployment: &ModelDeployment, kind: EventType, reason: &str, message: String) {

@@ -31,7 +31,8 @@ pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Int
                 .map(|revision| Intent::DeleteRevision(Version::of(*revision))),
         );
         match plan.revision {
-            RevisionStep::Keep => {}
+            // Nobody says anything of templates in the simulation.
+            RevisionStep::Keep | RevisionStep::ChangeCause { .. } => {}
             RevisionStep::Create(revision) => writes.push(Intent::CreateRevision(revision)),
             RevisionStep::Renumber { name, revision } => {
                 let known = observed

@@ -59,6 +59,11 @@ pub(super) enum RevisionStep {
         name: String,
         revision: i64,
     },
+    /// What the user says of the template has changed.
+    ChangeCause {
+        name: String,
+        cause: String,
+    },
 }
 
 /// What a plan is made from. Revisions and replicas are those the deployment controls.
@@ -324,7 +329,7 @@ impl<'a> Observed<'a, '_> {
         if let Some(found) = self.revisions.iter().find(of_hash).or_else(by_text).copied() {
             let mut current = Current::existing(found);
             if found.spec.revision == highest {
-                return (RevisionStep::Keep, Some(current), true);
+                return (self.change_cause(found), Some(current), true);
             }
             if !self.deployment.spec.paused {
                 let name = current.name.clone();
@@ -357,6 +362,19 @@ impl<'a> Observed<'a, '_> {
             Admission::Admitted { .. } | Admission::Refused { .. } => {
                 (RevisionStep::Keep, latest.map(Current::existing), false)
             }
+        }
+    }
+
+    /// What is said of a template after its revision was made is told of the revision, too. Where nothing is said, what was
+    /// said before stays.
+    fn change_cause(&self, current: &ModelRevision) -> RevisionStep {
+        let said = self.deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        match said.filter(|said| current.annotations().get(CHANGE_CAUSE_ANNOTATION) != Some(*said)) {
+            Some(cause) => RevisionStep::ChangeCause {
+                name: current.name_any(),
+                cause: cause.clone(),
+            },
+            None => RevisionStep::Keep,
         }
     }
 
