@@ -250,6 +250,17 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
     scene.step();
     assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
+    // One that was not asked yet is predicted for full streams: not what the figures beside it are of.
+    scene.change(json!({ "replicas": 2 }));
+    scene.step();
+    let admission = scene.replica("r1").status.clone().expect("set").admission;
+    scene.run("r2");
+    scene.replica("r2").status.as_mut().expect("set").admission = admission;
+    scene.step();
+    assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
+    scene.change(json!({ "replicas": 1 }));
+    assert_eq!(scene.step(), "-r2(surplus)");
+    scene.finish();
     scene.check_condition(
         condition_type::OBJECTIVES_MET,
         "False ObjectivesMissed: first token after 0.70 s, spec.objectives.timeToFirstToken.max is 500ms",
