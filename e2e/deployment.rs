@@ -385,6 +385,11 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
             _ => Err(history),
         }
     });
+    let newer = deployment("orphans-namesake", "small", "serving: {name: orphan}");
+    kubectl.apply(&newer).ok();
+    let told = kubectl.wait_for_condition("mdep orphans-namesake", "NameShared", "True");
+    assert_eq!(told["reason"], "ServedNameShared", "{told}");
+    delete(cluster, "orphans-namesake");
     let history = cluster.rollout_ok("history mdep/orphan");
     assert_eq!(
         history.lines().count(),

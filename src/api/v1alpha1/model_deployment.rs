@@ -143,7 +143,7 @@ pub(crate) struct ModelDeploymentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time_to_first_token: Option<String>,
     /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded; with autoscaling also
-    /// AbleToScale, ScalingActive, ScalingLimited.
+    /// AbleToScale, ScalingActive, ScalingLimited; NameShared where an older one is served under the same name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::admission::named;
+use super::namesake::ServedNames;
 use super::ownership::{Owned, adoption};
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::rollout::DeleteReason;
@@ -166,6 +167,7 @@ impl Reconciler for DeploymentReconciler {
         let revisions = self.world.revisions.list();
         let replicas = fleet.replicas().to_vec();
         let (revisions, replicas) = (Owned::new(&revisions), Owned::new(&replicas));
+        let names = ServedNames::new(&deployments);
         let mut plans = Vec::new();
         let mut adoptions = Vec::new();
         for deployment in &deployments {
@@ -180,6 +182,7 @@ impl Reconciler for DeploymentReconciler {
                 revisions: revisions.of(deployment),
                 replicas: replicas.of(deployment),
                 strangers: revisions.strangers_beside(deployment),
+                namesake: names.older_than(deployment),
                 fleet: fleet.fleet(),
                 now: self.world.clock.now(),
             };

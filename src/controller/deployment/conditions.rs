@@ -46,6 +46,8 @@ pub(super) struct View<'a> {
     pub(super) is_current_wanted: bool,
     /// Since when the template is refused, where that is to come to an end.
     pub(super) refused_since: Option<Timestamp>,
+    /// The older deployment that is served under the same name.
+    pub(super) namesake: Option<&'a str>,
     /// Why nothing is replaced for now.
     pub(super) hold: Option<&'a Hold>,
     /// A canary is between its first and its last step.
@@ -144,6 +146,7 @@ impl View<'_> {
         self.objectives_met(&mut writer);
         self.prediction_accurate(&mut writer);
         self.degraded(&mut writer);
+        self.name_shared(&mut writer);
         Outcome {
             conditions: writer.conditions,
             look_again_after,
@@ -305,22 +308,6 @@ impl View<'_> {
         }
         writer.set(kind, Truth::True, "RollingOut", state);
         Some(deadline - idle)
-    }
-
-    /// It comes forward as little as a replica that does not start, and has the same deadline.
-    fn refused_template(&self, writer: &mut Writer, reason: &str, message: &str) -> Option<Duration> {
-        let kind = condition_type::PROGRESSING;
-        let deadline = progress_deadline(&self.deployment.spec);
-        let left = self
-            .refused_since
-            .map(|at| deadline.saturating_sub(since(self.now, at)));
-        if left == Some(Duration::ZERO) {
-            let message = format!("no progress for {} s; {reason}: {message}", deadline.as_secs());
-            writer.set(kind, Truth::False, DEADLINE_EXCEEDED, message);
-            return None;
-        }
-        writer.set(kind, Truth::False, reason, message);
-        left
     }
 
     fn available(&self, writer: &mut Writer) {
@@ -588,8 +575,8 @@ fn replicas(count: usize, plural: &str, singular: &str) -> String {
     }
 }
 
-struct Writer {
-    conditions: Vec<Condition>,
+pub(super) struct Writer {
+    pub(super) conditions: Vec<Condition>,
     generation: Option<i64>,
     now: Timestamp,
 }
@@ -599,7 +586,7 @@ impl Writer {
         self.conditions.iter().find(|condition| condition.type_ == kind)
     }
 
-    fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
+    pub(super) fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
         set_condition(
             &mut self.conditions,
             kind,

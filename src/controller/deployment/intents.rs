@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::namesake::ServedNames;
 use super::ownership::Owned;
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
@@ -11,6 +12,7 @@ use crate::scheduler::Fleet;
 pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     // Without adoptions: the modelled store deletes what a deleted deployment controlled, and orphans nothing.
     let (revisions, replicas) = (Owned::new(&snapshot.revisions), Owned::new(&snapshot.replicas));
+    let names = ServedNames::new(&snapshot.deployments);
     let mut intents = Intents::default();
     for deployment in &snapshot.deployments {
         let observed = Observed {
@@ -18,6 +20,7 @@ pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Int
             revisions: revisions.of(deployment),
             replicas: replicas.of(deployment),
             strangers: revisions.strangers_beside(deployment),
+            namesake: names.older_than(deployment),
             fleet,
             now,
         };

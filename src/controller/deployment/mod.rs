@@ -14,6 +14,7 @@ mod figures;
 mod idle;
 mod intents;
 mod maintenance;
+mod namesake;
 mod ownership;
 mod plan;
 mod refused;

@@ -73,6 +73,8 @@ pub(crate) struct Observed<'a, 'f> {
     pub(crate) replicas: Vec<&'a ModelReplica>,
     /// Revisions in its namespace that no deployment controls, nor may.
     pub(crate) strangers: Vec<&'a ModelRevision>,
+    /// An older deployment in its namespace that is served under the same name.
+    pub(crate) namesake: Option<&'a str>,
     pub(crate) fleet: &'f Fleet,
     pub(crate) now: Timestamp,
 }
@@ -234,6 +236,7 @@ impl<'a> DeploymentPlan<'a> {
                 .as_ref()
                 .map(|current| (current.name.as_str(), current.number)),
             is_current_wanted,
+            namesake: observed.namesake,
             refused_since: refused_template.as_ref().map(|refused| refused.since.0),
             hold: hold.as_ref(),
             is_canary: standing.weight.is_some(),

@@ -31,6 +31,8 @@ struct Scene {
     replicas: Vec<ModelReplica>,
     /// Revisions of nobody.
     strangers: Vec<ModelRevision>,
+    /// An older deployment of the same served name.
+    namesake: Option<&'static str>,
     models: Vec<NodeModel>,
     /// In place of `mini`, with what runs there.
     nodes: Vec<FleetNode>,
@@ -59,6 +61,7 @@ impl Scene {
             revisions: Vec::new(),
             replicas: Vec::new(),
             strangers: Vec::new(),
+            namesake: None,
             models: vec![model],
             nodes: Vec::new(),
             simulated: false,
@@ -111,6 +114,7 @@ impl Scene {
             revisions: self.revisions.iter().collect(),
             replicas: self.replicas.iter().collect(),
             strangers: self.strangers.iter().collect(),
+            namesake: self.namesake,
             fleet: &fleet,
             now: at(self.second),
         });

@@ -62,6 +62,22 @@ fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
 }
 
 #[test]
+fn a_served_name_that_an_older_deployment_has_is_told_while_it_has() {
+    let mut scene = Scene::new(json!({ "serving": { "name": "chat" } }));
+    scene.namesake = Some("older");
+    assert!(scene.events().contains(&"ServedNameShared".to_owned()));
+    assert_eq!(scene.step(), "revision 1 +1", "it serves all the same");
+    scene.check_condition(
+        condition_type::NAME_SHARED,
+        "True ServedNameShared: the older deployment older is served as `chat`, too: gateways give requests for it to replicas of either; set spec.serving.name of guide to another name",
+    );
+    assert!(!scene.events().contains(&"ServedNameShared".to_owned()));
+    scene.namesake = None;
+    scene.step();
+    scene.check_condition(condition_type::NAME_SHARED, "absent");
+}
+
+#[test]
 fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
     let mut scene = Scene::new(json!({ "replicas": 1 }));
     scene.step();
