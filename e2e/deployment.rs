@@ -114,6 +114,7 @@ fn what_a_deployment_asks_for_is_done() {
         a_closed_window_holds_a_rollout_until_it_opens(&cluster);
         every_verb_does_what_it_says(&cluster);
     });
+    what_an_orphaning_delete_left_is_taken_over(&cluster);
 }
 
 fn room_is_kept_for_a_node_that_fails(cluster: &Cluster) {
@@ -329,6 +330,73 @@ fn every_verb_does_what_it_says(cluster: &Cluster) {
         false => Err("some are left".to_owned()),
     });
     delete(cluster, "verbs");
+}
+
+fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
+    let kubectl = &cluster.kubectl;
+    let apply = |context: u32| {
+        let rest = format!("serving: {{contextTokens: {context}}}");
+        kubectl.apply(&deployment("orphan", "small", &rest)).ok();
+    };
+    let uids = || -> Result<Vec<Value>, String> {
+        let replicas = replicas(cluster, "orphan")?;
+        Ok(replicas
+            .iter()
+            .map(|replica| replica["metadata"]["uid"].clone())
+            .collect())
+    };
+    let orphan = || {
+        kubectl.run("delete mdep orphan --cascade=orphan").ok();
+        let left = replicas(cluster, "orphan").expect("listed");
+        assert!(left[0]["metadata"]["ownerReferences"].is_null(), "{left:?}");
+    };
+    apply(1024);
+    wait_for_ready(cluster, "orphan", 1);
+    let before = uids().expect("listed");
+
+    // The same again: what serves goes on.
+    orphan();
+    apply(1024);
+    kubectl.wait_for_condition("mdep orphan", "Ready", "True");
+    assert_eq!(uids().expect("listed"), before);
+    let events = kubectl
+        .run("get events --field-selector involvedObject.name=orphan,reason=Adopted")
+        .ok();
+    assert!(
+        events.contains("Took over what no deployment controlled"),
+        "{events}"
+    );
+
+    // Another template: it is rolled out, and the orphan does not stay beside it.
+    orphan();
+    apply(512);
+    kubectl.wait_for_condition("mdep orphan", "Ready", "True");
+    eventually("only the new replica", || match uids()? {
+        after if after.len() == 1 && after != before => Ok(()),
+        after => Err(format!("{after:?}, before {before:?}")),
+    });
+    kubectl
+        .run("annotate mdep orphan kubernetes.io/change-cause=shorter")
+        .ok();
+    eventually("the change-cause in the history", || {
+        let history = cluster.rollout_ok("history mdep/orphan");
+        match history.lines().last() {
+            Some("2         shorter") => Ok(()),
+            _ => Err(history),
+        }
+    });
+    let newer = deployment("orphans-namesake", "small", "serving: {name: orphan}");
+    kubectl.apply(&newer).ok();
+    let told = kubectl.wait_for_condition("mdep orphans-namesake", "NameShared", "True");
+    assert_eq!(told["reason"], "ServedNameShared", "{told}");
+    delete(cluster, "orphans-namesake");
+    let history = cluster.rollout_ok("history mdep/orphan");
+    assert_eq!(
+        history.lines().count(),
+        4,
+        "title, heads and two revisions: {history}"
+    );
+    delete(cluster, "orphan");
 }
 
 fn replicas_follow_requests(cluster: &Cluster) {

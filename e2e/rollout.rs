@@ -270,6 +270,18 @@ fn what_is_refused_or_paused_changes_nothing(cluster: &Cluster) {
     // A template that is refused rolls nothing out, and its undo ends at what is served.
     kubectl.apply(&THREE.replace("16384", "400000")).ok();
     kubectl.wait_for_condition("mdep guide", "Admitted", "False");
+    let deadline = |seconds: u32| {
+        let patch =
+            format!(r#"patch mdep guide --type=merge -p {{"spec":{{"progressDeadlineSeconds":{seconds}}}}}"#);
+        kubectl.run(&patch).ok();
+    };
+    deadline(5);
+    let (success, said) = cluster.rollout("status guide --timeout=110s");
+    assert!(
+        !success && said.contains("no progress for 5 s; ContextTooLong"),
+        "{said}"
+    );
+    deadline(600);
     cluster.rollout_ok("undo mdep/guide");
     cluster.rollout_ok("status guide --timeout=110s");
     let found = kubectl.json("mdep guide").expect("there");

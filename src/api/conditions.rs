@@ -21,6 +21,8 @@ pub(crate) mod condition_type {
     pub(crate) const AVAILABLE: &str = "Available";
     /// Something is wrong although requests may still be answered.
     pub(crate) const DEGRADED: &str = "Degraded";
+    /// Another deployment of the namespace is served under the same name.
+    pub(crate) const NAME_SHARED: &str = "NameShared";
     /// Measured speed holds what `spec.objectives` asks for.
     pub(crate) const OBJECTIVES_MET: &str = "ObjectivesMet";
     /// Measured speed lies within the interval that was predicted for requests like those measured.

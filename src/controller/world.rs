@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PatchParams, PostParams, Preconditions};
 use kube::core::object::HasStatus;
 use kube::runtime::watcher;
@@ -159,6 +160,18 @@ impl World {
         Ok(nodes.get_metadata_opt(name).await?.is_some())
     }
 
+    /// Whether the server has this very object, and nobody has asked to delete it, whatever the watch shows.
+    pub(super) async fn is_there<K>(&self, object: &K) -> Result<bool, ApiError>
+    where
+        K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
+    {
+        let api = self.api::<K>(object.meta());
+        let found = api.get_metadata_opt(&object.name_any()).await?;
+        Ok(found.is_some_and(|found| {
+            found.metadata.uid == object.meta().uid && found.metadata.deletion_timestamp.is_none()
+        }))
+    }
+
     /// Merges `patch` into the object. To be refused when the object has changed, it must carry the resourceVersion.
     pub(super) async fn patch<K>(
         &self,
@@ -280,9 +293,8 @@ impl World {
     }
 }
 
-/// The uid of what controls the object.
-pub(super) fn controller_uid(meta: &ObjectMeta) -> Option<&str> {
+/// What controls the object.
+pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = meta.owner_references.as_ref()?;
-    let controller = owners.iter().find(|owner| owner.controller == Some(true))?;
-    Some(&controller.uid)
+    owners.iter().find(|owner| owner.controller == Some(true))
 }

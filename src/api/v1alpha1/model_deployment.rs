@@ -146,7 +146,7 @@ pub(crate) struct ModelDeploymentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_start: Option<LastStart>,
     /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded; with autoscaling also
-    /// AbleToScale, ScalingActive, ScalingLimited.
+    /// AbleToScale, ScalingActive, ScalingLimited; NameShared where an older one is served under the same name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub(crate) conditions: Vec<Condition>,
@@ -200,6 +200,9 @@ pub(crate) struct RolloutStatus {
     /// Why `revision` was given up. Replicas are of `stableRevision` until the template changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) aborted: Option<RolloutAbort>,
+    /// The template, as long as it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<RefusedTemplate>,
     /// Since when the next replica is not replaced only because it is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle_wait_started_at: Option<Time>,
@@ -215,6 +218,16 @@ impl RolloutStatus {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// A template that cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RefusedTemplate {
+    /// The ModelRevision that it would get.
+    pub(crate) revision: String,
+    /// Since when it is refused.
+    pub(crate) since: Time,
 }
 
 /// Why a revision was given up.

@@ -1,11 +1,13 @@
 //! The changes that `rooflet rollout` makes, as merge patches that are refused when the deployment has changed.
 
+use std::collections::BTreeMap;
+
 use anyhow::bail;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
-use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevisionSpec, RolloutStatus};
+use crate::api::meta::{ABORT_ANNOTATION, CHANGE_CAUSE_ANNOTATION, PROMOTE_ANNOTATION};
+use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevision, RolloutStatus};
 use crate::client::merge_diff;
 
 /// What is to be done.
@@ -13,7 +15,8 @@ use crate::client::merge_diff;
 pub(super) enum Change {
     Pause,
     Resume,
-    Undo(ModelRevisionSpec),
+    /// With what was said of it.
+    Undo(Box<ModelRevision>),
     Promote(Promotion),
     Abort,
     /// At this time.
@@ -57,10 +60,11 @@ pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Re
         }
         Change::Restart(at) => json!({ "spec": { "restartedAt": at } }),
         Change::Undo(revision) => {
+            let template = &revision.spec;
             let wanted = ModelDeploymentSpec {
-                model: revision.model.clone(),
-                serving: revision.serving.clone(),
-                restarted_at: revision.restarted_at.clone(),
+                model: template.model.clone(),
+                serving: template.serving.clone(),
+                restarted_at: template.restarted_at.clone(),
                 ..deployment.spec.clone()
             };
             let spec = merge_diff(
@@ -68,12 +72,20 @@ pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Re
                 &serde_json::to_value(&wanted)?,
             );
             let Some(spec) = spec else {
-                let number = revision.revision;
+                let number = template.revision;
                 return Ok(Err(format!(
                     "skipped rollback (current template already matches revision {number})"
                 )));
             };
-            json!({ "spec": spec })
+            let mut patch = json!({ "spec": spec });
+            let cause = |annotations: &BTreeMap<_, _>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
+            let (said, cause): (Option<String>, _) =
+                (cause(deployment.annotations()), cause(revision.annotations()));
+            if said != cause {
+                // In a merge patch null removes.
+                patch["metadata"]["annotations"] = json!({ CHANGE_CAUSE_ANNOTATION: cause });
+            }
+            patch
         }
         Change::Promote(promotion) => {
             let (revision, rollout) = under_way(deployment)?;
@@ -122,7 +134,7 @@ fn under_way(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutSta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::v1alpha1::ModelDeploymentStatus;
+    use crate::api::v1alpha1::{ModelDeploymentStatus, ModelRevisionSpec};
 
     fn deployment(spec: &Value) -> ModelDeployment {
         let mut full = json!({ "model": { "source": "local://guide" } });
@@ -168,7 +180,8 @@ mod tests {
             serving: old.spec.serving.clone(),
             restarted_at: None,
         };
-        let change = Change::Undo(revision.clone());
+        let mut revision = ModelRevision::new("guide-1", revision);
+        let change = Change::Undo(Box::new(revision.clone()));
         let patch_of = patch(&now, &change).unwrap().unwrap();
         assert_eq!(
             patch_of["spec"],
@@ -181,6 +194,25 @@ mod tests {
         assert_eq!(
             patch(&old, &change).unwrap().unwrap_err(),
             "skipped rollback (current template already matches revision 1)"
+        );
+        // What was said of it comes back with it.
+        let annotations = |now: &ModelDeployment, revision: &ModelRevision| {
+            let change = Change::Undo(Box::new(revision.clone()));
+            let patch = patch(now, &change).unwrap().unwrap();
+            patch["metadata"].get("annotations").cloned()
+        };
+        assert_eq!(annotations(&now, &revision), None);
+        let mut said = now.clone();
+        let cause = |text: &str| (CHANGE_CAUSE_ANNOTATION.to_owned(), text.to_owned());
+        said.annotations_mut().extend([cause("longer")]);
+        assert_eq!(
+            annotations(&said, &revision),
+            Some(json!({ CHANGE_CAUSE_ANNOTATION: null }))
+        );
+        revision.annotations_mut().extend([cause("first")]);
+        assert_eq!(
+            annotations(&said, &revision),
+            Some(json!({ CHANGE_CAUSE_ANNOTATION: "first" }))
         );
     }
 

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use super::KIND;
 use crate::api::meta::CHANGE_CAUSE_ANNOTATION;
-use crate::api::v1alpha1::{ModelDeployment, ModelRevision, ModelRevisionSpec};
+use crate::api::v1alpha1::{ModelDeployment, ModelRevision};
 use crate::controller::is_template_of;
 
 /// The list, or the template of one revision. `revisions` has the oldest first.
@@ -25,21 +25,21 @@ pub(super) fn history(name: &str, revisions: &[ModelRevision], revision: i64) ->
     Ok(text)
 }
 
-/// The template to go back to: of the revision before the one that the deployment asks for. A template that was
+/// The revision to go back to: of the revision before the one that the deployment asks for. A template that was
 /// refused, or not seen yet, has no revision: the one before it is the newest.
 pub(super) fn undo(
     deployment: &ModelDeployment,
     revisions: &[ModelRevision],
     to_revision: i64,
-) -> anyhow::Result<ModelRevisionSpec> {
+) -> anyhow::Result<ModelRevision> {
     if to_revision != 0 {
-        return Ok(find(revisions, to_revision)?.spec.clone());
+        return Ok(find(revisions, to_revision)?.clone());
     }
     let mut latest = revisions.iter().rev().peekable();
     latest.next_if(|newest| is_template_of(deployment, newest));
     latest
         .next()
-        .map(|before| before.spec.clone())
+        .cloned()
         .ok_or_else(|| anyhow!("no rollout history found: there is no revision before the newest"))
 }
 
@@ -90,8 +90,8 @@ mod tests {
     fn an_undo_goes_to_the_revision_before_or_to_the_one_that_is_named() {
         let revisions = [revision(1, None), revision(2, None), revision(4, None)];
         let newest = deployment(64 * 4);
-        assert_eq!(undo(&newest, &revisions, 0).unwrap().revision, 2);
-        assert_eq!(undo(&newest, &revisions, 1).unwrap().revision, 1);
+        assert_eq!(undo(&newest, &revisions, 0).unwrap().spec.revision, 2);
+        assert_eq!(undo(&newest, &revisions, 1).unwrap().spec.revision, 1);
         assert!(undo(&newest, &revisions, 3).is_err());
         let told = undo(&deployment(64), &revisions[..1], 0).unwrap_err().to_string();
         assert!(told.contains("no rollout history"), "{told}");
@@ -102,8 +102,8 @@ mod tests {
     fn an_undo_of_a_refused_template_goes_to_the_newest_revision() {
         let revisions = [revision(1, None), revision(2, None)];
         let refused = deployment(400_000);
-        assert_eq!(undo(&refused, &revisions, 0).unwrap().revision, 2);
-        assert_eq!(undo(&refused, &revisions[..1], 0).unwrap().revision, 1);
+        assert_eq!(undo(&refused, &revisions, 0).unwrap().spec.revision, 2);
+        assert_eq!(undo(&refused, &revisions[..1], 0).unwrap().spec.revision, 1);
     }
 
     fn deployment(context_tokens: u32) -> ModelDeployment {

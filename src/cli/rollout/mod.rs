@@ -118,7 +118,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Verb::Undo { target, to_revision } => {
             target
                 .change(|deployment, revisions| {
-                    history::undo(deployment, revisions, to_revision).map(Change::Undo)
+                    history::undo(deployment, revisions, to_revision)
+                        .map(|revision| Change::Undo(Box::new(revision)))
                 })
                 .await
         }

@@ -17,7 +17,7 @@ use crate::api::v1alpha1::{
 };
 use crate::client::EventType;
 use crate::controller::runtime::{PassStatus, Reconciler};
-use crate::controller::world::{World, controller_uid};
+use crate::controller::world::{World, controller};
 
 /// How often the signals are looked at.
 pub(super) const PERIOD: Duration = Duration::from_secs(5);
@@ -168,7 +168,7 @@ impl Reconciler for Autoscaler {
                 .map(AsRef::as_ref)
                 .filter(|replica: &&ModelReplica| {
                     replica.labels().get(DEPLOYMENT_LABEL) == Some(&name)
-                        && controller_uid(&replica.metadata) == Some(uid.as_str())
+                        && controller(&replica.metadata).is_some_and(|controller| controller.uid == uid)
                 });
             let served = deployment.spec.serving.name.clone().unwrap_or(name.clone());
             let key = (deployment.namespace().unwrap_or_default(), served);

@@ -51,7 +51,15 @@ impl Template {
 
     /// The same for the same template, whatever else changes.
     pub(super) fn hash(&self) -> String {
-        let text = serde_json::to_vec(self).expect("a template has only string keys");
+        self.hash_after(0)
+    }
+
+    /// The same, but another one for every number of names that were found taken.
+    pub(super) fn hash_after(&self, collisions: u32) -> String {
+        let mut text = serde_json::to_vec(self).expect("a template has only string keys");
+        if collisions > 0 {
+            text.extend(collisions.to_le_bytes());
+        }
         Sha256::digest(text)
             .iter()
             .take(HASH_CHARS)

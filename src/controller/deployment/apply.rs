@@ -1,17 +1,20 @@
 //! Carries plans out. Decides nothing; a step that fails does not keep the others from being done.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
+use serde_json::{Value, json};
 
+use super::admission::named;
+use super::namesake::ServedNames;
+use super::ownership::{Owned, adoption};
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::rollout::DeleteReason;
-use crate::api::v1alpha1::ModelDeployment;
+use crate::api::meta::CHANGE_CAUSE_ANNOTATION;
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
-use crate::controller::world::{World, controller_uid};
+use crate::controller::world::World;
 
 /// Makes every ModelDeployment's revisions, replicas and status be as its spec says.
 pub(in crate::controller) struct DeploymentReconciler {
@@ -75,6 +78,32 @@ impl DeploymentReconciler {
         }
     }
 
+    async fn adopt(
+        &self,
+        deployment: &ModelDeployment,
+        revisions: &[&ModelRevision],
+        replicas: &[&ModelReplica],
+    ) -> Result<(), ApiError> {
+        // Watches are not of the same moment: this may be the very deployment whose deletion left the orphans.
+        if !self.world.is_there(deployment).await? {
+            return Ok(());
+        }
+        for revision in revisions {
+            let patch = adoption(deployment, *revision);
+            self.world.patch(&self.world.revisions, *revision, &patch).await?;
+        }
+        for replica in replicas {
+            let patch = adoption(deployment, *replica);
+            self.world.patch(&self.world.replicas, *replica, &patch).await?;
+        }
+        let revisions = revisions.iter().map(|revision| revision.name_any());
+        let replicas = replicas.iter().map(|replica| replica.name_any());
+        let names = named(revisions.chain(replicas).collect());
+        let message = format!("Took over what no deployment controlled: {names}");
+        self.tell(deployment, EventType::Normal, "Adopted", message);
+        Ok(())
+    }
+
     async fn revision(&self, deployment: &ModelDeployment, step: &RevisionStep) -> Result<(), ApiError> {
         match step {
             RevisionStep::Keep => {}
@@ -90,37 +119,40 @@ impl DeploymentReconciler {
                 self.tell(deployment, EventType::Normal, "RevisionCreated", message);
             }
             RevisionStep::Renumber { name, revision } => {
-                let Some(found) = self.world.revisions.get(deployment.namespace().as_deref(), name) else {
-                    return Ok(());
-                };
-                let patch = serde_json::json!({
-                    "metadata": { "resourceVersion": found.meta().resource_version },
-                    "spec": { "revision": revision },
-                });
-                self.world
-                    .patch(&self.world.revisions, found.as_ref(), &patch)
-                    .await?;
-                let message = format!("Back to the template of {name}, now revision {revision}");
-                self.tell(deployment, EventType::Normal, "RevisionReused", message);
+                let change = json!({ "spec": { "revision": revision } });
+                if self.change(deployment, name, change).await? {
+                    let message = format!("Back to the template of {name}, now revision {revision}");
+                    self.tell(deployment, EventType::Normal, "RevisionReused", message);
+                }
+            }
+            RevisionStep::ChangeCause { name, cause } => {
+                let change = json!({ "metadata": { "annotations": { CHANGE_CAUSE_ANNOTATION: cause } } });
+                self.change(deployment, name, change).await?;
             }
         }
         Ok(())
     }
 
+    /// Changes a revision that nobody has written meanwhile. Whether it is there.
+    async fn change(
+        &self,
+        deployment: &ModelDeployment,
+        name: &str,
+        mut patch: Value,
+    ) -> Result<bool, ApiError> {
+        let Some(found) = self.world.revisions.get(deployment.namespace().as_deref(), name) else {
+            return Ok(false);
+        };
+        patch["metadata"]["resourceVersion"] = json!(found.resource_version());
+        self.world
+            .patch(&self.world.revisions, found.as_ref(), &patch)
+            .await?;
+        Ok(true)
+    }
+
     fn tell(&self, deployment: &ModelDeployment, kind: EventType, reason: &str, message: String) {
         self.world.recorder.publish(deployment, kind, reason, message);
     }
-}
-
-/// Objects by the uid of what controls them.
-pub(super) fn by_controller<K: Resource>(objects: &[Arc<K>]) -> HashMap<&str, Vec<&K>> {
-    let mut by_uid: HashMap<&str, Vec<&K>> = HashMap::new();
-    for object in objects {
-        if let Some(uid) = controller_uid(object.meta()) {
-            by_uid.entry(uid).or_default().push(object);
-        }
-    }
-    by_uid
 }
 
 impl Reconciler for DeploymentReconciler {
@@ -134,14 +166,23 @@ impl Reconciler for DeploymentReconciler {
         let deployments = self.world.deployments.list();
         let revisions = self.world.revisions.list();
         let replicas = fleet.replicas().to_vec();
-        let (revisions, replicas) = (by_controller(&revisions), by_controller(&replicas));
+        let (revisions, replicas) = (Owned::new(&revisions), Owned::new(&replicas));
+        let names = ServedNames::new(&deployments);
         let mut plans = Vec::new();
+        let mut adoptions = Vec::new();
         for deployment in &deployments {
-            let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+            let orphans = (revisions.orphans_of(deployment), replicas.orphans_of(deployment));
+            if orphans != (Vec::new(), Vec::new()) {
+                // What is to be done is decided when they are its own.
+                adoptions.push((deployment, orphans));
+                continue;
+            }
             let observed = Observed {
                 deployment,
-                revisions: revisions.get(uid).cloned().unwrap_or_default(),
-                replicas: replicas.get(uid).cloned().unwrap_or_default(),
+                revisions: revisions.of(deployment),
+                replicas: replicas.of(deployment),
+                strangers: revisions.strangers_beside(deployment),
+                namesake: names.older_than(deployment),
                 fleet: fleet.fleet(),
                 now: self.world.clock.now(),
             };
@@ -156,6 +197,9 @@ impl Reconciler for DeploymentReconciler {
         drop(disruptions);
         for (deployment, plan) in others {
             self.apply(deployment, plan, &mut pass).await;
+        }
+        for (deployment, (revisions, replicas)) in adoptions {
+            pass.note(self.adopt(deployment, &revisions, &replicas).await);
         }
         pass
     }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::admission::Admission;
-use super::course::Hold;
+use super::course::{Hold, progress_deadline};
 use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
 use super::rollout::Bounds;
@@ -44,6 +44,10 @@ pub(super) struct View<'a> {
     pub(super) current: Option<(&'a str, i64)>,
     /// Whether `current` is what the spec asks for now.
     pub(super) is_current_wanted: bool,
+    /// Since when the template is refused, where that is to come to an end.
+    pub(super) refused_since: Option<Timestamp>,
+    /// The older deployment that is served under the same name.
+    pub(super) namesake: Option<&'a str>,
     /// Why nothing is replaced for now.
     pub(super) hold: Option<&'a Hold>,
     /// A canary is between its first and its last step.
@@ -142,6 +146,7 @@ impl View<'_> {
         self.objectives_met(&mut writer);
         self.prediction_accurate(&mut writer);
         self.degraded(&mut writer);
+        self.name_shared(&mut writer);
         Outcome {
             conditions: writer.conditions,
             look_again_after,
@@ -248,7 +253,9 @@ impl View<'_> {
         let spec = &self.deployment.spec;
         let Some((revision, number)) = self.current else {
             let (reason, message) = match self.admission {
-                Admission::Refused { reason, message } => (*reason, message.clone()),
+                Admission::Refused { reason, message } => {
+                    return self.refused_template(writer, reason, message);
+                }
                 Admission::Admitted { .. } if spec.paused => {
                     ("Paused", "paused before its first revision".to_owned())
                 }
@@ -257,15 +264,14 @@ impl View<'_> {
             writer.set(kind, Truth::False, reason, message);
             return None;
         };
-        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
-            let message = format!("revision {number} stays, because the new template is refused: {message}");
-            writer.set(kind, Truth::False, reason, message);
-            return None;
-        }
         if let Some(aborted) = self.aborted {
             let message = format!("back to revision {number} ({revision}): {}", told_abort(aborted));
             writer.set(kind, Truth::False, ROLLED_BACK, message);
             return None;
+        }
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+            let message = format!("revision {number} stays, because the new template is refused: {message}");
+            return self.refused_template(writer, reason, &message);
         }
         if let Some(hold) = self.hold {
             let mut message = hold.message(&self.deployment.name_any());
@@ -295,7 +301,7 @@ impl View<'_> {
             self.ready(),
             self.of_others()
         );
-        let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
+        let deadline = progress_deadline(spec);
         let idle = self
             .progressed_at
             .filter(|_| self.created == 0)
@@ -342,16 +348,16 @@ impl View<'_> {
         let kind = condition_type::READY;
         let wanted = self.bounds().wanted;
         let ready = self.ready();
-        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
-            writer.set(kind, Truth::False, reason, message.clone());
-            return;
-        }
         if let Some(aborted) = self.aborted {
             let message = format!(
                 "{ready} of {wanted} replicas ready, and not of the template: {}",
                 told_abort(aborted)
             );
             writer.set(kind, Truth::False, ROLLED_BACK, message);
+            return;
+        }
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+            writer.set(kind, Truth::False, reason, message.clone());
             return;
         }
         if self.rollout_is_complete() {
@@ -578,8 +584,8 @@ fn replicas(count: usize, plural: &str, singular: &str) -> String {
     }
 }
 
-struct Writer {
-    conditions: Vec<Condition>,
+pub(super) struct Writer {
+    pub(super) conditions: Vec<Condition>,
     generation: Option<i64>,
     now: Timestamp,
 }
@@ -589,7 +595,7 @@ impl Writer {
         self.conditions.iter().find(|condition| condition.type_ == kind)
     }
 
-    fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
+    pub(super) fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
         set_condition(
             &mut self.conditions,
             kind,

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::analysis::{Analysis, Side, Yardstick, analyse, lags};
+use super::conditions::DEADLINE_EXCEEDED;
 use super::idle::{Idleness, InUse};
 use super::maintenance::{Closed, Maintenance};
 use super::replica::{condition, is_of, is_ready};
@@ -15,14 +16,19 @@ use super::throughput::Floor;
 use crate::api::conditions::{GOLDEN_PROMPT_FAILED, Truth, condition_type, whole_seconds};
 use crate::api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
 use crate::api::v1alpha1::{
-    AnalysisStep, CanaryStep, Inconclusive, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus,
-    StrategyType,
+    AnalysisStep, CanaryStep, Inconclusive, ModelDeployment, ModelDeploymentSpec, ModelReplica, RolloutAbort,
+    RolloutStatus, StrategyType,
 };
 use crate::clock::since;
 use crate::quantity;
 
 /// What ends a promotion's text where all steps are meant.
 const FULL: &str = "full";
+
+/// How long nothing may come forward.
+pub(super) fn progress_deadline(spec: &ModelDeploymentSpec) -> Duration {
+    Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0))
+}
 
 /// What is known of a rollout.
 #[derive(Clone, Copy)]
@@ -38,6 +44,8 @@ pub(super) struct Situation<'a> {
     pub(super) progressed_at: Option<Timestamp>,
     /// Why the wanted revision may not be begun with.
     pub(super) refusal: Option<&'a Hold>,
+    /// Why it is to be given up, where that is known before anything is made of it.
+    pub(super) given_up: Option<&'a str>,
     /// Whether a replica is of another revision than the wanted one, or where it may not be.
     pub(super) is_replacing: bool,
     /// What a replica of the wanted revision on a node is held against.
@@ -337,7 +345,10 @@ impl Situation<'_> {
         {
             return abort("Aborted", format!("the annotation {ABORT_ANNOTATION} names it"));
         }
-        let deadline = Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0));
+        if let Some(why) = self.given_up {
+            return abort(DEADLINE_EXCEEDED, why.to_owned());
+        }
+        let deadline = progress_deadline(spec);
         let progressed_at = Standing::new(status.clone(), Extent::All).progressed_at(self.progressed_at);
         let is_closed = || {
             let windows = &spec.strategy.maintenance_windows;
@@ -357,7 +368,7 @@ impl Situation<'_> {
         }
         if spec.strategy.rolls_back() && !waits && idle >= deadline {
             return abort(
-                "ProgressDeadlineExceeded",
+                DEADLINE_EXCEEDED,
                 format!("no progress for {} s", deadline.as_secs()),
             );
         }

@@ -67,7 +67,7 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                 }
                 (condition_type::AVAILABLE, "True") => EventType::Normal,
                 (condition_type::AVAILABLE, "False") if was("True") => EventType::Warning,
-                (condition_type::DEGRADED, "True") => EventType::Warning,
+                (condition_type::DEGRADED | condition_type::NAME_SHARED, "True") => EventType::Warning,
                 (condition_type::DEGRADED, "False") if was("True") => {
                     return Some((EventType::Normal, "Recovered".to_owned(), now.message.clone()));
                 }

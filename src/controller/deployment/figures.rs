@@ -31,36 +31,62 @@ impl Pair {
     }
 }
 
-/// Means over `replicas`, of those that have the figure.
+/// Means over `replicas`, of those that have the figure. Where something is measured, what is predicted is of the same
+/// replicas: it is of their requests, and that of the others of full streams.
 pub(super) fn figures(replicas: &[&ModelReplica]) -> Figures {
-    let mean = |of: &dyn Fn(&ModelReplica) -> Option<f64>| {
-        let numbers: Vec<_> = replicas.iter().filter_map(|replica| of(replica)).collect();
-        let count = u32::try_from(numbers.len()).ok().filter(|count| *count > 0)?;
-        Some(numbers.iter().sum::<f64>() / f64::from(count))
-    };
-    let predicted = |of: fn(&PredictedSpeed) -> Percentiles, at_most: fn(&SpeedWorking) -> Percentiles| {
-        mean(&move |replica| {
-            let status = replica.status.as_ref()?;
-            // Of requests as they come, once they do. Before: with every stream busy and full.
-            let of_requests = measured_of(replica).and_then(|measured| measured.predicted.as_ref());
-            let of_admission = || status.admission.as_ref()?.speed.as_ref();
-            let figure = of_requests.map(of).or_else(|| of_admission().map(at_most))?;
-            (figure.p50 > 0.0).then_some(figure.p50)
-        })
+    type Figure = fn(&ModelReplica) -> Option<f64>;
+    let pair = |predicted: Figure, measured: Figure| {
+        let (with, without): (Vec<&ModelReplica>, Vec<_>) = replicas
+            .iter()
+            .copied()
+            .partition(|replica| measured(replica).is_some());
+        let compared = if with.is_empty() { &without } else { &with };
+        Pair {
+            predicted: mean(compared, predicted),
+            measured: mean(&with, measured),
+        }
     };
     Figures {
-        tokens_per_second: Pair {
-            predicted: predicted(|speed| speed.tokens_per_second, |speed| speed.tokens_per_second),
-            measured: mean(&|replica| decimal(&measured_of(replica)?.tokens_per_second)),
-        },
-        first_token_seconds: Pair {
-            predicted: predicted(
-                |speed| speed.time_to_first_token_seconds,
-                |speed| speed.time_to_first_token_seconds,
-            ),
-            measured: mean(&|replica| decimal(&measured_of(replica)?.time_to_first_token_seconds)),
-        },
+        tokens_per_second: pair(
+            |replica| {
+                predicted(
+                    replica,
+                    |speed| speed.tokens_per_second,
+                    |speed| speed.tokens_per_second,
+                )
+            },
+            |replica| decimal(&measured_of(replica)?.tokens_per_second),
+        ),
+        first_token_seconds: pair(
+            |replica| {
+                predicted(
+                    replica,
+                    |speed| speed.time_to_first_token_seconds,
+                    |speed| speed.time_to_first_token_seconds,
+                )
+            },
+            |replica| decimal(&measured_of(replica)?.time_to_first_token_seconds),
+        ),
     }
+}
+
+fn mean(replicas: &[&ModelReplica], of: fn(&ModelReplica) -> Option<f64>) -> Option<f64> {
+    let numbers: Vec<_> = replicas.iter().filter_map(|replica| of(replica)).collect();
+    let count = u32::try_from(numbers.len()).ok().filter(|count| *count > 0)?;
+    Some(numbers.iter().sum::<f64>() / f64::from(count))
+}
+
+/// Of requests as they come, once they do. Before: with every stream busy and full.
+fn predicted(
+    replica: &ModelReplica,
+    of: fn(&PredictedSpeed) -> Percentiles,
+    at_most: fn(&SpeedWorking) -> Percentiles,
+) -> Option<f64> {
+    let status = replica.status.as_ref()?;
+    let of_requests = measured_of(replica).and_then(|measured| measured.predicted.as_ref());
+    let of_admission = || status.admission.as_ref()?.speed.as_ref();
+    let figure = of_requests.map(of).or_else(|| of_admission().map(at_most))?;
+    (figure.p50 > 0.0).then_some(figure.p50)
 }
 
 /// What was predicted and measured.

@@ -2,24 +2,25 @@
 
 use jiff::Timestamp;
 
-use super::apply::by_controller;
+use super::namesake::ServedNames;
+use super::ownership::Owned;
 use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use crate::scheduler::Fleet;
 
 /// What the deployment reconciler would write. `fleet` is of the same objects.
 pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
-    let (revisions, replicas) = (
-        by_controller(&snapshot.revisions),
-        by_controller(&snapshot.replicas),
-    );
+    // Without adoptions: the modelled store deletes what a deleted deployment controlled, and orphans nothing.
+    let (revisions, replicas) = (Owned::new(&snapshot.revisions), Owned::new(&snapshot.replicas));
+    let names = ServedNames::new(&snapshot.deployments);
     let mut intents = Intents::default();
     for deployment in &snapshot.deployments {
-        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
         let observed = Observed {
             deployment,
-            revisions: revisions.get(uid).cloned().unwrap_or_default(),
-            replicas: replicas.get(uid).cloned().unwrap_or_default(),
+            revisions: revisions.of(deployment),
+            replicas: replicas.of(deployment),
+            strangers: revisions.strangers_beside(deployment),
+            namesake: names.older_than(deployment),
             fleet,
             now,
         };
@@ -33,7 +34,8 @@ pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Int
                 .map(|revision| Intent::DeleteRevision(Version::of(*revision))),
         );
         match plan.revision {
-            RevisionStep::Keep => {}
+            // Nobody says anything of templates in the simulation.
+            RevisionStep::Keep | RevisionStep::ChangeCause { .. } => {}
             RevisionStep::Create(revision) => writes.push(Intent::CreateRevision(revision)),
             RevisionStep::Renumber { name, revision } => {
                 let known = observed

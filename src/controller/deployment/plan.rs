@@ -60,6 +60,11 @@ pub(super) enum RevisionStep {
         name: String,
         revision: i64,
     },
+    /// What the user says of the template has changed.
+    ChangeCause {
+        name: String,
+        cause: String,
+    },
 }
 
 /// What a plan is made from. Revisions and replicas are those the deployment controls.
@@ -67,6 +72,10 @@ pub(crate) struct Observed<'a, 'f> {
     pub(crate) deployment: &'a ModelDeployment,
     pub(crate) revisions: Vec<&'a ModelRevision>,
     pub(crate) replicas: Vec<&'a ModelReplica>,
+    /// Revisions in its namespace that no deployment controls, nor may.
+    pub(crate) strangers: Vec<&'a ModelRevision>,
+    /// An older deployment in its namespace that is served under the same name.
+    pub(crate) namesake: Option<&'a str>,
     pub(crate) fleet: &'f Fleet,
     pub(crate) now: Timestamp,
 }
@@ -99,6 +108,12 @@ impl<'a> DeploymentPlan<'a> {
             .copied()
             .partition(|replica| refusal(replica).is_some());
         let stable = observed.stable();
+        let refused_template = observed.refused(&template, &admission, is_template);
+        let given_up = stable
+            .as_ref()
+            .and_then(|_| observed.given_up(refused_template.as_ref()?, &admission));
+        // Then it is the one that is gone back from, not what was made before it.
+        let wanted = wanted.filter(|_| given_up.is_none());
         let chips = Chips::new(observed.fleet, deployment);
         let now_predicted = Throughput::of(chips, active.iter().copied());
         let floor = Floor::of(deployment, &now_predicted);
@@ -122,11 +137,15 @@ impl<'a> DeploymentPlan<'a> {
         let yardstick = |node: &str| observed.yardstick(stable.as_ref()?, wanted.as_ref()?, node);
         let standing = Situation {
             deployment,
-            wanted: wanted.as_ref().map(|wanted| wanted.name.as_str()),
+            wanted: match (&wanted, &refused_template) {
+                (Some(wanted), _) => Some(wanted.name.as_str()),
+                (None, refused) => refused.as_ref().map(|refused| refused.revision.as_str()),
+            },
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
             active: &active,
             progressed_at,
             refusal: refusal.as_ref(),
+            given_up: given_up.as_deref(),
             is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
             yardstick: &yardstick,
             now,
@@ -218,9 +237,15 @@ impl<'a> DeploymentPlan<'a> {
                 .as_ref()
                 .map(|current| (current.name.as_str(), current.number)),
             is_current_wanted,
+            namesake: observed.namesake,
+            refused_since: refused_template.as_ref().map(|refused| refused.since.0),
             hold: hold.as_ref(),
             is_canary: standing.weight.is_some(),
-            aborted: standing.status.aborted.as_ref(),
+            aborted: standing
+                .status
+                .aborted
+                .as_ref()
+                .filter(|_| refused_template.is_none() || given_up.is_some()),
             updated: &updated,
             old: &old,
             leaving: course.leaving,
@@ -248,6 +273,7 @@ impl<'a> DeploymentPlan<'a> {
         let throughput = rounded(Throughput::of(chips, staying.iter().copied()).total());
         let mut rollout = standing.status.clone();
         rollout.idle_wait_started_at = idle_wait_started_at;
+        rollout.refused = refused_template;
         rollout.predicted_tokens_per_second = (throughput > 0.0).then_some(throughput);
         if view.rollout_is_complete() {
             rollout.stable_revision = current_name.map(str::to_owned);
@@ -310,7 +336,7 @@ impl<'a> Observed<'a, '_> {
         if let Some(found) = self.revisions.iter().find(of_hash).or_else(by_text).copied() {
             let mut current = Current::existing(found);
             if found.spec.revision == highest {
-                return (RevisionStep::Keep, Some(current), true);
+                return (self.change_cause(found), Some(current), true);
             }
             if !self.deployment.spec.paused {
                 let name = current.name.clone();
@@ -331,7 +357,7 @@ impl<'a> Observed<'a, '_> {
                     restarted_at: template.restarted_at.clone(),
                 };
                 let current = Current {
-                    name: format!("{}-{hash}", self.deployment.name_any()),
+                    name: self.revision_name(template),
                     number: spec.revision,
                     spec,
                     existing: None,
@@ -344,6 +370,28 @@ impl<'a> Observed<'a, '_> {
                 (RevisionStep::Keep, latest.map(Current::existing), false)
             }
         }
+    }
+
+    /// What is said of a template after its revision was made is told of the revision, too. Where nothing is said, what was
+    /// said before stays.
+    fn change_cause(&self, current: &ModelRevision) -> RevisionStep {
+        let said = self.deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        match said.filter(|said| current.annotations().get(CHANGE_CAUSE_ANNOTATION) != Some(*said)) {
+            Some(cause) => RevisionStep::ChangeCause {
+                name: current.name_any(),
+                cause: cause.clone(),
+            },
+            None => RevisionStep::Keep,
+        }
+    }
+
+    /// Of the template's new revision: another one for each that a stranger has taken.
+    pub(super) fn revision_name(&self, template: &Template) -> String {
+        let deployment = self.deployment.name_any();
+        let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
+        let is_taken = |name: &String| self.strangers.iter().any(|stranger| stranger.name_any() == *name);
+        let free = (0..).map(name).find(|name| !is_taken(name));
+        free.expect("there are more names than strangers")
     }
 
     /// Whether the placement was changed so that the replica may not stay where it is. A node whose labels were

@@ -3,6 +3,7 @@
 mod conditions;
 mod floors;
 mod properties;
+mod refused;
 mod rollouts;
 mod waiting;
 
@@ -16,7 +17,7 @@ use super::plan::{DeploymentPlan, Observed, RevisionStep};
 use super::replica::is_ready;
 use super::rollout::{Bounds, DeleteReason};
 use crate::api::conditions::{Truth, condition_type, set_condition};
-use crate::api::meta::{ADMISSION_ANNOTATION, SIMULATED_LABEL};
+use crate::api::meta::{ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, SIMULATED_LABEL};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::Fleet;
@@ -28,6 +29,10 @@ struct Scene {
     deployment: ModelDeployment,
     revisions: Vec<ModelRevision>,
     replicas: Vec<ModelReplica>,
+    /// Revisions of nobody.
+    strangers: Vec<ModelRevision>,
+    /// An older deployment of the same served name.
+    namesake: Option<&'static str>,
     models: Vec<NodeModel>,
     /// In place of `mini`, with what runs there.
     nodes: Vec<FleetNode>,
@@ -57,6 +62,8 @@ impl Scene {
             deployment,
             revisions: Vec::new(),
             replicas: Vec::new(),
+            strangers: Vec::new(),
+            namesake: None,
             models: vec![model],
             nodes: Vec::new(),
             others: Vec::new(),
@@ -109,6 +116,8 @@ impl Scene {
             deployment: &self.deployment,
             revisions: self.revisions.iter().collect(),
             replicas: self.replicas.iter().collect(),
+            strangers: self.strangers.iter().collect(),
+            namesake: self.namesake,
             fleet: &fleet,
             now: at(self.second),
         });
@@ -155,6 +164,11 @@ impl Scene {
             RevisionStep::Renumber { name, revision } => {
                 let found = self.revisions.iter_mut().find(|found| found.name_any() == name);
                 found.expect("it exists").spec.revision = revision;
+            }
+            RevisionStep::ChangeCause { name, cause } => {
+                let found = self.revisions.iter_mut().find(|found| found.name_any() == name);
+                let annotations = found.expect("it exists").annotations_mut();
+                annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause);
             }
         }
         self.revisions
@@ -262,6 +276,7 @@ fn describe(plan: &DeploymentPlan<'_>) -> String {
         RevisionStep::Keep => {}
         RevisionStep::Create(revision) => words.push(format!("revision {}", revision.spec.revision)),
         RevisionStep::Renumber { revision, .. } => words.push(format!("again as {revision}")),
+        RevisionStep::ChangeCause { cause, .. } => words.push(format!("because {cause}")),
     }
     for revision in &plan.prune {
         words.push(format!("prune {}", revision.spec.revision));
@@ -528,6 +543,55 @@ fn an_undo_takes_the_old_revision_under_a_new_number() {
     assert_eq!(scene.step(), "again as 3 -r2(outdated) +1");
     assert_eq!(scene.revisions.len(), 2);
     assert_eq!(scene.step(), "");
+}
+
+#[test]
+fn what_is_said_of_a_template_is_told_of_its_revision() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.run_all();
+    let say = |scene: &mut Scene, cause: &str| {
+        let annotations = scene.deployment.annotations_mut();
+        annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.to_owned());
+    };
+    say(&mut scene, "first");
+    assert_eq!(scene.step(), "because first");
+    assert_eq!(scene.step(), "");
+    say(&mut scene, "second");
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
+    let causes = |scene: &Scene| -> Vec<String> {
+        let of = |revision: &ModelRevision| revision.annotations()[CHANGE_CAUSE_ANNOTATION].clone();
+        scene.revisions.iter().map(of).collect()
+    };
+    assert_eq!(causes(&scene), ["first", "second"]);
+    // What is not said any more stays as it was said.
+    scene.deployment.annotations_mut().clear();
+    assert_eq!(scene.step(), "");
+    assert_eq!(causes(&scene), ["first", "second"]);
+}
+
+#[test]
+fn a_taken_name_gives_the_revision_another_one() {
+    let mut scene = Scene::new(json!({}));
+    scene.step();
+    scene.strangers = std::mem::take(&mut scene.revisions);
+    scene.replicas.clear();
+    let taken = scene.strangers[0].name_any();
+    assert_eq!(scene.step(), "revision 1 +1");
+    let revision = &scene.revisions[0];
+    assert_ne!(revision.name_any(), taken);
+    assert_eq!(
+        revision.labels(),
+        scene.strangers[0].labels(),
+        "it is found by its hash"
+    );
+    // The same name again if the first answer was lost, and none when it is there.
+    assert_eq!(scene.step(), "");
+    let name = scene.revisions.remove(0).name_any();
+    scene.replicas.clear();
+    scene.step();
+    assert_eq!(scene.revisions[0].name_any(), name);
 }
 
 #[test]

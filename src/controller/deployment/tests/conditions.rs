@@ -62,6 +62,22 @@ fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
 }
 
 #[test]
+fn a_served_name_that_an_older_deployment_has_is_told_while_it_has() {
+    let mut scene = Scene::new(json!({ "serving": { "name": "chat" } }));
+    scene.namesake = Some("older");
+    assert!(scene.events().contains(&"ServedNameShared".to_owned()));
+    assert_eq!(scene.step(), "revision 1 +1", "it serves all the same");
+    scene.check_condition(
+        condition_type::NAME_SHARED,
+        "True ServedNameShared: the older deployment older is served as `chat`, too: gateways give requests for it to replicas of either; set spec.serving.name of guide to another name",
+    );
+    assert!(!scene.events().contains(&"ServedNameShared".to_owned()));
+    scene.namesake = None;
+    scene.step();
+    scene.check_condition(condition_type::NAME_SHARED, "absent");
+}
+
+#[test]
 fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
     let mut scene = Scene::new(json!({ "replicas": 1 }));
     scene.step();
@@ -250,6 +266,17 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
     scene.step();
     assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
+    // One that was not asked yet is predicted for full streams: not what the figures beside it are of.
+    scene.change(json!({ "replicas": 2 }));
+    scene.step();
+    let admission = scene.replica("r1").status.clone().expect("set").admission;
+    scene.run("r2");
+    scene.replica("r2").status.as_mut().expect("set").admission = admission;
+    scene.step();
+    assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
+    scene.change(json!({ "replicas": 1 }));
+    assert_eq!(scene.step(), "-r2(surplus)");
+    scene.finish();
     scene.check_condition(
         condition_type::OBJECTIVES_MET,
         "False ObjectivesMissed: first token after 0.70 s, spec.objectives.timeToFirstToken.max is 500ms",
