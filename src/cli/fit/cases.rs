@@ -8,6 +8,7 @@ use camino::Utf8Path;
 use csv::ByteRecord;
 
 use crate::cli::{Failure, ui};
+use crate::error::ExitStatus;
 use crate::roofline::cases::{Case, CaseError, REQUIRED, Row};
 use crate::roofline::predict::{Parameters, Prediction};
 use crate::roofline::shapes::ShapeFile;
@@ -23,15 +24,19 @@ const ADDED: [&str; 6] = [
 ];
 
 pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(shapes).with_context(|| format!("reading {shapes}"))?;
-    let shapes = ShapeFile::parse(&text).with_context(|| format!("reading {shapes}"))?;
-    let table = std::fs::read(cases).with_context(|| format!("reading {cases}"))?;
-    let predicted = Predicted::new(&table, &shapes).with_context(|| format!("reading {cases}"))?;
+    let predicted = read(cases, shapes).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     for (line, problem) in &predicted.problems {
         ui::progress(&format!("warning: {cases}, line {line}: {problem}"));
     }
     ui::output_bytes(&predicted.csv).context("writing CSV")?;
     Ok(())
+}
+
+fn read(cases: &Utf8Path, shapes: &Utf8Path) -> anyhow::Result<Predicted> {
+    let text = std::fs::read_to_string(shapes).with_context(|| format!("reading {shapes}"))?;
+    let shapes = ShapeFile::parse(&text).with_context(|| format!("reading {shapes}"))?;
+    let table = std::fs::read(cases).with_context(|| format!("reading {cases}"))?;
+    Predicted::new(&table, &shapes).with_context(|| format!("reading {cases}"))
 }
 
 /// A table with predictions added.

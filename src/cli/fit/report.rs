@@ -110,6 +110,13 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
                 service.context_tokens
             ),
         );
+        if model.facts.max_context_tokens.is_none() {
+            line(
+                &mut out,
+                "Note: how long a context the model was made for is not known here, only in its config.json: this is the \
+                 memory's limit.",
+            );
+        }
     }
     if !fit.suggestions.is_empty() {
         out.push_str("\nAny one of these would make it fit:\n");

@@ -137,10 +137,10 @@ impl<'a> DeploymentPlan<'a> {
         let yardstick = |node: &str| observed.yardstick(stable.as_ref()?, wanted.as_ref()?, node);
         let standing = Situation {
             deployment,
-            wanted: match (&wanted, &refused_template) {
-                (Some(wanted), _) => Some(wanted.name.as_str()),
-                (None, refused) => refused.as_ref().map(|refused| refused.revision.as_str()),
-            },
+            wanted: wanted
+                .as_ref()
+                .map(|wanted| wanted.name.as_str())
+                .or_else(|| Some(refused_template.as_ref()?.revision.as_str())),
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
             active: &active,
             progressed_at,
