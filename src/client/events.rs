@@ -27,7 +27,8 @@ const QUEUE: usize = 1024;
 const SAME_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// Different events that are remembered for that.
 const MAX_REMEMBERED: usize = 4096;
-/// Events of one object that are sent at once, and the time after which it may send one more.
+/// Events of one object that are sent at once, and the time after which it may send one more: of warnings, and of all
+/// others, so that what goes well never hides what does not.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(60);
 /// How often one event is tried again while the server cannot be reached.
@@ -192,13 +193,14 @@ struct Allowance {
 #[derive(Default)]
 struct Memory {
     events: HashMap<Sameness, Remembered>,
-    allowances: HashMap<String, Allowance>,
+    allowances: HashMap<(String, EventType), Allowance>,
 }
 
 impl Memory {
     fn decide(&mut self, note: &Note, now: Instant) -> Sending {
         self.forget(now);
-        let allowance = self.allowances.entry(note.object()).or_insert(Allowance {
+        let whose = (note.object(), note.kind);
+        let allowance = self.allowances.entry(whose).or_insert(Allowance {
             left: BURST,
             since: now,
         });
@@ -399,6 +401,11 @@ mod tests {
         }
         assert_eq!(memory.decide(&note("u", "x"), now()), Sending::Withheld);
         assert_eq!(memory.decide(&note("v", "x"), now()), Sending::First);
+        let warning = Note {
+            kind: EventType::Warning,
+            ..note("u", "x")
+        };
+        assert_eq!(memory.decide(&warning, now()), Sending::First);
         clock.advance(REFILL);
         assert_eq!(memory.decide(&note("u", "y"), now()), Sending::First);
         assert_eq!(memory.decide(&note("u", "z"), now()), Sending::Withheld);

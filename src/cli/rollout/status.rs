@@ -50,6 +50,8 @@ pub(super) async fn follow(
     watching: Watching,
 ) -> anyhow::Result<()> {
     let following = async {
+        // A watch tries for long and says little.
+        deployments.get_opt(name).await.map_err(ApiError::from)?;
         let mut said = String::new();
         let mut seen = pin!(watch_object(deployments.clone(), name));
         while let Some(found) = seen.next().await {
