@@ -139,12 +139,13 @@ impl Slot {
     pub(super) fn seen(&self) -> Seen {
         let record = &self.record;
         let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
-        let contact = self.worker.as_ref().map(|worker| worker.contact_rx.borrow());
-        let resident = contact.as_ref().map_or(Bytes::ZERO, |contact| contact.resident());
-        let requests = contact
-            .as_ref()
-            .and_then(|contact| contact.status.as_ref())
-            .map_or(0, |status| status.requests.running + status.requests.queued);
+        // Let go of before anybody else looks at it: who borrows twice waits for a monitor that waits for the first to end.
+        let (resident, requests) = self.worker.as_ref().map_or((Bytes::ZERO, 0), |worker| {
+            let contact = worker.contact_rx.borrow();
+            let status = contact.status.as_ref();
+            let requests = status.map_or(0, |status| status.requests.running + status.requests.queued);
+            (contact.resident(), requests)
+        });
         Seen {
             uid: record.uid.clone(),
             generation: record.generation,
