@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::namesake::ServedNames;
 use super::ownership::Owned;
-use super::plan::{DeploymentPlan, Observed, RevisionStep};
+use super::plan::{DeploymentPlan, Observed};
+use super::revision::RevisionStep;
 use crate::controller::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use crate::scheduler::Fleet;
 

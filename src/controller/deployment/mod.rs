@@ -19,6 +19,7 @@ mod ownership;
 mod plan;
 mod refused;
 mod replica;
+mod revision;
 mod rollout;
 mod start;
 #[cfg(test)]

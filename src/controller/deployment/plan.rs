@@ -1,6 +1,5 @@
 //! What has to be done for one deployment, as a value.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use super::admission::{Admission, Template, admit, named};
+use super::admission::{Template, admit, named};
 use super::analysis::Yardstick;
 use super::conditions::View;
 use super::counts::counts;
@@ -17,18 +16,16 @@ use super::course::{Hold, Situation, Standing};
 use super::events::events;
 use super::figures::figures;
 use super::replica::{REFUSAL_STANDS, is_ending, is_leaving, is_of, is_ready, refusal, refused_recently};
+use super::revision::{Current, RevisionStep};
 use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
 use super::start::last_start;
 use super::throughput::{Chips, Floor, Throughput, rounded};
 use super::trial::{Outcome, Trial};
 use crate::api::conditions::{condition_type, whole_seconds};
-use crate::api::meta::{
-    ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL,
-    controller_reference,
-};
+use crate::api::meta::ADMISSION_ANNOTATION;
 use crate::api::v1alpha1::{
-    ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, ModelRevisionSpec,
-    RolloutStatus, TrafficShare,
+    ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, RolloutStatus,
+    TrafficShare,
 };
 use crate::client::{EventType, merge_diff};
 use crate::clock::since;
@@ -50,23 +47,6 @@ pub(crate) struct DeploymentPlan<'a> {
     pub(super) look_again_after: Option<Duration>,
 }
 
-/// What happens to the current template's revision. Replicas are created only after it.
-#[derive(Debug, PartialEq)]
-pub(super) enum RevisionStep {
-    Keep,
-    Create(Box<ModelRevision>),
-    /// An old template is wanted again: its revision gets a new number.
-    Renumber {
-        name: String,
-        revision: i64,
-    },
-    /// What the user says of the template has changed.
-    ChangeCause {
-        name: String,
-        cause: String,
-    },
-}
-
 /// What a plan is made from. Revisions and replicas are those the deployment controls.
 pub(crate) struct Observed<'a, 'f> {
     pub(crate) deployment: &'a ModelDeployment,
@@ -78,15 +58,6 @@ pub(crate) struct Observed<'a, 'f> {
     pub(crate) namesake: Option<&'a str>,
     pub(crate) fleet: &'f Fleet,
     pub(crate) now: Timestamp,
-}
-
-/// A revision that replicas are made of.
-#[derive(Clone)]
-struct Current<'a> {
-    name: String,
-    number: i64,
-    spec: ModelRevisionSpec,
-    existing: Option<&'a ModelRevision>,
 }
 
 impl<'a> DeploymentPlan<'a> {
@@ -314,86 +285,6 @@ impl<'a> DeploymentPlan<'a> {
 }
 
 impl<'a> Observed<'a, '_> {
-    /// The revision to have, the one replicas should be of, and whether that is what the spec asks for.
-    fn revision(
-        &self,
-        template: &Template,
-        admission: &Admission,
-    ) -> (RevisionStep, Option<Current<'a>>, bool) {
-        let hash = template.hash();
-        let of_hash = |revision: &&&ModelRevision| revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&hash);
-        let latest = self
-            .revisions
-            .iter()
-            .copied()
-            .max_by_key(|revision| revision.spec.revision);
-        let highest = latest.map_or(0, |latest| latest.spec.revision);
-        let same = |revision: &&&ModelRevision| template.is_of(&revision.spec);
-        let by_text = || {
-            let same = self.revisions.iter().filter(same);
-            same.max_by_key(|revision| revision.spec.revision)
-        };
-        if let Some(found) = self.revisions.iter().find(of_hash).or_else(by_text).copied() {
-            let mut current = Current::existing(found);
-            if found.spec.revision == highest {
-                return (self.change_cause(found), Some(current), true);
-            }
-            if !self.deployment.spec.paused {
-                let name = current.name.clone();
-                let revision = highest + 1;
-                current.number = revision;
-                return (RevisionStep::Renumber { name, revision }, Some(current), true);
-            }
-        }
-        match admission {
-            Admission::Admitted { context_tokens } if !self.deployment.spec.paused => {
-                let spec = ModelRevisionSpec {
-                    revision: highest + 1,
-                    model: template.model.clone(),
-                    serving: crate::api::v1alpha1::ServingSpec {
-                        context_tokens: *context_tokens,
-                        ..template.serving.clone()
-                    },
-                    restarted_at: template.restarted_at.clone(),
-                };
-                let current = Current {
-                    name: self.revision_name(template),
-                    number: spec.revision,
-                    spec,
-                    existing: None,
-                };
-                let created = current.revision(self.deployment, &hash);
-                (RevisionStep::Create(Box::new(created)), Some(current), true)
-            }
-            // What was served so far goes on being served.
-            Admission::Admitted { .. } | Admission::Refused { .. } => {
-                (RevisionStep::Keep, latest.map(Current::existing), false)
-            }
-        }
-    }
-
-    /// What is said of a template after its revision was made is told of the revision, too. Where nothing is said, what was
-    /// said before stays.
-    fn change_cause(&self, current: &ModelRevision) -> RevisionStep {
-        let said = self.deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
-        match said.filter(|said| current.annotations().get(CHANGE_CAUSE_ANNOTATION) != Some(*said)) {
-            Some(cause) => RevisionStep::ChangeCause {
-                name: current.name_any(),
-                cause: cause.clone(),
-            },
-            None => RevisionStep::Keep,
-        }
-    }
-
-    /// Of the template's new revision: another one for each that a stranger has taken.
-    pub(super) fn revision_name(&self, template: &Template) -> String {
-        let deployment = self.deployment.name_any();
-        let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
-        let is_taken = |name: &String| self.strangers.iter().any(|stranger| stranger.name_any() == *name);
-        let free = (0..).map(name).find(|name| !is_taken(name));
-        free.expect("there are more names than strangers")
-    }
-
     /// Whether the placement was changed so that the replica may not stay where it is. A node whose labels were
     /// changed keeps its replicas, as in Kubernetes.
     fn is_misplaced(&self, replica: &ModelReplica) -> bool {
@@ -436,18 +327,8 @@ impl<'a> Observed<'a, '_> {
             .collect()
     }
 
-    fn rollout(&self) -> Option<&RolloutStatus> {
+    pub(super) fn rollout(&self) -> Option<&RolloutStatus> {
         Some(&self.deployment.status.as_ref()?.rollout)
-    }
-
-    /// The revision that was last rolled out on all replicas, if it still exists.
-    fn stable(&self) -> Option<Current<'a>> {
-        let name = self.rollout()?.stable_revision.as_deref()?;
-        let found = self
-            .revisions
-            .iter()
-            .find(|revision| revision.metadata.name.as_deref() == Some(name))?;
-        Some(Current::existing(found))
     }
 
     /// Why the wanted revision must not be begun with: played on the fleet as it is, the rollout would come to where the
@@ -603,86 +484,6 @@ impl<'a> Observed<'a, '_> {
         }
         (progressing.status == "True").then_some(progressing.last_transition_time.0)
     }
-
-    /// Revisions beyond the limit, the oldest first. One that a replica is still of is never among them.
-    fn prunable(&self, keep: &[&str]) -> Vec<&'a ModelRevision> {
-        let in_use = |revision: &ModelRevision| {
-            let name = revision.name_any();
-            keep.contains(&name.as_str()) || self.replicas.iter().any(|replica| is_of(replica, &name))
-        };
-        let mut unused: Vec<_> = self
-            .revisions
-            .iter()
-            .copied()
-            .filter(|revision| revision.metadata.deletion_timestamp.is_none() && !in_use(revision))
-            .collect();
-        unused.sort_by_key(|revision| revision.spec.revision);
-        let kept = usize::try_from(self.deployment.spec.revision_history_limit).unwrap_or(0);
-        unused.truncate(unused.len().saturating_sub(kept));
-        unused
-    }
-}
-
-impl<'a> Current<'a> {
-    /// It would replace what nobody can hold against the floor.
-    fn blind(&self) -> Hold {
-        Hold::ThroughputFloor(format!(
-            "revision {} ({}) is held: spec.strategy.rollingUpdate.minThroughput is set, and nobody can predict what the replicas that answer decode; wait until their nodes' probes have ended, or leave minThroughput out",
-            self.number, self.name
-        ))
-    }
-
-    fn existing(revision: &'a ModelRevision) -> Self {
-        Self {
-            name: revision.name_any(),
-            number: revision.spec.revision,
-            spec: revision.spec.clone(),
-            existing: Some(revision),
-        }
-    }
-
-    fn labels(&self, deployment: &ModelDeployment) -> BTreeMap<String, String> {
-        BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), deployment.name_any())])
-    }
-
-    fn revision(&self, deployment: &ModelDeployment, hash: &str) -> ModelRevision {
-        let mut revision = ModelRevision::new(&self.name, self.spec.clone());
-        let mut labels = self.labels(deployment);
-        labels.insert(TEMPLATE_HASH_LABEL.to_owned(), hash.to_owned());
-        revision.metadata.namespace = deployment.namespace();
-        revision.metadata.labels = Some(labels);
-        let cause = deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
-        revision.metadata.annotations =
-            cause.map(|cause| BTreeMap::from([(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.clone())]));
-        revision.metadata.owner_references = controller_reference(deployment).map(|owner| vec![owner]);
-        revision
-    }
-
-    /// Without a name: the server adds five characters to the prefix.
-    fn replica(&self, deployment: &ModelDeployment) -> ModelReplica {
-        let spec = ModelReplicaSpec {
-            model: self.spec.model.clone(),
-            serving: self.spec.serving.clone(),
-            objectives: deployment.spec.objectives.clone(),
-            placement: deployment.spec.placement.clone(),
-            priority: deployment.spec.priority,
-            golden_prompts: deployment.spec.strategy.golden_prompts.clone(),
-            node_name: None,
-        };
-        let mut replica = ModelReplica::new("", spec);
-        let mut labels = self.labels(deployment);
-        labels.insert(REVISION_LABEL.to_owned(), self.name.clone());
-        replica.metadata = ObjectMeta {
-            generate_name: Some(format!("{}-", self.name)),
-            namespace: deployment.namespace(),
-            labels: Some(labels),
-            annotations: admission_annotation(deployment)
-                .map(|value| BTreeMap::from([(ADMISSION_ANNOTATION.to_owned(), value.to_owned())])),
-            owner_references: controller_reference(deployment).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        };
-        replica
-    }
 }
 
 /// Without those that leave their nodes after their replacements have come, as many as a surge has room for. They are
@@ -700,6 +501,6 @@ fn without_leaving<'a>(active: &[&'a ModelReplica], surge: usize) -> Vec<&'a Mod
         .collect()
 }
 
-fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
+pub(super) fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
     object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
 }

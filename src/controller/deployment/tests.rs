@@ -13,8 +13,9 @@ use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::plan::{DeploymentPlan, Observed, RevisionStep};
+use super::plan::{DeploymentPlan, Observed};
 use super::replica::is_ready;
+use super::revision::RevisionStep;
 use super::rollout::{Bounds, DeleteReason};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, SIMULATED_LABEL};
