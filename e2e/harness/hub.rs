@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     Cut,
     /// The byte is another.
     Corrupt,
+    /// There is none: the server is too busy.
+    Busy,
 }
 
 /// How many answers a fault strikes.
@@ -185,7 +187,8 @@ impl Hub {
         self.shared.contents().bytes_per_second = bytes_per_second;
     }
 
-    /// Lets something happen to answers that hold byte `at` of files of this name.
+    /// Lets something happen to answers that hold byte `at` of files of this name; of several things, to each answer one,
+    /// in the order in which they were wanted.
     pub(crate) fn fault(&self, file: &str, at: usize, fault: Fault, times: Times) {
         let fault = (file.to_owned(), at, fault, times);
         self.shared.contents().faults.push(fault);
@@ -283,16 +286,19 @@ fn it_does_what_a_test_wants_of_it() {
     let weights = || client.get("/a/b/resolve/main/model.safetensors");
     assert_eq!(weights().expect("an answer").text, "weights");
 
-    hub.fault("model.safetensors", 6, Fault::Corrupt, Times::Always);
     hub.fault("model.safetensors", 3, Fault::Cut, Times::Once);
+    hub.fault("model.safetensors", 0, Fault::Busy, Times::Once);
+    hub.fault("model.safetensors", 6, Fault::Corrupt, Times::Always);
     assert!(weights().is_err());
+    assert_eq!(weights().expect("an answer").status, 503);
+    assert_eq!(weights().expect("an answer").text, "weightr");
     assert_eq!(weights().expect("an answer").text, "weightr");
     hub.mend();
     hub.limit(Some(1));
     assert!(weights().is_err());
     hub.limit(None);
     assert_eq!(weights().expect("an answer").text, "weights");
-    assert_eq!(hub.downloads().len(), 5);
+    assert_eq!(hub.downloads().len(), 7);
 
     hub.stop();
     assert!(weights().is_err());

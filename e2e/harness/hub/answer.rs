@@ -79,17 +79,15 @@ impl Contents {
         }
     }
 
-    /// What strikes an answer with these bytes of a file.
-    fn faults_of(&mut self, name: &str, bytes: Range<usize>) -> Vec<(usize, Fault)> {
-        let mut found = Vec::new();
-        self.faults.retain(|(file, at, fault, times)| {
-            let strikes = file == name && bytes.contains(at);
-            if strikes {
-                found.push((*at, *fault));
-            }
-            !strikes || *times == Times::Always
-        });
-        found
+    /// What strikes an answer with these bytes of a file, and where: of several, what was wanted first.
+    fn fault(&mut self, name: &str, bytes: &Range<usize>) -> Option<(usize, Fault)> {
+        let strikes = |(file, at, ..): &(String, usize, Fault, Times)| file == name && bytes.contains(at);
+        let index = self.faults.iter().position(strikes)?;
+        let (_, at, fault, times) = self.faults[index];
+        if times == Times::Once {
+            self.faults.remove(index);
+        }
+        Some((at, fault))
     }
 }
 
@@ -212,7 +210,8 @@ fn range(headers: &HeaderMap) -> Option<(usize, Option<usize>)> {
 /// A file or the range of it that is wanted, with what faults make of it.
 fn content(shared: &Arc<Shared>, name: &str, file: &File, etag: &str, request: &Request) -> Response {
     let (range, length) = (range(request.headers()), file.content.len());
-    if request.method() == Method::GET {
+    let is_get = request.method() == Method::GET;
+    if is_get {
         let file = name.to_owned();
         shared.contents().downloads.push(Download { file, range });
     }
@@ -226,21 +225,22 @@ fn content(shared: &Arc<Shared>, name: &str, file: &File, etag: &str, request: &
     }
     let mut sent = file.content.slice(begin..end);
     let mut is_cut = false;
-    if request.method() == Method::GET {
-        for (at, fault) in shared.contents().faults_of(name, begin..end) {
-            match fault {
-                Fault::Cut => {
-                    sent.truncate(at - begin);
-                    is_cut = true;
-                }
-                Fault::Corrupt if at - begin < sent.len() => {
-                    let mut changed = sent.to_vec();
-                    changed[at - begin] ^= 1;
-                    sent = changed.into();
-                }
-                Fault::Corrupt => {}
-            }
+    let fault = match is_get {
+        true => shared.contents().fault(name, &(begin..end)),
+        false => None,
+    };
+    match fault {
+        Some((_, Fault::Busy)) => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Some((at, Fault::Cut)) => {
+            sent.truncate(at - begin);
+            is_cut = true;
         }
+        Some((at, Fault::Corrupt)) => {
+            let mut changed = sent.to_vec();
+            changed[at - begin] ^= 1;
+            sent = changed.into();
+        }
+        None => {}
     }
     let headers = [
         (header::CONTENT_LENGTH, (end - begin).to_string()),
