@@ -77,7 +77,7 @@ mod layers;
 
 pub use cli::run;
 
-/// What `cargo bench` measures and no command reaches.
+/// What `cargo bench` measures and no command reaches: placing alone, masks alone, an engine alone.
 #[doc(hidden)]
 pub mod bench {
     pub use crate::scheduler::bench::{PlacementCount, PlacementTrial};
