@@ -5,6 +5,7 @@
 // Base: no domain, no network.
 mod clock;
 mod error;
+mod latest;
 #[cfg_attr(
     not(all(feature = "mlx", feature = "otlp")),
     expect(dead_code, reason = "a worker measures, and who exports it reads")
