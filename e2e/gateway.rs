@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Cluster, Fleet, Http, Kubectl, eventually, kill_9};
+use crate::harness::{Answer, Cluster, Fleet, Http, Kubectl, eventually, kill_9};
 
 /// The guide with one stream, so that a second request has to wait.
 const ONE_STREAM: &str = "
@@ -41,6 +41,16 @@ fn question(model: &str) -> serde_json::Value {
         "temperature": 0,
         "max_tokens": 24,
     })
+}
+
+/// Asks `model` once; the answer has this status.
+#[track_caller]
+fn ask(http: &Http, model: &str, status: u16) -> Answer {
+    let answer = http
+        .post("/v1/chat/completions", &question(model))
+        .expect("an answer");
+    assert_eq!(answer.status, status, "{}", answer.text);
+    answer
 }
 
 fn apply(fleet: &Fleet, kubectl: &Kubectl, manifest: &str, name: &str) {
@@ -93,11 +103,7 @@ fn requests_wait_for_a_stream_and_for_a_new_replica() {
     for pid in fleet.processes("worker") {
         kill_9(pid);
     }
-    let held = fleet
-        .gateway
-        .post("/v1/chat/completions", &question("narrow"))
-        .expect("an answer");
-    assert_eq!(held.status, 200, "{}", held.text);
+    ask(&fleet.gateway, "narrow", 200);
 }
 
 /// A client that asks again and again.
@@ -155,11 +161,7 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
         });
     };
     at_zero();
-    let answer = fleet
-        .gateway
-        .post("/v1/chat/completions", &question("sometimes"))
-        .expect("an answer");
-    assert_eq!(answer.status, 200, "{}", answer.text);
+    let answer = ask(&fleet.gateway, "sometimes", 200);
     assert!(
         answer.headers.contains_key("x-rooflet-queue-ms"),
         "{:?}",
@@ -179,11 +181,7 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
         .ok();
     at_zero();
     fleet.restart();
-    let refused = fleet
-        .gateway
-        .post("/v1/chat/completions", &question("sometimes"))
-        .expect("an answer");
-    assert_eq!(refused.status, 503, "{}", refused.text);
+    let refused = ask(&fleet.gateway, "sometimes", 503);
     assert!(
         refused.text.contains("by how long the last start took"),
         "{}",
@@ -221,11 +219,7 @@ fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
     // The first one comes before the scheduler. How long each waits is held against a clock of their own in the gateway's
     // tests.
     for _ in 0..2 {
-        let answer = fleet
-            .gateway
-            .post("/v1/chat/completions", &question("nowhere"))
-            .expect("an answer");
-        assert_eq!(answer.status, 503, "{}", answer.text);
+        let answer = ask(&fleet.gateway, "nowhere", 503);
         assert_eq!(
             answer.json()["error"]["code"],
             "model_unavailable",
@@ -257,7 +251,7 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
         .run("wait --for=condition=Ready mdep/narrow --timeout=120s")
         .ok();
     let (mut second, other) = cluster.another_gateway();
-    let replica_of = |answer: &crate::harness::Answer| {
+    let replica_of = |answer: &Answer| {
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert!(
             !answer.headers.contains_key("x-rooflet-running"),
@@ -272,11 +266,8 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
     // The same beginning of a prompt finds the same home by either gateway.
     let mut long = question("narrow");
     long["messages"][0]["content"] = "What is rooflet? ".repeat(70).into();
-    let ask = |http: &Http, body| http.post("/v1/chat/completions", body).expect("an answer");
-    assert_eq!(
-        replica_of(&ask(&cluster.gateway, &long)),
-        replica_of(&ask(&other, &long))
-    );
+    let home = |http: &Http| replica_of(&http.post("/v1/chat/completions", &long).expect("an answer"));
+    assert_eq!(home(&cluster.gateway), home(&other));
 
     // Either finds the one replica that keeps a response. Once its worker has ended, the answer says how to go on.
     let respond = |http: &Http, previous: Option<&str>| {
@@ -343,5 +334,5 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
     }
     assert_eq!(answered_by.len(), 2, "{answered_by:?}");
     assert!(second.terminate().success(), "{}", second.log());
-    replica_of(&ask(&cluster.gateway, &question("narrow")));
+    replica_of(&ask(&cluster.gateway, "narrow", 200));
 }

@@ -21,6 +21,7 @@ mod tests {
                 "error",
                 "yaml",
                 "task",
+                "latest",
                 "telemetry",
                 "metrics",
                 "meter",

@@ -5,6 +5,7 @@
 // Base: no domain, no network.
 mod clock;
 mod error;
+mod latest;
 #[cfg_attr(
     not(all(feature = "mlx", feature = "otlp")),
     expect(dead_code, reason = "a worker measures, and who exports it reads")
@@ -77,7 +78,7 @@ mod layers;
 
 pub use cli::run;
 
-/// What `cargo bench` measures and no command reaches.
+/// What `cargo bench` measures and no command reaches: placing alone, masks alone, an engine alone.
 #[doc(hidden)]
 pub mod bench {
     pub use crate::scheduler::bench::{PlacementCount, PlacementTrial};

@@ -10,6 +10,7 @@ use tracing::warn;
 use super::sync::Reports;
 use crate::error::Chain;
 use crate::host;
+use crate::latest::LatestSeen;
 
 /// Follows the reports until `stop`: from the first worker's start to the last one's end the machine stays awake.
 pub(super) async fn while_serving(mut reports_rx: watch::Receiver<Arc<Reports>>, stop: CancellationToken) {
@@ -21,7 +22,7 @@ pub(super) async fn while_serving(mut reports_rx: watch::Receiver<Arc<Reports>>,
         holder: None,
     };
     loop {
-        let serves = !reports_rx.borrow_and_update().idle;
+        let serves = !reports_rx.see_latest().idle;
         awake.set(serves);
         tokio::select! {
             () = stop.cancelled() => return,

@@ -69,6 +69,7 @@ use crate::client::{Changes, Recorder, watch as watch_kind};
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::host::{Host, Identity};
+use crate::latest::Latest;
 use crate::metrics::Registry;
 use crate::proxy::Proxy;
 use crate::task::Tasks;
@@ -461,7 +462,7 @@ impl Farewell {
         if let Err(err) = self.node.say_stopping().await {
             warn!(error = %Chain(&err), "the API server does not know that the agent stops");
         }
-        let last = self.reports_rx.borrow().clone();
+        let last = self.reports_rx.latest();
         drop(self.written_rx.wait_for(|written| *written == last).await);
     }
 }

@@ -13,6 +13,7 @@ use super::pacing::Pacing;
 use super::replica::ReplicaKey;
 use crate::client::Changes;
 use crate::clock::Clock;
+use crate::latest::Latest;
 use crate::process::Process;
 use crate::proxy::{Proxy, Upstream};
 use crate::task::Tasks;
@@ -141,7 +142,7 @@ impl Monitor {
             if matters {
                 self.changes.mark();
             }
-            let ready = contact_tx.borrow().phase() == Some(WorkerPhase::Ready);
+            let ready = contact_tx.latest().phase() == Some(WorkerPhase::Ready);
             tokio::select! {
                 () = tokio::time::sleep(if ready { READY_PERIOD } else { STARTING_PERIOD }) => {}
                 _ = paced_rx.changed() => {}

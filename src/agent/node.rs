@@ -30,6 +30,7 @@ use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER,
 use crate::clock::{Clock, since};
 use crate::error::Chain;
 use crate::host::{Host, Identity};
+use crate::latest::Latest;
 use crate::units::Bytes;
 
 /// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
@@ -155,25 +156,22 @@ impl NodeReporter {
         let node = self.label(&api, node).await?;
         let previous = node.status.clone().unwrap_or_default();
         let stranded = self.stranded();
-        let status = {
-            let (reports, probe) = (self.reports_rx.borrow(), self.probe_rx.borrow());
-            let facts = NodeFacts {
-                identity: &self.identity,
-                machine_id: &self.machine_id,
-                memory: self.host.memory(),
-                disk: self.host.disk(&self.state_path).ok(),
-                power: self.host.power(),
-                presence: self.host.presence(),
-                stranded,
-                quiet: self.quiet_hours.contain(self.clock.time_of_day()),
-                endpoint: &self.endpoint,
-                probe: &probe,
-                reports: &reports,
-                generation: node.metadata.generation,
-                stopping,
-            };
-            node_status(&facts, &previous, self.clock.now())
+        let facts = NodeFacts {
+            identity: &self.identity,
+            machine_id: &self.machine_id,
+            memory: self.host.memory(),
+            disk: self.host.disk(&self.state_path).ok(),
+            power: self.host.power(),
+            presence: self.host.presence(),
+            stranded,
+            quiet: self.quiet_hours.contain(self.clock.time_of_day()),
+            endpoint: &self.endpoint,
+            probe: &self.probe_rx.latest(),
+            reports: &self.reports_rx.latest(),
+            generation: node.metadata.generation,
+            stopping,
         };
+        let status = node_status(&facts, &previous, self.clock.now());
         if let Some(written) = patch_status(&api, node.as_ref(), &status).await? {
             self.tell(&written, &previous, &status);
             self.cache.wrote(written);
@@ -183,7 +181,7 @@ impl NodeReporter {
 
     /// Wired memory that did not come back.
     fn stranded(&self) -> Option<Bytes> {
-        let idle = self.reports_rx.borrow().idle;
+        let idle = self.reports_rx.latest().idle;
         self.wired.look(self.host.wired()?, idle, self.clock.instant())
     }
 

@@ -17,6 +17,7 @@ use super::sync::Reports;
 use crate::client::Changes;
 use crate::clock::{Clock, since};
 use crate::error::Chain;
+use crate::latest::{Latest, LatestSeen};
 use crate::roofline::probing::PROBE_FRESH_FOR;
 use crate::units::BytesPerSecond;
 use crate::wire::ProbeReport;
@@ -161,7 +162,7 @@ impl Prober {
 
     async fn wait_until_due(&mut self) {
         loop {
-            let due_in = match &*self.state_tx.borrow() {
+            let due_in = match &self.state_tx.latest() {
                 ProbeState::Done { report, .. } => {
                     let measured = report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH);
                     PROBE_FRESH_FOR.saturating_sub(since(self.clock.now(), measured))
@@ -173,7 +174,7 @@ impl Prober {
             };
             if !due_in.is_zero() {
                 tokio::time::sleep(due_in).await;
-            } else if self.reports_rx.borrow_and_update().idle {
+            } else if self.reports_rx.see_latest().idle {
                 return;
             } else if self.reports_rx.changed().await.is_err() {
                 // The sync loop has ended, and the agent with it.

@@ -17,6 +17,7 @@ use crate::api::meta::{MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::{ModelReplica, ModelReplicaSpec, ModelSpec, PlacementSpec, ServingSpec};
 use crate::client::{ApiError, Backoff, Cache, Changes, FIELD_MANAGER, patch_status};
 use crate::error::Chain;
+use crate::latest::LatestSeen;
 
 /// See the module.
 pub(crate) struct Reporter {
@@ -40,7 +41,7 @@ impl Reporter {
                 () = self.cache.synced() => {}
             }
             changed_rx.mark_unchanged();
-            let reports = self.reports_rx.borrow_and_update().clone();
+            let reports = self.reports_rx.see_latest();
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
                 outcome = self.write(&reports) => outcome,

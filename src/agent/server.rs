@@ -27,6 +27,7 @@ use super::sync::Reports;
 use super::workers::{Endpoint, Endpoints};
 use crate::anthropic;
 use crate::error::Chain;
+use crate::latest::Latest;
 use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
@@ -78,18 +79,17 @@ pub(crate) fn router(app: App) -> Router {
 
 impl App {
     fn endpoint(&self, key: &ReplicaKey) -> Option<Endpoint> {
-        self.endpoints_rx.borrow().get(key).cloned()
+        self.endpoints_rx.latest().get(key).cloned()
     }
 
     /// Replicas that serve a model, the one whose turn it is first.
     fn serving(&self, model: &str) -> Vec<Endpoint> {
-        let endpoints = self.endpoints_rx.borrow();
+        let endpoints = self.endpoints_rx.latest();
         let mut serving: Vec<_> = endpoints
             .values()
             .filter(|one| one.serving_name == model)
             .cloned()
             .collect();
-        drop(endpoints);
         if !serving.is_empty() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % serving.len();
             serving.rotate_left(turn);
@@ -191,7 +191,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
 }
 
 fn models(app: &App) -> Vec<Model> {
-    let endpoints = app.endpoints_rx.borrow();
+    let endpoints = app.endpoints_rx.latest();
     let mut seen = BTreeSet::new();
     endpoints
         .values()
@@ -233,7 +233,7 @@ async fn logs(
 ) -> Response {
     let key = ReplicaKey::new(namespace, name);
     let Some(endpoint) = app.endpoint(&key) else {
-        let known = app.reports_rx.borrow().replicas.contains_key(&key);
+        let known = app.reports_rx.latest().replicas.contains_key(&key);
         let message = match known {
             true => {
                 format!("replica {key} has not been started yet, so it has no log; its conditions say why\n")
@@ -270,7 +270,7 @@ async fn logs(
 
 /// Alive, and what there is to know at a glance.
 async fn health(State(app): State<App>) -> Response {
-    let reports = app.reports_rx.borrow().clone();
+    let reports = app.reports_rx.latest();
     let replicas: Vec<_> = reports
         .replicas
         .iter()
@@ -293,7 +293,7 @@ async fn health(State(app): State<App>) -> Response {
         .collect();
     let mut health = json!({ "status": "ok", "node": &*app.node, "replicas": replicas });
     if let Some(manifests_rx) = &app.manifests_rx {
-        let manifests = manifests_rx.borrow();
+        let manifests = manifests_rx.latest();
         health["manifests"] =
             json!({ "deployments": manifests.replicas.len(), "problems": manifests.problems });
     }
@@ -302,7 +302,7 @@ async fn health(State(app): State<App>) -> Response {
 
 /// Whether any model here answers.
 async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
-    let endpoints = app.endpoints_rx.borrow();
+    let endpoints = app.endpoints_rx.latest();
     match endpoints.values().any(|endpoint| endpoint.ready) {
         true => (StatusCode::OK, "ok\n"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "no model answers here yet\n"),

@@ -27,6 +27,7 @@ use crate::client::Changes;
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::host::Host;
+use crate::latest::Latest;
 use crate::process::logs::{Log, MAX_LOG_BYTES};
 use crate::process::{Command, Process, find_by_argument, spawn};
 use crate::proxy::{Proxy, Upstream};
@@ -229,14 +230,8 @@ impl Workers {
     pub(crate) fn engine(&self) -> Option<crate::wire::EngineInfo> {
         let workers = self.slots.values().filter_map(|slot| slot.worker.as_ref());
         workers
-            .filter_map(|worker| {
-                worker
-                    .contact_rx
-                    .borrow()
-                    .status
-                    .as_ref()
-                    .map(|status| status.engine.clone())
-            })
+            .filter_map(|worker| worker.contact_rx.latest().status)
+            .map(|status| status.engine)
             .next()
     }
 

@@ -136,7 +136,8 @@ impl Failure {
     }
 }
 
-/// Runs the command line `args` (the program's name first) to its end.
+/// Runs the command line `args` (the program's name first) to its end. Errors are told on standard error; the exit codes
+/// are in docs/cli.md.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "mlx")]
     crate::mlx::set_environment();

@@ -8,6 +8,7 @@ use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, watch};
 
 use crate::api::v1alpha1::{FleetNode, ModelReplica};
 use crate::client::{Cache, Changes};
+use crate::latest::Latest;
 use crate::scheduler::{Fleet, ReplicaKey};
 
 /// The objects of one kind as they were seen last, ordered by namespace and name.
@@ -146,7 +147,7 @@ impl SharedFleet {
         let mut guard = self.followed.lock().await;
         let (followed, seen) = &mut *guard;
         // Read before the caches: a change is marked after it can be seen in them.
-        let count = *self.changes.borrow();
+        let count = self.changes.latest();
         if *seen != Some(count) {
             followed.follow(self.nodes.list(), self.replicas.list());
             *seen = Some(count);

@@ -21,6 +21,7 @@ use crate::api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE}
 use crate::client::{ApiError, FIELD_MANAGER};
 use crate::clock::Clock;
 use crate::error::Chain;
+use crate::latest::Latest;
 use crate::wire::Demand;
 
 /// Figures that changed are written after this time.
@@ -98,7 +99,7 @@ impl DemandReporter {
 
     /// The most that waited for each model since the last time. `None` where no model follows it.
     fn collect(&self) -> Option<Demand> {
-        let table = self.table_rx.borrow().clone()?;
+        let table = self.table_rx.latest()?;
         let mut peaks = self.dispatcher.take_peaks();
         let mut waiting: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         let mut any = false;

@@ -13,6 +13,7 @@ use super::queue::Slip;
 use super::state::{Grant, ModelKey, Queued, Refusal, State};
 use super::table::{Model, Replica, RoutingTable};
 use crate::clock::Clock;
+use crate::latest::{Latest, LatestSeen};
 
 type Wake = oneshot::Sender<Result<Place, Refusal>>;
 
@@ -68,14 +69,14 @@ impl Dispatcher {
     }
 
     fn table(&self) -> Option<Arc<RoutingTable>> {
-        self.shared.table_rx.borrow().clone()
+        self.shared.table_rx.latest()
     }
 
     /// Hands out what a new table makes room for, again and again.
     pub(super) async fn follow(self) {
         let mut table_rx = self.shared.table_rx.clone();
         loop {
-            let table = table_rx.borrow_and_update().clone();
+            let table = table_rx.see_latest();
             let mut look_again_after = None;
             if let Some(table) = table {
                 let orphans = self.lock().update(&table, self.now());

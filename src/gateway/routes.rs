@@ -28,6 +28,7 @@ use super::state::{ModelKey, Refusal};
 use super::table::{Model, RoutingTable, Target};
 use crate::clock::Clock;
 use crate::error::Chain;
+use crate::latest::Latest;
 use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
@@ -81,7 +82,7 @@ impl Gateway {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.table_rx.borrow().is_some()
+        self.table_rx.latest().is_some()
     }
 
     pub(super) fn render_metrics(&self) -> String {
@@ -89,7 +90,7 @@ impl Gateway {
     }
 
     fn table(&self) -> Result<Arc<RoutingTable>, ApiError> {
-        self.table_rx.borrow().clone().ok_or_else(|| {
+        self.table_rx.latest().ok_or_else(|| {
             ApiError::unavailable(
                 ErrorCode::ModelUnavailable,
                 "The gateway has not reached the API server yet. Please try again shortly.",

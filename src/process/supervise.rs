@@ -11,6 +11,7 @@ use tokio::process::Child;
 use tokio::sync::watch;
 
 use super::identity::ProcessId;
+use crate::latest::Latest;
 use crate::task::Tasks;
 
 /// How often a process that is not our child is looked at: nobody tells us when it ends.
@@ -113,7 +114,7 @@ impl Process {
 
     /// How it ended, if it has.
     pub(crate) fn exit(&self) -> Option<Exit> {
-        *self.exit_rx.borrow()
+        self.exit_rx.latest()
     }
 
     /// Waits for its end.

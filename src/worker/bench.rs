@@ -32,19 +32,22 @@ pub struct BareEngine {
 /// One greedy answer.
 #[derive(Debug)]
 pub struct Answer {
+    /// What was answered.
     pub text: String,
+    /// Tokens that were chosen, one that ended the answer included.
     pub completion_tokens: usize,
     /// From the question to the first text.
     pub first_text: Duration,
     /// From the question to the end of the answer.
     pub total: Duration,
-    /// By the engine's own clock, from the first token to the last. None where there was one token.
+    /// Tokens after the first, divided by the seconds from the first to the end of the answer, by the engine's own clock. None
+    /// where there was one token.
     pub decode_tokens_per_second: Option<f64>,
 }
 
 impl BareEngine {
-    /// Starts the engine on the model in the directory `model`, for so many questions at a time; the first one waits
-    /// until it is loaded.
+    /// Starts the engine on the model in the directory `model`, for `max_concurrency` questions at a time; the first one
+    /// waits until it is loaded.
     ///
     /// # Errors
     /// What is wrong with the model, in words.
@@ -85,7 +88,8 @@ impl BareEngine {
         })
     }
 
-    /// Asks `question` and waits for the whole answer: chat template, tokenizer, engine, detokenizer.
+    /// Asks `question` and waits for the whole answer, of at most `max_tokens` tokens: chat template, tokenizer, engine,
+    /// detokenizer.
     ///
     /// # Errors
     /// Why there is no answer, in words.

@@ -60,6 +60,7 @@ use self::server::App;
 use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use crate::clock::Clock;
 use crate::error::{Chain, ExitStatus};
+use crate::latest::LatestSeen;
 use crate::metrics::Registry;
 use crate::model_dir::{InspectModelError, ModelDir};
 use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
@@ -345,7 +346,7 @@ impl Worker {
                 outcome = &mut engine_ended => return ended(outcome),
                 outcome = &mut serving => return outcome.map_err(|err| WorkerError::Serve { err }),
                 Ok(()) = phase.changed() => {
-                    if *phase.borrow_and_update() == WorkerPhase::Ready {
+                    if phase.see_latest() == WorkerPhase::Ready {
                         tracing::info!(model = %app.name, "ready");
                     }
                 }

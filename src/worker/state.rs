@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::allowance::Allowance;
 use super::metrics::KvUse;
 use crate::clock::Clock;
+use crate::latest::Latest;
 use crate::wire::{
     EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
 };
@@ -96,7 +97,7 @@ impl EngineState {
     }
 
     pub(crate) fn phase(&self) -> WorkerPhase {
-        *self.phase.borrow()
+        self.phase.latest()
     }
 
     pub(crate) fn watch_phase(&self) -> watch::Receiver<WorkerPhase> {

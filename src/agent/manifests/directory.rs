@@ -251,6 +251,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::latest::Latest;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -287,7 +288,7 @@ mod tests {
         }
 
         fn shown(&self) -> String {
-            let set = self.set_rx.borrow();
+            let set = self.set_rx.latest();
             let replicas: Vec<_> = set
                 .replicas
                 .iter()

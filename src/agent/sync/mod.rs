@@ -37,6 +37,7 @@ use crate::api::v1alpha1::{
 use crate::client::{Cache, Changes, EventType, Recorder};
 use crate::clock::Clock;
 use crate::host::Host;
+use crate::latest::Latest;
 use crate::roofline::memory::{NodeMemory, Reservation, allocatable};
 use crate::roofline::published::publish_calibration;
 use crate::units::Bytes;
@@ -215,13 +216,9 @@ impl SyncLoop {
         let instant = self.clock.instant();
         let pressure = self.memory_watch.observe(&memory, instant);
         let now = self.clock.now();
-        let hardware = node_hardware(&self.chip, memory.total, &self.sources.probe.borrow(), now);
-        let probed = self
-            .sources
-            .probe
-            .borrow()
-            .report()
-            .map(|(report, _)| report.engine.clone());
+        let probe = self.sources.probe.latest();
+        let hardware = node_hardware(&self.chip, memory.total, &probe, now);
+        let probed = probe.report().map(|(report, _)| report.engine.clone());
         let engine = self.workers.engine().or(probed);
         let calibrations = match engine.as_ref().zip(hardware).filter(|_| self.computes_here) {
             Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),
@@ -241,7 +238,7 @@ impl SyncLoop {
             calibrations,
             quarantined: self.quarantined.clone(),
             stranded: self.stranded(),
-            probing: *self.sources.probing.borrow(),
+            probing: self.sources.probing.latest(),
             pressure,
             shortfall: pressure::shortfall(&memory),
             relapse: pressure::relapse(memory.total),
@@ -290,7 +287,7 @@ impl SyncLoop {
             None => {}
         }
         if let Some(manifests) = &self.sources.manifests {
-            let manifests = manifests.borrow();
+            let manifests = manifests.latest();
             self.metrics.manifest_problems(manifests.problems.len());
             for (key, (file, manifest)) in &manifests.replicas {
                 let replica = DesiredReplica {

@@ -18,6 +18,7 @@ use crate::api::v1alpha1::ReplicaPhase;
 use crate::artifact::ModelDirectory;
 use crate::clock::ManualClock;
 use crate::host::FakeHost;
+use crate::latest::Latest;
 use crate::metrics::Registry;
 use crate::process::ProcessId;
 use crate::proxy::Proxy;
@@ -159,7 +160,7 @@ impl Scene {
 
     /// `name=Phase/reason of Ready/restarts`.
     fn shown(&self) -> String {
-        let reports = self.reports_rx.borrow();
+        let reports = self.reports_rx.latest();
         let all: Vec<_> = reports
             .replicas
             .iter()
@@ -279,7 +280,7 @@ async fn a_bad_model_is_not_started_again_and_again() {
     scene.want(&["a"]);
     scene.until("a=Failed/CorruptWeights/0").await;
     let message = |scene: &Scene| {
-        let reports = scene.reports_rx.borrow();
+        let reports = scene.reports_rx.latest();
         let report = &reports.replicas[&key("a")];
         let condition = report
             .status
@@ -305,7 +306,7 @@ async fn a_full_node_refuses_and_starts_when_there_is_room() {
         .set_available(pressure::margin(Bytes::gib(16)) + Bytes::mib(700));
     scene.want(&["a", "b"]);
     scene.until("a=Loading/Starting/0 b=Pending/MemoryInUse/0").await;
-    assert!(scene.reports_rx.borrow().reserved > Bytes::mib(400));
+    assert!(scene.reports_rx.latest().reserved > Bytes::mib(400));
     scene.host.set_available(Bytes::gib(8));
     scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
     for name in ["a", "b"] {
@@ -327,7 +328,7 @@ async fn the_machines_owner_gets_the_memory_back() {
     scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
     scene.time.advance(Duration::from_secs(20));
     scene.sync.pass(false);
-    assert_eq!(scene.reports_rx.borrow().pressure, Pressure::Low);
+    assert_eq!(scene.reports_rx.latest().pressure, Pressure::Low);
     // Its end gives back enough: the other one stays.
     scene.host.set_available(Bytes::gib(8));
     let gone = "a=Loading/Starting/0 b=Pending/NodeMemoryPressure/0";
@@ -358,7 +359,7 @@ async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
         .await
         .unwrap();
     scene.tasks.cancel();
-    (process, scene.reports_rx.borrow().clone())
+    (process, scene.reports_rx.latest())
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use crate::agent::sync::plan::{BadModel, Seen, StopCause, WorkerState};
 use crate::api::v1alpha1::Termination;
 use crate::clock::since;
 use crate::error::{Chain, ExitStatus};
+use crate::latest::Latest;
 use crate::process::logs::{From, Log};
 use crate::process::{Exit, Process};
 use crate::proxy::Upstream;
@@ -46,7 +47,7 @@ impl Slot {
     /// Looks whether the worker has become ready, or has ended.
     pub(super) fn take_note(&mut self, now: Timestamp) {
         let Some(worker) = &mut self.worker else { return };
-        let is_ready = worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        let is_ready = worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
         if is_ready && worker.ready_since.is_none() {
             worker.ready_since = Some(now);
             // It has answered what it had to, and need not again when the agent comes back.
@@ -131,21 +132,23 @@ impl Slot {
         match &self.worker {
             None => WorkerState::None,
             Some(worker) if worker.stopping.is_some() => WorkerState::Stopping,
-            Some(worker) if worker.contact_rx.borrow().unresponsive => WorkerState::Unresponsive,
+            Some(worker) if worker.contact_rx.latest().unresponsive => WorkerState::Unresponsive,
             Some(_) => WorkerState::Running,
         }
+    }
+
+    /// What its worker last said; nothing without one.
+    fn contact(&self) -> Contact {
+        let worker = self.worker.as_ref();
+        worker.map_or_else(Contact::default, |worker| worker.contact_rx.latest())
     }
 
     pub(super) fn seen(&self) -> Seen {
         let record = &self.record;
         let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
-        // Let go of before anybody else looks at it: who borrows twice waits for a monitor that waits for the first to end.
-        let (resident, requests) = self.worker.as_ref().map_or((Bytes::ZERO, 0), |worker| {
-            let contact = worker.contact_rx.borrow();
-            let status = contact.status.as_ref();
-            let requests = status.map_or(0, |status| status.requests.running + status.requests.queued);
-            (contact.resident(), requests)
-        });
+        let contact = self.contact();
+        let status = contact.status.as_ref();
+        let requests = status.map_or(0, |status| status.requests.running + status.requests.queued);
         Seen {
             uid: record.uid.clone(),
             generation: record.generation,
@@ -153,7 +156,7 @@ impl Slot {
             worker: self.state(),
             held: Held {
                 reserved,
-                resident: resident.min(reserved),
+                resident: contact.resident().min(reserved),
             },
             requests,
             gave_way: record.gave_way,
@@ -164,27 +167,22 @@ impl Slot {
 
     pub(super) fn progress(&self) -> Progress {
         let record = self.record.worker.as_ref();
+        let contact = self.contact();
         Progress {
             restarts: self.record.restarts,
             failures: self.record.failures,
             last_termination: self.record.last_termination.clone(),
             reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
             model_path: record.map(|worker| worker.model_path.clone()),
-            status: self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.contact_rx.borrow().status.clone()),
+            status: contact.status,
             stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
-            golden_failure: self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.contact_rx.borrow().golden.failure()),
+            golden_failure: contact.golden.failure(),
         }
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
         let worker = self.worker.as_ref();
-        let is_ready = |worker: &Worker| worker.contact_rx.borrow().phase() == Some(WorkerPhase::Ready);
+        let is_ready = |worker: &Worker| worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
         Endpoint {
             serving_name: self.record.spec.serving_name.clone(),
             log: self.dir.log(),

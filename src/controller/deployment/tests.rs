@@ -219,6 +219,11 @@ impl Scene {
         set_condition(&mut status.conditions, kind, truth, reason, message, None, now);
     }
 
+    /// Its node is to be left, or may be stayed on after all.
+    fn leave(&mut self, name: &str, truth: Truth) {
+        self.say(name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
+    }
+
     fn run(&mut self, name: &str) {
         self.replica(name).spec.node_name = Some("mini".to_owned());
         for kind in [
@@ -259,6 +264,11 @@ impl Scene {
 
     fn check_condition(&self, kind: &str, expect: &str) {
         assert_eq!(self.condition(kind), expect, "{kind}");
+    }
+
+    fn check_condition_begins(&self, kind: &str, expect: &str) {
+        let told = self.condition(kind);
+        assert!(told.starts_with(expect), "{kind}: {told}");
     }
 
     /// Reasons of the events that the next pass publishes.

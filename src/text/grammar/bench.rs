@@ -13,7 +13,7 @@ use super::{Builder, Grammar};
 pub struct MaskVocabulary(Arc<Vocabulary>);
 
 impl MaskVocabulary {
-    /// From what each token adds to a text.
+    /// From the bytes that each token adds to a text, in order of the tokens' ids; none where no text has it.
     #[must_use]
     pub fn new(tokens: Vec<Vec<u8>>) -> Self {
         Self(Arc::new(Vocabulary::of(tokens, Vec::new())))
@@ -31,10 +31,10 @@ impl fmt::Debug for MaskTrial {
 }
 
 impl MaskTrial {
-    /// Makes a grammar of a JSON Schema.
+    /// Makes a grammar of a JSON Schema, given as JSON.
     ///
     /// # Errors
-    /// What the schema asks for and cannot be held to, in words.
+    /// What is wrong with the JSON, or what the schema asks for and cannot be held to, in words.
     pub fn new(schema: &str, vocabulary: &MaskVocabulary) -> Result<Self, String> {
         let schema = serde_json::from_str(schema).map_err(|err| err.to_string())?;
         let mut builder = Builder::new();
@@ -44,10 +44,10 @@ impl MaskTrial {
         constraint.map(Self).map_err(|err| err.to_string())
     }
 
-    /// Finds which tokens may come next; returns how many.
+    /// Finds which tokens may come next; returns how many of the vocabulary's.
     ///
     /// # Errors
-    /// Why there are none, in words.
+    /// Why there is none, or why that is not found out, in words.
     pub fn mask(&mut self) -> Result<u32, String> {
         self.0
             .mask()
@@ -55,7 +55,7 @@ impl MaskTrial {
             .map_err(|err| err.to_string())
     }
 
-    /// Takes a token.
+    /// Takes a token, by its id.
     ///
     /// # Errors
     /// Why it is none that may come next, in words.

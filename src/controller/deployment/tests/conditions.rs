@@ -19,19 +19,11 @@ fn a_model_that_no_node_has_is_refused_with_what_there_is() {
     );
     scene.models.clear();
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::ADMITTED)
-            .starts_with("False NoNodes")
-    );
+    scene.check_condition_begins(condition_type::ADMITTED, "False NoNodes");
     scene.models = Scene::new(json!({})).models;
     scene.change(json!({ "model": { "source": "local://guide" }, "serving": { "contextTokens": 4096 } }));
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::ADMITTED)
-            .starts_with("False ContextTooLong")
-    );
+    scene.check_condition_begins(condition_type::ADMITTED, "False ContextTooLong");
     scene.change(json!({ "serving": { "contextTokens": 1024 } }));
     assert_eq!(scene.step(), "revision 1 +1");
     assert_eq!(scene.revisions[0].spec.serving.context_tokens, Some(1024));
@@ -45,18 +37,15 @@ fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
     scene.settle();
     scene.change(json!({ "model": { "source": "local://typo" } }));
     assert_eq!(scene.step(), "");
-    assert!(scene.condition(condition_type::PROGRESSING).starts_with(
-        "False ModelNotFound: revision 1 stays, because the new template is refused: spec.model.source"
-    ));
+    scene.check_condition_begins(
+        condition_type::PROGRESSING,
+        "False ModelNotFound: revision 1 stays, because the new template is refused: spec.model.source",
+    );
     scene.check_condition(
         condition_type::AVAILABLE,
         "True MinimumReplicasAvailable: 2 of 2 replicas answer requests",
     );
-    assert!(
-        scene
-            .condition(condition_type::READY)
-            .starts_with("False ModelNotFound")
-    );
+    scene.check_condition_begins(condition_type::READY, "False ModelNotFound");
     scene.replicas.remove(0);
     assert_eq!(scene.step(), "+1");
 }
@@ -112,12 +101,8 @@ fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
         "True CrashLoop: r1 on mini: the worker is started again in 40 s; its worker ended with OutOfMemory: Metal ran \
          out of memory",
     );
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RolloutComplete"),
-        "a replica that falters is no rollout"
-    );
+    // A replica that falters is no rollout.
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
 }
 
 #[test]
@@ -152,28 +137,17 @@ fn a_rollout_without_progress_says_so_after_the_deadline() {
     let mut scene = Scene::new(json!({ "progressDeadlineSeconds": 60 }));
     scene.step();
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RollingOut")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
     let wait = scene.plan(|plan| plan.look_again_after).expect("it looks again");
     scene.second += i64::try_from(wait.as_secs()).expect("small");
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("False ProgressDeadlineExceeded: no progress for 60 s"),
-        "{}",
-        scene.condition(condition_type::PROGRESSING)
+    scene.check_condition_begins(
+        condition_type::PROGRESSING,
+        "False ProgressDeadlineExceeded: no progress for 60 s",
     );
     scene.run("r1");
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RolloutComplete")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
 }
 
 #[test]
@@ -235,11 +209,7 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     scene.run("r1");
     scene.step();
     assert_eq!(pairs(&scene), ["-/-", "-/-"]);
-    assert!(
-        scene
-            .condition(condition_type::OBJECTIVES_MET)
-            .starts_with("Unknown NotMeasured")
-    );
+    scene.check_condition_begins(condition_type::OBJECTIVES_MET, "Unknown NotMeasured");
     scene.check_condition(condition_type::PREDICTION_ACCURATE, "absent");
     // What was promised when it was admitted: every stream busy, every context full.
     scene.replica("r1").status.as_mut().expect("set").admission = Some(AdmissionStatus {
@@ -334,11 +304,7 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     );
     scene.replica("r1").status.as_mut().expect("set").measured = None;
     scene.step();
-    assert!(
-        scene
-            .condition(condition_type::PREDICTION_ACCURATE)
-            .starts_with("Unknown NotMeasured")
-    );
+    scene.check_condition_begins(condition_type::PREDICTION_ACCURATE, "Unknown NotMeasured");
     scene.change(json!({ "objectives": null }));
     scene.step();
     scene.check_condition(condition_type::OBJECTIVES_MET, "absent");

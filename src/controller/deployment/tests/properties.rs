@@ -173,7 +173,7 @@ fn happen(scene: &mut Scene, happening: &Happening) {
         Happening::Leaves(index, leaves) => {
             if let Some(name) = name(scene, *index) {
                 let truth = Truth::from(*leaves);
-                scene.say(&name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
+                scene.leave(&name, truth);
             }
         }
         Happening::Falters(index) => {

@@ -146,10 +146,9 @@ fn what_would_break_the_floor_is_not_begun_and_told() {
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2");
     assert_eq!(scene.ready(), 1);
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("False ThroughputFloor: revision 2 (guide-")
+    scene.check_condition_begins(
+        condition_type::PROGRESSING,
+        "False ThroughputFloor: revision 2 (guide-",
     );
     assert_eq!(scene.events(), Vec::<String>::new(), "told once");
     // A surge gets round it, where a node has room.
@@ -157,11 +156,7 @@ fn what_would_break_the_floor_is_not_begun_and_told() {
     assert_eq!(scene.step(), "+1");
     scene.no_room_for("r2");
     assert_eq!(scene.step(), "");
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("False ThroughputFloor")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "False ThroughputFloor");
     scene.run_at("r2", 9.0);
     assert_eq!(scene.step(), "-r1(outdated)");
 }
@@ -264,11 +259,7 @@ fn a_canary_goes_from_step_to_step() {
     assert_eq!(scene.step(), "");
     assert_eq!(scene.counts(), [(2, 4)]);
     assert_eq!(scene.rollout().stable_revision, Some(scene.newest()));
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RolloutComplete")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
     // The promotion was of that revision only.
     scene.change(new_template("third"));
     scene.step();
@@ -326,12 +317,8 @@ fn a_canary_that_does_not_come_up_is_rolled_back_and_not_tried_again() {
         assert_eq!(scene.step(), "");
     }
     assert!(scene.traffic().is_empty());
-    assert!(
-        scene
-            .condition(condition_type::READY)
-            .starts_with("False RolledBack")
-    );
-    assert!(scene.condition(condition_type::AVAILABLE).starts_with("True"));
+    scene.check_condition_begins(condition_type::READY, "False RolledBack");
+    scene.check_condition_begins(condition_type::AVAILABLE, "True");
     // A changed template is tried.
     scene.change(new_template("mended"));
     assert_eq!(scene.step(), "revision 3 -r4(outdated) +1");
@@ -404,13 +391,7 @@ fn a_paused_rollout_keeps_what_its_surge_has_brought_to_a_node() {
     let mut scene = begun();
     scene.step();
     scene.finish();
-    scene.say(
-        "r1",
-        condition_type::DISRUPTION_TARGET,
-        Truth::True,
-        "NodeLeft",
-        "",
-    );
+    scene.leave("r1", Truth::True);
     assert_eq!(scene.step(), "");
 }
 
@@ -635,13 +616,7 @@ fn a_canary_waits_while_its_room_is_taken_by_a_replica_that_replaces_one_that_le
     let mut scene = Scene::new(json!({ "replicas": 1, "strategy": strategy }));
     scene.step();
     scene.run_all();
-    scene.say(
-        "r1",
-        condition_type::DISRUPTION_TARGET,
-        Truth::True,
-        "NodeLeft",
-        "",
-    );
+    scene.leave("r1", Truth::True);
     assert_eq!(scene.step(), "+1");
     scene.change(new_template("other"));
     scene.step();
@@ -659,11 +634,8 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.step();
     scene.run_all();
     scene.step();
-    let leaves = |scene: &mut Scene, name: &str, truth| {
-        scene.say(name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
-    };
-    leaves(&mut scene, "r1", Truth::True);
-    leaves(&mut scene, "r2", Truth::True);
+    scene.leave("r1", Truth::True);
+    scene.leave("r2", Truth::True);
     // One more than wanted, and no more; it is no rollout.
     assert_eq!(scene.step(), "+1");
     let ready = "True AllReplicasReady: all 2 replicas answer requests";
@@ -678,7 +650,7 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.run_all();
     assert_eq!(scene.step(), "");
     // The second may stay after all: then there is one too many.
-    leaves(&mut scene, "r2", Truth::False);
+    scene.leave("r2", Truth::False);
     assert_eq!(scene.step(), "-r4(surplus)");
     assert_eq!(scene.step(), "");
 
@@ -686,6 +658,6 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.step();
     scene.run_all();
     scene.step();
-    leaves(&mut scene, "r1", Truth::True);
+    scene.leave("r1", Truth::True);
     assert_eq!(scene.step(), "", "without a surge nothing comes first");
 }

@@ -49,11 +49,7 @@ fn a_rollout_waits_for_its_window_and_stops_with_it() {
     // Hours of waiting are no lack of progress.
     scene.second = 24 * 3600;
     assert_eq!(scene.step(), "-r3(outdated) +1");
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RollingOut")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
     scene.finish();
     scene.run("r4");
     scene.second = 24 * 3600 + 600;
@@ -97,11 +93,7 @@ fn a_canary_is_analysed_and_given_up_at_any_time() {
     scene.answer("r1", 100, 0);
     scene.answer("r3", 20, 20);
     assert_eq!(scene.step(), "-r3(outdated) +1");
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("False RolledBack")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "False RolledBack");
 }
 
 #[test]
@@ -167,11 +159,7 @@ fn a_replica_in_use_stays_until_it_is_idle() {
     scene.finish();
     scene.run("r4");
     assert_eq!(scene.step(), "");
-    assert!(
-        scene
-            .condition(condition_type::PROGRESSING)
-            .starts_with("True RolloutComplete")
-    );
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
 }
 
 #[test]

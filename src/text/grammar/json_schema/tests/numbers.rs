@@ -1,0 +1,74 @@
+//! Multiples and wide bounds.
+
+use super::*;
+
+#[test]
+fn multiples_are_told_digit_by_digit() {
+    check(
+        json!({"type": "integer", "multipleOf": 7}),
+        &["0", "7", "14", "-21", "7000", "1001"],
+        &["1", "07", "-0", "15", "7.0", "-"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 5, "minimum": 0}),
+        &["0", "5", "10", "12345"],
+        &["-5", "6"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 5, "minimum": -7, "exclusiveMaximum": 10}),
+        &["-5", "0", "5"],
+        &["10", "-10", "1"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 5, "minimum": -9_007_199_254_740_991_i64, "maximum": 9_007_199_254_740_991_i64}),
+        &["0", "-5", "9007199254740990"],
+        &["1", "-0", "9007199254740995", "-9007199254740995"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 7, "exclusiveMinimum": 7}),
+        &["14", "7007"],
+        &["0", "7", "-14", "15"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 99.5}),
+        &["0", "0.01", "99.5", "99.50", "42"],
+        &["-0.01", "99.51", "0.001", "100"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 0.01, "minimum": 3}),
+        &["3", "10"],
+        &["2", "3.5"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 0.01}),
+        &["0", "1.5", "-2.25", "10"],
+        &["1.005", ".5", "1e2"],
+    );
+}
+
+/// As zod writes any integer; a real schema has many.
+#[test]
+fn many_members_have_wide_bounds() {
+    let member = |at: i64| json!({"type": "integer", "minimum": -9_007_199_254_740_991_i64 + at / 2, "maximum": 9_007_199_254_740_991_i64});
+    let properties: serde_json::Map<String, Value> =
+        (0..120).map(|at| (format!("p{at:03}"), member(at))).collect();
+    check(
+        json!({"type": "object", "properties": properties, "additionalProperties": false}),
+        &[r#"{"p000":-9007199254740991,"p001":9007199254740991,"p119":0}"#],
+        &[
+            r#"{"p000":-9007199254740992}"#,
+            r#"{"p003":-9007199254740991}"#,
+            r#"{"p001":9007199254740992}"#,
+        ],
+    );
+    check(
+        json!({"type": "integer", "minimum": i64::MIN, "maximum": u64::MAX}),
+        &["-9223372036854775808", "18446744073709551615"],
+        &["-9223372036854775809", "18446744073709551616"],
+    );
+    check(
+        json!({"type": "integer", "minimum": u64::MAX - 1, "exclusiveMinimum": u64::MAX - 2}),
+        &["18446744073709551614"],
+        &["18446744073709551613"],
+    );
+}

@@ -1,0 +1,99 @@
+//! Members of objects: their order, their names and all others.
+
+use super::*;
+
+#[test]
+fn objects_have_their_members_in_order() {
+    let person = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Person", "type": "object",
+        "properties": {"a name": {"type": "string"}, "b": {"type": "integer", "description": "…"}, "c": {"type": ["boolean", "null"]}},
+        "required": ["a name", "c"], "additionalProperties": false
+    });
+    check(
+        person,
+        &[
+            r#"{"a name":"x","b":1,"c":true}"#,
+            r#"{"a name": "", "c": null}"#,
+            "{\n  \"a name\": \"x\",\n  \"c\": false\n}",
+        ],
+        &[
+            "{}",
+            r#"{"a name":"x"}"#,
+            r#"{"c":true,"a name":"x"}"#,
+            r#"{"a name":"x","c":true,"d":1}"#,
+            r#"{"a name":"x","b":1.5,"c":true}"#,
+            r#"{"a name":"x","c":true,}"#,
+            r#"{"a name":"x","c":true} "#,
+            r#"{,"a name":"x","c":true}"#,
+            "[]",
+        ],
+    );
+    check(
+        json!({"type": "object", "properties": {"a": {}, "b": {}}}),
+        &["{}", "{ }", r#"{"a":[]}"#, r#"{"b":{"x":1}}"#, r#"{"a":1,"b":2}"#],
+        &[r#"{"c":1}"#, r#"{"b":1,"a":2}"#],
+    );
+}
+
+#[test]
+fn other_members_are_as_the_schema_says() {
+    check(
+        json!({"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["ab"], "additionalProperties": {"type": "boolean"}}),
+        &[
+            r#"{"ab":1}"#,
+            r#"{"ab":1,"a":true,"abc":false,"b":true,"":true,"é":true}"#,
+        ],
+        &[
+            r#"{"ab":1,"ab":true}"#,
+            r#"{"ab":1,"a":1}"#,
+            r#"{"a":true}"#,
+            r#"{"ab":1,"\u0061b":true}"#,
+        ],
+    );
+    check(
+        json!({"type": "object"}),
+        &["{}", r#"{"x":{"y":[1,"z"]}}"#],
+        &["[]"],
+    );
+    check(
+        json!({"required": ["x"]}),
+        &[r#"{"x":1}"#, r#"{"x":null,"y":2}"#],
+        &["{}"],
+    );
+    check(json!({}), &["1", "\"a\"", "[1, {}]", "null"], &["", "nul"]);
+}
+
+#[test]
+fn names_may_be_listed_or_of_a_pattern() {
+    check(
+        json!({"type": "object", "propertyNames": {"$ref": "#/$defs/E"}, "additionalProperties": {"type": "integer"},
+               "required": ["b"], "$defs": {"E": {"type": "string", "title": "E", "enum": ["a", "b"]}}}),
+        &[r#"{"b":1}"#, r#"{"a":1,"b":2}"#],
+        &["{}", r#"{"a":1}"#, r#"{"b":1,"c":1}"#, r#"{"b":null}"#],
+    );
+    check(
+        json!({"type": "object", "propertyNames": {"pattern": "^k"}, "additionalProperties": {"type": "integer"}}),
+        &["{}", r#"{"k":1,"kx":2}"#],
+        &[r#"{"x":1}"#, r#"{"k":null}"#],
+    );
+}
+
+#[test]
+fn members_have_names_of_a_pattern() {
+    check(
+        json!({"properties": {"id": {"type": "integer"}}, "required": ["id"],
+               "patternProperties": {"^x-[a-z]+$": {"type": "string"}}}),
+        &[r#"{"id":1}"#, r#"{"id":1,"x-a":"b","x-bc":""}"#],
+        &[
+            r#"{"x-a":"b"}"#,
+            r#"{"id":1,"x-a":1}"#,
+            r#"{"id":1,"x-":""}"#,
+            r#"{"id":1,"y":""}"#,
+        ],
+    );
+    check(
+        json!({"patternProperties": {"a": {"type": "null"}}, "additionalProperties": false}),
+        &["{}", r#"{"bab":null}"#],
+        &[r#"{"b":null}"#],
+    );
+}

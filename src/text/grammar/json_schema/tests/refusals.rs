@@ -1,0 +1,126 @@
+//! What cannot be held to.
+
+use super::*;
+
+#[test]
+fn what_cannot_be_held_to_is_refused_by_name() {
+    let cases = [
+        (
+            json!({"type": "object", "propertyNames": {"minLength": 2}}),
+            "#: 'propertyNames' is not supported",
+        ),
+        (
+            json!({"type": "object", "minProperties": 1}),
+            "#: 'minProperties' is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "^a", "maxLength": 0}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"type": "string", "pattern": "a(?!.*)"}),
+            "#: 'pattern': no text fits it",
+        ),
+        (
+            json!({"type": "string", "pattern": "(a(?=b))*"}),
+            "#: 'pattern': it uses a look-ahead that is repeated, which is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "^(?=.*a.{25}$).*$"}),
+            "#: 'pattern': it takes too many states to hold to together with what else is asked; shorter lengths may help",
+        ),
+        (
+            json!({"type": "string", "format": "hostname", "maxLength": 200}),
+            "#: 'format' together with such lengths is not supported",
+        ),
+        (
+            json!({"patternProperties": {"^(?=a)": {}}}),
+            "#/patternProperties: 'pattern': it uses a look-ahead among names, which is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": ["a"]}),
+            "#: 'pattern' must be a string",
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}}),
+            "#: 'patternProperties of several patterns' is not supported",
+        ),
+        (
+            json!({"properties": {"ab": {}}, "patternProperties": {"^a": {}}}),
+            "#: 'patternProperties' together with names that it fits is not supported",
+        ),
+        (
+            json!({"properties": {"a": {"not": {}}}, "required": ["a"]}),
+            "#/properties/a: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"items": {"uniqueItems": true}}),
+            "#/items: 'uniqueItems' is not supported",
+        ),
+        (
+            json!({"type": "text"}),
+            "#: 'type' must be a JSON type's name, or a list of them",
+        ),
+        (
+            json!({"type": "string", "format": "iri"}),
+            "#: 'format of 'iri'' is not supported",
+        ),
+        (
+            json!({"$ref": "#/$defs/x"}),
+            "#: '$ref' is '#/$defs/x', which is not in this schema",
+        ),
+        (json!({"$ref": "#"}), "#: nothing can be both of what it asks for"),
+        (
+            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+        ),
+        (
+            json!({"type": "integer", "minimum": 2, "maximum": 1}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"type": "number", "multipleOf": 2.5}),
+            "#: 'multipleOf of such a number' is not supported",
+        ),
+        (
+            json!({"type": "integer", "multipleOf": 997, "minimum": -9_000_000_000_000_000_i64}),
+            "#: 'multipleOf with such bounds' is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "("}),
+            "#: 'pattern': it cannot be read: unclosed group",
+        ),
+        (
+            json!({"type": "string", "pattern": "(?<=a)"}),
+            "#: 'pattern': it cannot be read: look-around, including look-ahead and look-behind, is not supported",
+        ),
+        (
+            json!({"type": "string", "pattern": "a\\b"}),
+            "#: 'pattern': it uses a condition inside the text, which is not supported",
+        ),
+        (
+            json!({"type": "array", "minItems": -1}),
+            "#: 'minItems' must be a whole number, and not too large",
+        ),
+        (json!({"required": "a"}), "#: 'required' must be a list"),
+        (
+            json!({"properties": {"a": false}, "required": ["a"]}),
+            "#/properties/a: nothing can be both of what it asks for",
+        ),
+        (json!(5), "#: 'schema' must be an object"),
+    ];
+    for (asked, expected) in cases {
+        assert_eq!(refusal(asked.clone()), expected, "{asked}");
+    }
+    let mut deep = json!({});
+    for _ in 0..MAX_DEPTH {
+        deep = json!({"items": deep});
+    }
+    assert!(refusal(deep).contains("such deep nesting"));
+    let name = "x".repeat(MAX_NAME_BYTES + 1);
+    assert!(
+        refusal(json!({"properties": {name: {}}, "additionalProperties": true})).contains("such long names")
+    );
+    let many: Vec<String> = (0..30_000).map(|at| format!("name {at}")).collect();
+    assert!(refusal(json!({"enum": many})).contains("too large"));
+}

@@ -1,0 +1,199 @@
+//! Formats of strings, and what is demanded of a text together.
+
+use super::*;
+
+#[test]
+fn formats_are_held_to() {
+    let format = |name: &str| json!({"type": "string", "format": name});
+    check(
+        format("date"),
+        &[
+            r#""2026-02-28""#,
+            r#""2026-12-31""#,
+            r#""2028-02-29""#,
+            r#""2000-02-29""#,
+        ],
+        &[
+            r#""2026-02-29""#,
+            r#""1900-02-29""#,
+            r#""2026-02-30""#,
+            r#""2026-04-31""#,
+            r#""26-01-01""#,
+        ],
+    );
+    check(
+        format("date-time"),
+        &[r#""2026-11-21T09:05:00Z""#, r#""2026-11-21T23:59:59.5+01:00""#],
+        &[r#""2026-11-21""#, r#""2026-11-21T24:00:00Z""#],
+    );
+    check(
+        format("uuid"),
+        &[r#""123e4567-e89b-12d3-a456-426614174000""#],
+        &[r#""123e4567""#],
+    );
+    check(
+        format("ipv4"),
+        &[r#""255.0.10.1""#],
+        &[r#""256.0.0.1""#, r#""1.2.3""#],
+    );
+    check(
+        format("email"),
+        &[r#""a.b+c@example.org""#],
+        &[r#""a@b""#, r#""@b.org""#],
+    );
+    check(
+        format("duration"),
+        &[r#""P1Y2M3DT4H5M6S""#, r#""PT36H""#, r#""P2W""#, r#""P1DT5M""#],
+        &[
+            r#""P""#,
+            r#""PT""#,
+            r#""P1D2W""#,
+            r#""P1Y2D""#,
+            r#""1D""#,
+            r#""P1DT""#,
+        ],
+    );
+    check(
+        format("hostname"),
+        &[r#""localhost""#, r#""a-1.example.org""#],
+        &[r#""""#, r#""-a""#, r#""a-.b""#, r#""a..b""#, r#""a_b""#],
+    );
+    check(
+        format("ipv6"),
+        &[
+            r#""::""#,
+            r#""::1""#,
+            r#""1::""#,
+            r#""2001:db8::8a2e:370:7334""#,
+            r#""1:2:3:4:5:6:7:8""#,
+            r#""1:2:3:4:5:6:7::""#,
+            r#""1::8""#,
+        ],
+        &[
+            r#"":""#,
+            r#""1:2:3:4:5:6:7""#,
+            r#""1::2::3""#,
+            r#""1:2:3:4:5:6:7::8""#,
+            r#""12345::""#,
+        ],
+    );
+    check(
+        format("uri"),
+        &[
+            r#""https://example.org""#,
+            r#""http://a.b:80/x/y%20z?q=1&r#s""#,
+            r#""mailto:a@b.org""#,
+            r#""urn:isbn:1""#,
+        ],
+        &[
+            r#""example.org""#,
+            r#""https://""#,
+            r#""a:b c""#,
+            r#""a:%2""#,
+            r#""1a:b""#,
+        ],
+    );
+    check(
+        format("base64"),
+        &[r#""""#, r#""YQ==""#, r#""YWI=""#, r#""YWJj""#],
+        &[r#""YQ""#, r#""YQ=""#, r#""Y_==""#],
+    );
+    check(
+        format("uuid4"),
+        &[r#""123e4567-e89b-42d3-a456-426614174000""#],
+        &[r#""123e4567-e89b-12d3-a456-426614174000""#],
+    );
+    check(format("password"), &[r#""any \"text\"""#], &["1"]);
+}
+
+#[test]
+fn a_text_fits_all_that_is_demanded_of_it() {
+    check(
+        json!({"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}),
+        &[r#""ab""#, r#""abc""#],
+        &[r#""a""#, r#""abcd""#, r#""aB""#],
+    );
+    check(
+        json!({"type": "string", "pattern": "^[a-z]+$", "minLength": 2}),
+        &[r#""ab""#, r#""abcdefgh""#],
+        &[r#""a""#, r#""aB""#],
+    );
+    check(
+        json!({"type": "string", "format": "ends_with", "allOf": [{"pattern": "^é.*"}, {"pattern": ".*\"$"}]}),
+        &[r#""é\"""#, r#""é…\"""#],
+        &[r#""é""#, r#""\"""#, r#""e\"""#],
+    );
+    check(
+        json!({"type": "string", "format": "date", "pattern": "^2028-02"}),
+        &[r#""2028-02-29""#],
+        &[r#""2028-03-01""#, r#""2028-02-30""#, r#""2028-02""#],
+    );
+    // The expression says what the client means by a format that nobody else knows.
+    check(
+        json!({"type": "string", "format": "nanoid", "pattern": "^[a-zA-Z0-9_-]{21}$"}),
+        &[r#""V1StGXR8_Z5jdHi6B-myT""#],
+        &[r#""V1StGXR8""#],
+    );
+    check(
+        json!({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}),
+        &[r#""https://example.org/""#],
+        &[r#""""#],
+    );
+    for most in [60, 500, 501, 2048, 1_000_000] {
+        let long = format!("\"https://example.org/{}\"", "x".repeat(most - 19));
+        check(
+            json!({"type": "string", "format": "uri", "maxLength": most}),
+            &[r#""https://example.org/a?b=c#d""#],
+            &[&long],
+        );
+    }
+    check(
+        json!({"type": "string", "format": "uri", "maxLength": 12}),
+        &[r#""http://a.org""#],
+        &[r#""https://a.org""#],
+    );
+    check(
+        json!({"type": "string", "pattern": "^(?=.{2,3}$)(?!.*ab)[a-c]*$"}),
+        &[r#""aa""#, r#""bca""#],
+        &[r#""a""#, r#""aab""#, r#""aaaa""#],
+    );
+    check(
+        json!({"type": "string", "pattern": "(?!a)"}),
+        &[r#""""#, r#""ba""#, r#""aba""#],
+        &[],
+    );
+    check(
+        json!({"type": "string", "pattern": "^(?!a)"}),
+        &[r#""""#, r#""ba""#],
+        &[r#""a""#, r#""\u0061""#, r#""abc""#],
+    );
+    check(
+        json!({"type": "string", "pattern": "^$|^a+$|^b"}),
+        &[r#""""#, r#""aa""#, r#""bc""#],
+        &[r#""ac""#, r#""cb""#],
+    );
+    check(
+        json!({"type": "string", "pattern": "^[(?=]+$"}),
+        &[r#""(=?""#],
+        &[r#""a""#],
+    );
+}
+
+/// What is begun can be ended, however the demands bear on each other.
+#[test]
+fn no_text_is_begun_in_vain() {
+    let demands = [
+        json!({"pattern": "^[ab]*c[0-9]{3}$", "maxLength": 6}),
+        json!({"format": "email", "maxLength": 12}),
+        json!({"pattern": "^a?(?=[bc]{2,3}$)(?!bb)[a-z]*$"}),
+    ];
+    for demand in demands {
+        let asked = schema(&demand);
+        let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+        for seed in 0..40 {
+            // It fails where nothing can follow.
+            let text = walk(&grammar, seed);
+            assert!(text.chars().count() <= 14, "{text}");
+        }
+    }
+}
