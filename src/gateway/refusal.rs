@@ -96,6 +96,10 @@ fn not_ready(model: &Model, wait: Option<Expected>) -> ApiError {
                 ". One is expected after about {time} s, when its weights are read ({}).",
                 loading::words(basis)
             ),
+            By::Download(basis) => format!(
+                ". One is expected after about {time} s, when its model is downloaded and read ({}).",
+                loading::line_words(basis)
+            ),
         });
         err.retry_after_seconds = Some(time);
     }

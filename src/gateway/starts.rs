@@ -23,6 +23,8 @@ pub(super) enum By {
     LastStart,
     /// The time that the weights take from the disk of the replica's node: no start is shorter.
     Reading(Basis),
+    /// The time that its model still takes to the replica's node, and the start then.
+    Download(Basis),
 }
 
 /// Since when each replica of a model is on its way.
@@ -40,6 +42,13 @@ impl Starts {
 
     /// When the next one should answer; `None` where nothing tells, or where it takes longer than was predicted.
     pub(super) fn next(&self, model: &Model, now: Instant) -> Option<Expected> {
+        if let Some(download) = model.download {
+            let reading = model.reading.map(|reading| reading.seconds);
+            let start = model.last_start.map(|took| took.as_secs_f64()).or(reading);
+            let after = Duration::try_from_secs_f64(download.seconds + start.unwrap_or(0.0)).ok()?;
+            let by = By::Download(download.basis);
+            return Some(Expected { after, by });
+        }
         let earliest = self.0.values().min().copied().unwrap_or(now);
         let elapsed = now.saturating_duration_since(earliest);
         if let Some(took) = model.last_start {
@@ -60,7 +69,7 @@ impl Starts {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock};
-    use crate::roofline::loading::{Disk, Reading};
+    use crate::roofline::loading::{Disk, Download, Link, Reading};
     use crate::units::Bytes;
 
     fn seconds(seconds: u64) -> Duration {
@@ -87,6 +96,18 @@ mod tests {
         assert_eq!(starts.next(&model, clock.instant()), predicted(seconds(6)));
         manual.advance(seconds(7));
         assert_eq!(starts.next(&model, clock.instant()), None, "that was too little");
+
+        // How far a download is, its node tells.
+        let link = Link::new(Some(1e6));
+        model.download = Download::new(Bytes(20_000_000), &link);
+        let coming = |after| {
+            let by = By::Download(Basis::Measured);
+            Some(Expected { after, by })
+        };
+        assert_eq!(starts.next(&model, clock.instant()), coming(seconds(30)));
+        model.last_start = Some(seconds(15));
+        assert_eq!(starts.next(&model, clock.instant()), coming(seconds(35)));
+        model.download = None;
 
         model.last_start = Some(seconds(30));
         let measured = |after| {

@@ -13,6 +13,7 @@ use super::queue::{FairQueue, Pushed, Slip};
 use super::starts::{By, Expected, Starts};
 use super::table::{Model, Replica, RoutingTable};
 use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
+use crate::roofline::predict::Basis;
 
 /// Bytes of request bodies that may wait, of all models together.
 const MAX_HELD_BYTES: usize = 256 << 20;
@@ -339,7 +340,8 @@ impl<W> State<W> {
         }
         let expected = self.expected_wait(model, now);
         // What was only predicted turns nobody away.
-        let is_seen = |expected: &Expected| !matches!(expected.by, By::Reading(_));
+        let is_seen =
+            |expected: &Expected| !matches!(expected.by, By::Reading(_) | By::Download(Basis::Nominal));
         if let Some(expected) = expected.filter(|expected| is_seen(expected) && expected.after > patience) {
             return Queued::Refused(Refusal::TooLong(expected));
         }

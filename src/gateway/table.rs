@@ -13,7 +13,7 @@ use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ReplicaPhase, RoutingSpec};
 use crate::proxy::Upstream;
 use crate::quantity::parse_duration;
-use crate::roofline::loading::{Disk, Reading};
+use crate::roofline::loading::{Disk, Download, Link, Reading};
 use crate::roofline::published;
 use crate::units::Bytes;
 
@@ -101,6 +101,8 @@ pub(super) struct Model {
     pub(super) starting: Vec<u64>,
     /// The weights that one of them reads the soonest.
     pub(super) reading: Option<Reading>,
+    /// What is still to be downloaded for the first of those that start: absent where one has its model.
+    pub(super) download: Option<Download>,
     /// How long the last start of a replica took.
     pub(super) last_start: Option<Duration>,
     /// Percent of the requests by revision, while a canary is under way.
@@ -234,6 +236,18 @@ impl RoutingTable {
                 let reading = host
                     .zip(weights)
                     .map(|(host, bytes)| Reading::new(Bytes(bytes), &host.disk));
+                let download = status.download.as_ref().zip(host).and_then(|(download, host)| {
+                    let missing = download.total_bytes.saturating_sub(download.bytes);
+                    Download::new(Bytes(missing), &host.link)
+                });
+                let soonest = |a: &Download, b: &Download| a.seconds.total_cmp(&b.seconds);
+                model.download = match (model.starting.len(), model.download, download) {
+                    (1, _, download) => download,
+                    (_, Some(known), Some(download)) => {
+                        Some(known).into_iter().chain([download]).min_by(soonest)
+                    }
+                    (_, _, _) => None,
+                };
                 let soonest = |a: &Reading, b: &Reading| a.seconds.total_cmp(&b.seconds);
                 model.reading = model.reading.into_iter().chain(reading).min_by(soonest);
             }
@@ -342,6 +356,7 @@ fn is_unplaced(replica: &ModelReplica) -> bool {
 struct Host {
     upstream: Upstream,
     disk: Disk,
+    link: Link,
 }
 
 fn host(node: &FleetNode) -> Option<(String, Host)> {
@@ -349,7 +364,8 @@ fn host(node: &FleetNode) -> Option<(String, Host)> {
     let upstream = status.endpoint.as_deref()?.parse().ok()?;
     let measured = status.probe.as_ref().map(|probe| &probe.measurements);
     let disk = Disk::new(measured.and_then(published::disk_read));
-    Some((node.name_any(), Host { upstream, disk }))
+    let link = Link::new(status.download.map(|speed| speed.median_bytes_per_second));
+    Some((node.name_any(), Host { upstream, disk, link }))
 }
 
 /// Whether the agent was not heard of for long. It is not tried then.

@@ -108,11 +108,8 @@ impl Download {
 
 impl fmt::Display for Download {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = match self.basis {
-            Basis::Measured | Basis::Calibrated => "as models came to it lately",
-            Basis::Nominal => "by a nominal line; none has come to it yet",
-        };
-        write!(f, "{}, in about {:.0} s ({how})", self.bytes, self.seconds.ceil())
+        let (bytes, seconds) = (self.bytes, self.seconds.ceil());
+        write!(f, "{bytes}, in about {seconds:.0} s ({})", line_words(self.basis))
     }
 }
 
@@ -145,6 +142,14 @@ impl fmt::Display for Arrival {
             write!(f, "downloads {download}, then ")?;
         }
         write!(f, "reads {}", self.reading)
+    }
+}
+
+/// How the speed of a line is known.
+pub(crate) fn line_words(basis: Basis) -> &'static str {
+    match basis {
+        Basis::Measured | Basis::Calibrated => "as models came to its node lately",
+        Basis::Nominal => "by a nominal line; none has come to its node yet",
     }
 }
 
