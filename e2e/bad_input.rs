@@ -65,6 +65,14 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "spec: {model: {source: 'local://guide'}, objectives: {timeToFirstToken: {max: soon}}}",
             "spec.objectives.timeToFirstToken.max in body should match",
         ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {contextTokens: 512}, objectives: {timeToFirstToken: {max: 1s, atPromptTokens: 600}}}",
+            "may not be above spec.serving.contextTokens",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, placement: {tolerations: [{value: x}]}}",
+            "spec.placement.tolerations[0].operator: Invalid value: operator must be Exists when `key` is empty",
+        ),
     ];
     let head = GOOD.split("spec:").next().expect("a head");
     for (spec, expect) in cases {
