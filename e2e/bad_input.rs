@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Fleet, Options, Scratch, copy_guide, eventually, repository, rooflet};
+use crate::harness::{Cluster, Fleet, Options, Scratch, copy_guide, eventually, kill_9, repository, rooflet};
 
 const GOOD: &str = "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: bad}\nspec: {model: {source: 'local://guide'}}\n";
 
@@ -64,6 +64,14 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         (
             "spec: {model: {source: 'local://guide'}, objectives: {timeToFirstToken: {max: soon}}}",
             "spec.objectives.timeToFirstToken.max in body should match",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {contextTokens: 512}, objectives: {timeToFirstToken: {max: 1s, atPromptTokens: 600}}}",
+            "may not be above spec.serving.contextTokens",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, placement: {tolerations: [{value: x}]}}",
+            "spec.placement.tolerations[0].operator: Invalid value: operator must be Exists when `key` is empty",
         ),
     ];
     let head = GOOD.split("spec:").next().expect("a head");
@@ -223,6 +231,73 @@ fn a_taken_port_and_a_second_up_are_told() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(69), "{told}");
     assert!(!scratch.join("kubeconfig").exists(), "nothing is half-written");
+}
+
+#[test]
+fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let first = cluster.agent("node-1", &[]);
+    let lease = || {
+        let lease = cluster
+            .kubectl
+            .json("lease fleetnode-node-1 -n kube-node-lease")?;
+        Ok::<_, String>(lease["spec"].clone())
+    };
+    eventually("its Lease", lease);
+    let second = || {
+        let output = Command::new(rooflet())
+            .args(["agent", "--node-name=node-1", "--no-probe"])
+            .arg(format!(
+                "--kubeconfig={}",
+                cluster.scratch.join("kubeconfig").display()
+            ))
+            .arg(format!("--state-dir={}", cluster.scratch.join("other").display()))
+            .output()
+            .expect("it starts");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), told)
+    };
+    let directory = cluster.scratch.join("node-1").canonicalize().expect("there");
+    let whose = format!(
+        "on this machine with the state directory `{}`",
+        directory.display()
+    );
+    let refuses = || {
+        let (code, told) = second();
+        assert_eq!(code, Some(69), "{told}");
+        assert!(
+            told.contains("FleetNode node-1 is another agent's") && told.contains(&whose),
+            "{told}"
+        );
+    };
+    refuses();
+    // The first one crashes, and goes on where it was, at once.
+    kill_9(first.pid());
+    let before = lease().expect("it stays");
+    refuses();
+    let mut again = cluster.agent("node-1", &[]);
+    eventually("the Lease renewed", || match lease()? {
+        lease if lease["renewTime"] != before["renewTime"] => {
+            assert_eq!(lease["holderIdentity"], before["holderIdentity"]);
+            Ok(())
+        }
+        lease => Err(lease.to_string()),
+    });
+    assert!(!again.has_ended(), "{}", again.log());
+    refuses();
+    // One that got the Lease in another way keeps it.
+    cluster
+        .kubectl
+        .run("patch lease fleetnode-node-1 -n kube-node-lease --type=merge -p {\"spec\":{\"holderIdentity\":\"node-1/M2/x\"}}")
+        .ok();
+    let told = "FleetNode node-1 is another agent's, on another machine (machine id M2)";
+    eventually("it noticing", || match again.log() {
+        log if log.contains(told) => Ok(()),
+        log => Err(log),
+    });
+    assert_eq!(lease().expect("there")["holderIdentity"], "node-1/M2/x");
 }
 
 #[test]

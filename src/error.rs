@@ -35,7 +35,7 @@ pub(crate) enum ExitStatus {
     Flagged = 4,
     /// A claim holds nothing that can be checked.
     Untestable = 5,
-    /// A port, a lock or a directory that is needed is taken by another process.
+    /// A port, a lock, a directory or a name that is needed is taken by another process.
     Unavailable = 69,
     /// A configuration, a manifest or a model directory is unusable; trying again will not help.
     Config = 78,

@@ -70,6 +70,10 @@ pub(crate) fn format_bytes(Bytes(bytes): Bytes) -> String {
     format!("{}{}", bytes >> (10 * steps), SUFFIXES[steps as usize])
 }
 
+/// What [`parse_duration`] reads, for schemas: at most eight numbers of nine digits before the point, which is less than a
+/// million years and never too long to be counted with.
+pub(crate) const DURATION_PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]+)?(ms|s|m|h)){1,8}$";
+
 /// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let mut total = 0.0;
@@ -105,6 +109,12 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
         assert_eq!(parse_duration("3"), None);
         assert_eq!(parse_duration("3d"), None);
+        let pattern = regex::Regex::new(DURATION_PATTERN).unwrap();
+        let longest = "999999999.9h".repeat(8);
+        assert!(pattern.is_match(&longest) && parse_duration(&longest).is_some());
+        for bad in ["", "3", "3d", "1s ", "1000000000h", &"1s".repeat(9)] {
+            assert!(!pattern.is_match(bad), "{bad}");
+        }
     }
     use proptest::prelude::*;
 

@@ -10,6 +10,7 @@ mod backoff;
 pub(crate) mod calibrator;
 mod company;
 mod golden;
+mod holder;
 mod in_flight;
 mod manifests;
 mod metrics;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::net::TcpListener;
@@ -48,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::calibrator::Calibrator;
+use self::holder::{Holder, TakenError};
 use self::manifests::{OpenManifestsError, Parser};
 use self::metrics::AgentMetrics;
 use self::models::{ComputeType, Models, ServableModel};
@@ -76,6 +79,9 @@ use crate::task::Tasks;
 
 /// How long the last reports may take when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
+
+/// How long the API server may take to tell whose the node's name is.
+const CHECK_NAME: Duration = Duration::from_secs(5);
 
 /// How long the agent's tasks may take to end.
 const TASKS_END: Duration = Duration::from_secs(3);
@@ -150,7 +156,7 @@ pub(crate) struct Agent {
     clock: Clock,
     state: Arc<StateDir>,
     identity: Identity,
-    machine_id: String,
+    holder: Holder,
     registry: Registry,
     metrics: AgentMetrics,
 }
@@ -169,7 +175,11 @@ impl Agent {
         }
         let state = Arc::new(StateDir::open(&config.state_dir)?);
         let identity = host.identity();
-        let machine_id = machine_id(&state, &identity);
+        let holder = Holder {
+            node: config.node_name.clone(),
+            machine_id: machine_id(&state, &identity),
+            state_dir: state.path().to_owned(),
+        };
         let registry = Registry::new();
         let metrics = AgentMetrics::register(&registry)?;
         Ok(Self {
@@ -178,10 +188,20 @@ impl Agent {
             clock,
             state,
             identity,
-            machine_id,
+            holder,
             registry,
             metrics,
         })
+    }
+
+    /// Refuses to run beside another agent of the same node, as far as the API server tells: two would start the same
+    /// replicas. Where it does not answer, the agent goes on with what it was last told.
+    pub(crate) async fn check_name(&self, client: &Client) -> Result<(), TakenError> {
+        let lease = node::lease_of(client, &self.holder.node);
+        match tokio::time::timeout(CHECK_NAME, lease).await {
+            Ok(Ok(Some(Lease { spec: Some(spec), .. }))) => self.holder.check(&spec, self.clock.now()),
+            Ok(Ok(_) | Err(_)) | Err(_) => Ok(()),
+        }
     }
 
     /// Runs until `stop`, then drains and stops its workers. `client` is the API server, if there is one.
@@ -197,7 +217,7 @@ impl Agent {
             clock,
             state,
             identity,
-            machine_id,
+            holder,
             registry,
             metrics,
         } = self;
@@ -236,7 +256,7 @@ impl Agent {
             let parser = Parser::new(&config.node_name);
             manifests::watch(&tasks, path, parser, workers.records(), changes.clone())
         });
-        let conditions = measuring_conditions(&machine_id, &identity, config.probe_sustained);
+        let conditions = measuring_conditions(&holder.machine_id, &identity, config.probe_sustained);
         let remembered = match &config.simulated {
             Some(_) => Some(ProbeState::Simulated),
             None => Prober::remembered(&state, &conditions, clock.now()),
@@ -342,7 +362,8 @@ impl Agent {
                 name: config.node_name.clone(),
                 host,
                 identity,
-                machine_id,
+                holder,
+                is_held: Arc::default(),
                 state_path: config.state_dir.clone(),
                 endpoint: config.endpoint.clone(),
                 quiet_hours: config.quiet_hours.clone(),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::SimulatedMachine;
+use super::holder::Holder;
 use super::node_status::{NodeFacts, node_status};
 use super::probe::ProbeState;
 use super::quiet_hours::QuietHours;
@@ -27,7 +29,7 @@ use crate::api::meta::{
 };
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
 use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
-use crate::clock::{Clock, since};
+use crate::clock::Clock;
 use crate::error::Chain;
 use crate::host::{Host, Identity};
 use crate::latest::Latest;
@@ -40,9 +42,6 @@ const LEASE_DURATION_SECONDS: i32 = 40;
 /// The status is looked at again after this time, whatever has been heard.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Another machine that renewed its Lease within this time owns the name.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
-
 /// See the module. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct NodeReporter {
@@ -50,7 +49,9 @@ pub(crate) struct NodeReporter {
     pub(crate) name: String,
     pub(crate) host: Host,
     pub(crate) identity: Identity,
-    pub(crate) machine_id: String,
+    pub(crate) holder: Holder,
+    /// Whether the node's Lease is this agent's, as far as it has heard.
+    pub(crate) is_held: Arc<AtomicBool>,
     /// On the disk that is watched for space.
     pub(crate) state_path: Utf8PathBuf,
     pub(crate) endpoint: String,
@@ -144,21 +145,15 @@ impl NodeReporter {
                 Arc::new(created)
             }
         };
-        if self.is_taken(&node).await? {
-            return Err(ApiError::Invalid(format!(
-                "FleetNode {} belongs to another machine (machine id {}), which is alive: start this agent with another --node-name",
-                self.name,
-                node.status
-                    .as_ref()
-                    .map_or("", |status| status.node_info.machine_id.as_str())
-            )));
+        if !self.is_held.load(Ordering::Relaxed) {
+            self.lease().await?;
         }
         let node = self.label(&api, node).await?;
         let previous = node.status.clone().unwrap_or_default();
         let stranded = self.stranded();
         let facts = NodeFacts {
             identity: &self.identity,
-            machine_id: &self.machine_id,
+            machine_id: &self.holder.machine_id,
             memory: self.host.memory(),
             disk: self.host.disk(&self.state_path).ok(),
             power: self.host.power(),
@@ -269,31 +264,19 @@ impl NodeReporter {
         Ok(Arc::new(written))
     }
 
-    /// Whether a living agent on another machine has this name.
-    async fn is_taken(&self, node: &FleetNode) -> Result<bool, ApiError> {
-        let other = node
-            .status
-            .as_ref()
-            .map_or("", |status| status.node_info.machine_id.as_str());
-        if other.is_empty() || other == self.machine_id {
-            return Ok(false);
-        }
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
-        let lease = leases.get_opt(&lease_name(&self.name)).await?;
-        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
-        let renewed = spec.renew_time.map(|MicroTime(time)| time);
-        let theirs = spec.holder_identity.as_deref() != Some(self.holder().as_str());
-        Ok(theirs && renewed.is_some_and(|time| since(self.clock.now(), time) < TAKEN_WITHIN))
-    }
-
-    /// Node name and machine: one name on two machines is two holders.
-    fn holder(&self) -> String {
-        format!("{}/{}", self.name, self.machine_id)
+    /// The node's Lease, if there is one; an error where it is another living agent's.
+    async fn lease(&self) -> Result<Option<Lease>, ApiError> {
+        let lease = lease_of(&self.client, &self.name).await?;
+        let spec = lease.as_ref().and_then(|lease| lease.spec.as_ref());
+        let checked = spec.map_or(Ok(()), |spec| self.holder.check(spec, self.clock.now()));
+        checked.map_err(|taken| ApiError::Invalid(taken.to_string()))?;
+        Ok(lease)
     }
 
     /// Renews the Lease until `stop`.
     pub(crate) async fn renew(self, stop: CancellationToken) {
         let mut failing = false;
+        let mut known = None;
         let mut changed_rx = self.changes.subscribe();
         loop {
             // Until the node is registered there is nothing to vouch for.
@@ -306,7 +289,7 @@ impl NodeReporter {
             }
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
-                outcome = tokio::time::timeout(LEASE_PERIOD, self.renew_once()) => outcome,
+                outcome = tokio::time::timeout(LEASE_PERIOD, self.renew_once(&mut known)) => outcome,
             };
             let outcome = outcome.unwrap_or_else(|_| {
                 Err(ApiError::Unreachable(format!(
@@ -332,56 +315,73 @@ impl NodeReporter {
         }
     }
 
-    async fn renew_once(&self) -> Result<(), ApiError> {
+    /// `known`: the Lease's version as this agent last wrote it. Whoever writes it in between is found out by that.
+    async fn renew_once(&self, known: &mut Option<String>) -> Result<(), ApiError> {
         let Some(node) = self.cache.get(None, &self.name) else {
             return Ok(());
         };
-        if self.is_taken(&node).await? {
-            return Ok(());
+        if let Some(version) = known.take() {
+            match self.write_lease(&node, Some(version)).await {
+                Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => {}
+                outcome => return outcome.map(|version| *known = version),
+            }
         }
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
+        self.is_held.store(false, Ordering::Relaxed);
+        let version = self.lease().await?.and_then(|lease| lease.resource_version());
+        *known = self.write_lease(&node, version).await?;
+        self.is_held.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Over the given version, or as a new one; returns the version that it has then.
+    async fn write_lease(
+        &self,
+        node: &FleetNode,
+        version: Option<String>,
+    ) -> Result<Option<String>, ApiError> {
         let name = lease_name(&self.name);
-        let now = MicroTime(self.clock.now());
-        let patch = json!({"spec": {
-            "holderIdentity": self.holder(),
-            "leaseDurationSeconds": LEASE_DURATION_SECONDS,
-            "renewTime": now,
-        }});
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
+        let spec = LeaseSpec {
+            holder_identity: Some(self.holder.to_string()),
+            lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
+            renew_time: Some(MicroTime(self.clock.now())),
+            ..LeaseSpec::default()
         };
-        match leases
-            .patch(&name, &params, &Patch::Merge(&patch))
-            .await
-            .map_err(ApiError::from)
-        {
-            Ok(_) => Ok(()),
-            Err(ApiError::NotFound(_)) => {
+        let field_manager = Some(FIELD_MANAGER.to_owned());
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
+        let written = match version {
+            Some(version) => {
+                let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+                let params = PatchParams {
+                    field_manager,
+                    ..PatchParams::default()
+                };
+                leases.patch(&name, &params, &Patch::Merge(&patch)).await
+            }
+            None => {
                 let lease = Lease {
                     metadata: ObjectMeta {
                         name: Some(name),
                         namespace: Some(LEASE_NAMESPACE.to_owned()),
-                        owner_references: owner(&node).map(|owner| vec![owner]),
+                        owner_references: owner(node).map(|owner| vec![owner]),
                         ..ObjectMeta::default()
                     },
-                    spec: Some(LeaseSpec {
-                        holder_identity: Some(self.holder()),
-                        lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
-                        renew_time: Some(now),
-                        ..LeaseSpec::default()
-                    }),
+                    spec: Some(spec),
                 };
                 let params = PostParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
+                    field_manager,
                     ..PostParams::default()
                 };
-                leases.create(&params, &lease).await?;
-                Ok(())
+                leases.create(&params, &lease).await
             }
-            Err(err) => Err(err),
-        }
+        };
+        Ok(written?.resource_version())
     }
+}
+
+/// The Lease of a node, if there is one.
+pub(super) async fn lease_of(client: &Client, node: &str) -> Result<Option<Lease>, ApiError> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    Ok(leases.get_opt(&lease_name(node)).await?)
 }
 
 /// The Lease goes with the node.

@@ -168,6 +168,11 @@ fn planned(
             );
             return Err(wrong(at("objectives.timeToFirstToken.max"), message));
         }
+        if let Some(prompt) = first.at_prompt_tokens.filter(|prompt| *prompt > context_tokens) {
+            let message =
+                format!("{prompt} is more than contextTokens = {context_tokens}: such a prompt is refused");
+            return Err(wrong(at("objectives.timeToFirstToken.atPromptTokens"), message));
+        }
     }
     let disk = demand
         .disk_size
@@ -421,6 +426,12 @@ mod tests {
         assert!(
             small.starts_with("spec.demand[0].contextTokens: 512 is less than"),
             "{small}"
+        );
+        let promise = "objectives: {timeToFirstToken: {max: 2s, atPromptTokens: 1201}}";
+        let long = message(&format!("{}{macs}", demand(&format!(", {promise}"))));
+        assert!(
+            long.starts_with("spec.demand[0].objectives.timeToFirstToken.atPromptTokens: 1201 is more than"),
+            "{long}"
         );
         let chip = message(&format!(
             "{}fleet: {{macs: [{{chip: M4 Mini, memory: 16Gi}}]}}",

@@ -138,6 +138,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         simulated: args.simulated_chip.is_some().then(SimulatedMachine::default),
     };
     let agent = Agent::new(config, host, Clock::System).map_err(|err| Failure::new(status(&err), err))?;
+    if let Some(client) = &client {
+        let free = agent.check_name(client).await;
+        free.map_err(|taken| Failure::new(ExitStatus::Unavailable, taken))?;
+    }
     agent
         .run(client, listener, tasks.stop_token())
         .await

@@ -440,6 +440,62 @@ spec:
     }
 
     #[test]
+    fn what_can_never_be_meant_is_refused_by_its_field() {
+        let tolerations = "  placement: {tolerations: [";
+        // Kubernetes' own words.
+        for one in ["{}", "{value: x}", "{key: '', effect: NoExecute}"] {
+            check(
+                &format!("{GUIDE}{tolerations}{one}]}}\n"),
+                "a.yaml:8: spec.placement.tolerations[0].operator: Invalid value: operator must be Exists when \
+                 `key` is empty, which means \"match all values and all keys\"",
+            );
+        }
+        check(
+            &format!("{GUIDE}{tolerations}{{operator: Exists}}, {{key: k, operator: Exists, value: v}}]}}\n"),
+            "a.yaml:8: spec.placement.tolerations[1].operator: Invalid value: value must be empty when `operator` \
+             is 'Exists'",
+        );
+        let promise = |context: &str, max: &str, prompt: u32| {
+            let first = format!("{{max: {max}, atPromptTokens: {prompt}}}");
+            format!("{GUIDE}  serving: {{{context}}}\n  objectives: {{timeToFirstToken: {first}}}\n")
+        };
+        check(
+            &promise("contextTokens: 512", "2s", 513),
+            "a.yaml:9: spec.objectives.timeToFirstToken.atPromptTokens: Invalid value: may not be above \
+             spec.serving.contextTokens: a prompt of this length is refused",
+        );
+        for fits in [
+            promise("contextTokens: 512", "2s", 512),
+            promise("", "1m", 100_000),
+        ] {
+            check(&fits, "default/guide-mini-1 serves guide");
+        }
+        // What is null is absent.
+        for fits in [
+            format!("{GUIDE}{tolerations}{{operator: Exists, key: , value: }}]}}\n"),
+            promise("contextTokens: ", "2s", 513),
+            promise("contextTokens: 512", "2s, atPromptTokens: ", 513).replace(", atPromptTokens: 513", ""),
+            format!("{GUIDE}  serving: {{contextTokens: 512}}\n  objectives: {{timeToFirstToken: }}\n"),
+        ] {
+            check(&fits, "default/guide-mini-1 serves guide");
+        }
+        check(
+            &promise("", "0m0.0s", 1),
+            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: must be above 0",
+        );
+        check(
+            &promise("", "99999999999999999999h", 1),
+            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: \"99999999999999999999h\": \
+             spec.objectives.timeToFirstToken.max in body should match \
+             '^([0-9]{1,9}(\\.[0-9]+)?(ms|s|m|h)){1,8}$'",
+        );
+        check(
+            &format!("{GUIDE}  routing: {{fallbacks: ['']}}\n"),
+            "a.yaml:8: spec.routing.fallbacks[0]: Invalid value: \"\": spec.routing.fallbacks[0] in body should be at least 1 chars long",
+        );
+    }
+
+    #[test]
     fn one_broken_document_breaks_the_file() {
         let broken = GUIDE.replace("local://guide", "''");
         let problems = Parser::new("n")

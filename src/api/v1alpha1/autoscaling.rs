@@ -4,6 +4,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::quantity::DURATION_PATTERN;
+
 /// Lets the controller choose `spec.replicas`, as a HorizontalPodAutoscaler does: leave `replicas` out of the manifest
 /// then, or every `kubectl apply` sets it back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -26,7 +28,7 @@ pub(crate) struct AutoscalingSpec {
     pub(crate) behavior: AutoscalingBehavior,
     /// How long there must have been no request before the last replica goes, as a Go-style duration; default 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) scale_to_zero_after: Option<String>,
     /// Times of the week with more replicas at the least.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

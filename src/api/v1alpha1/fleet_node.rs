@@ -127,6 +127,7 @@ pub(crate) struct FleetNodeSpec {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Taint {
     /// The taint's name.
+    #[schemars(length(min = 1, max = 317))]
     pub(crate) key: String,
     /// Compared with a toleration's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::NodeModel;
-use crate::quantity;
+use crate::quantity::{self, DURATION_PATTERN, ParseQuantityError};
 use crate::units::Bytes;
 
 /// Streams a replica serves at once when nothing else is asked for.
@@ -258,8 +258,13 @@ pub(crate) struct KvCacheSpec {
 impl KvCacheSpec {
     /// What each replica may store, where that is said.
     pub(crate) fn disk_bytes(&self) -> Option<Bytes> {
-        // The schema lets only quantities through.
-        quantity::parse_bytes(self.disk_size.as_deref()?).ok()
+        match quantity::parse_bytes(self.disk_size.as_deref()?) {
+            Ok(bytes) => Some(bytes),
+            // No node has so much, and the scheduler says so.
+            Err(ParseQuantityError::TooLarge(_)) => Some(Bytes(u64::MAX)),
+            // The schema lets only quantities through.
+            Err(ParseQuantityError::Malformed(_) | ParseQuantityError::Negative(_)) => None,
+        }
     }
 }
 
@@ -301,13 +306,14 @@ impl ObjectivesSpec {
 }
 
 /// A bound on the time to the first token.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.max.matches('[1-9]')").message("must be above 0").field_path(".max"))]
 pub(crate) struct TimeToFirstTokenObjective {
-    /// The longest wait, as a Go-style duration such as `3s` or `1m30s`.
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    /// The longest wait, above 0, as a Go-style duration such as `3s` or `1m30s`.
+    #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
     pub(crate) max: String,
-    /// The length of the prompt, in tokens, for which the bound holds.
+    /// The length of the prompt, in tokens, for which the bound holds: at most `contextTokens`, where that is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub(crate) at_prompt_tokens: Option<u32>,
@@ -407,6 +413,8 @@ pub(crate) enum AntiAffinity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')").message("effect must be 'NoExecute' when tolerationSeconds is set").field_path(".effect"))]
+#[x_kube(validation = Rule::new("self.operator == 'Exists' || (has(self.key) && optional.ofNonZeroValue(self.key).hasValue())").message("operator must be Exists when `key` is empty, which means \"match all values and all keys\"").field_path(".operator"))]
+#[x_kube(validation = Rule::new("self.operator != 'Exists' || !has(self.value) || !optional.ofNonZeroValue(self.value).hasValue()").message("value must be empty when `operator` is 'Exists'").field_path(".operator"))]
 pub(crate) struct Toleration {
     /// The taint's key. Empty with operator Exists: every taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -478,5 +486,20 @@ mod tests {
         ] {
             assert!(bad.parse::<ModelSource>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_not_taken_for_the_default() {
+        let bytes = |size: &str| {
+            let disk_size = Some(size.to_owned());
+            let spec = KvCacheSpec {
+                disk_size,
+                bits: None,
+            };
+            spec.disk_bytes()
+        };
+        assert_eq!(bytes("16Gi"), Some(Bytes::gib(16)));
+        assert_eq!(bytes("99999999999Ti"), Some(Bytes(u64::MAX)));
+        assert_eq!(KvCacheSpec::default().disk_bytes(), None);
     }
 }

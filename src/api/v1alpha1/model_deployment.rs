@@ -42,6 +42,7 @@ use super::{
     validation = Rule::new("self.metadata.name.size() <= 47").message("metadata.name may have at most 47 characters: replicas add a suffix to it")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.serving.contextTokens) || !has(self.objectives) || !has(self.objectives.timeToFirstToken) || !optional.ofNonZeroValue(self.objectives.timeToFirstToken).hasValue() || !has(self.objectives.timeToFirstToken.atPromptTokens) || optional.ofNonZeroValue(self.objectives.timeToFirstToken.atPromptTokens).orValue(0) <= optional.ofNonZeroValue(self.serving.contextTokens).orValue(16777216) || (oldSelf.hasValue() && has(oldSelf.value().objectives) && oldSelf.value().objectives == self.objectives && oldSelf.value().serving == self.serving)").message("may not be above spec.serving.contextTokens: a prompt of this length is refused").field_path(".objectives.timeToFirstToken.atPromptTokens").optional_old_self(true))]
 pub(crate) struct ModelDeploymentSpec {
     /// How many copies of the model should run. With autoscaling, the controller writes it.
     #[serde(default = "default_replicas")]

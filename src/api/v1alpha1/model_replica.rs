@@ -2,7 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{ArtifactSpec, GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
@@ -97,9 +98,11 @@ pub(crate) struct ModelReplicaSpec {
     pub(crate) serving: ServingSpec,
     /// Speed that its node promises it. Follows the ModelDeployment without a restart.
     #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
+    #[schemars(transform = RecursiveTransform(without_rules))]
     pub(crate) objectives: ObjectivesSpec,
     /// Which nodes may serve it. Follows the ModelDeployment.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
+    #[schemars(transform = RecursiveTransform(without_rules))]
     pub(crate) placement: PlacementSpec,
     /// Replicas of a higher priority are placed first and may take its place. Follows the ModelDeployment.
     #[serde(default)]
@@ -112,6 +115,11 @@ pub(crate) struct ModelReplicaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub(crate) node_name: Option<String>,
+}
+
+/// Judged in the ModelDeployment, where a user writes it. What was let in there before there was a rule can still be copied.
+fn without_rules(schema: &mut Schema) {
+    schema.remove("x-kubernetes-validations");
 }
 
 /// Where a replica is in its life.

@@ -4,6 +4,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::quantity::DURATION_PATTERN;
+
 /// How the gateway treats requests for the model. A change restarts nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -11,7 +13,7 @@ pub(crate) struct RoutingSpec {
     /// How long a request may wait for a replica that can take it, as a Go-style duration; default 60s. A request's header
     /// `x-slo-ttft-ms` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) queue_timeout: Option<String>,
     /// Requests that may wait in one gateway; more are answered 429. Default: eight for each that the replicas answer at the
     /// same time, and 256 while there are fewer replicas than there should be.
@@ -21,7 +23,7 @@ pub(crate) struct RoutingSpec {
     /// Served names in the same namespace that answer instead, the first that can, when this model cannot: it has no
     /// ready replica, its queue is full or too long, or its replicas failed before the first token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
     pub(crate) fallbacks: Vec<String>,
     /// Asks a second replica as well when the first has not begun to answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,6 +42,6 @@ impl RoutingSpec {
 pub(crate) struct HedgingSpec {
     /// Time without a first token, as a Go-style duration such as `2s`. The work of whoever is slower is thrown away, so
     /// this belongs above what most requests need.
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) after: String,
 }

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CountOrPercent, Weekday};
+use crate::quantity::DURATION_PATTERN;
 
 /// How replicas of an old revision are replaced.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -56,7 +57,7 @@ pub(crate) struct MaintenanceWindow {
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub(crate) start: String,
     /// How long it stays open, as a Go-style duration such as `90m`.
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
     pub(crate) duration: String,
     /// An IANA name such as Europe/Berlin, or an offset such as +02:00. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,11 +71,11 @@ pub(crate) struct MaintenanceWindow {
 pub(crate) struct WaitForIdle {
     /// How long a replica must have had no request, as a Go-style duration.
     #[serde(default = "default_idle_for")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) idle_for: String,
     /// After waiting so long for the next replica, it is replaced all the same; its requests may still finish.
     #[serde(default = "default_at_most")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) at_most: String,
 }
 
@@ -207,7 +208,7 @@ pub(crate) struct CanaryStep {
 pub(crate) struct PauseStep {
     /// A Go-style duration such as `90s` or `1h`. Absent: until `rooflet rollout promote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) duration: Option<String>,
 }
 
@@ -240,7 +241,7 @@ pub(crate) struct AnalysisStep {
     pub(crate) min_measured_percent: Option<u32>,
     /// How long enough requests are waited for, as a Go-style duration. After that the analysis is inconclusive.
     #[serde(default = "default_inconclusive_after")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[schemars(regex(pattern = DURATION_PATTERN))]
     pub(crate) inconclusive_after: String,
     /// What follows then. Pause: the canary stays as it is until enough requests were answered after all, or
     /// `rooflet rollout promote`. Promote: it goes on if its replicas are ready, which they are when they answered the

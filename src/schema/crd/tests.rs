@@ -1,6 +1,8 @@
 //! Which CRDs are accepted, and in what words the others are refused.
 
 use super::*;
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica};
+use crate::schema::StructuralSchema;
 
 fn gizmos() -> Value {
     let mut crd = json!({
@@ -129,4 +131,42 @@ fn our_own_crds_are_accepted() {
         let errors: Vec<String> = validate(&crd, None).iter().map(FieldError::summary).collect();
         assert_eq!(errors, [""; 0], "{}", crd["metadata"]["name"]);
     }
+}
+
+#[test]
+fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
+    let schema = StructuralSchema::of_kind::<ModelDeployment>();
+    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+        let errors = schema.validate(new, old);
+        errors.iter().map(FieldError::summary).collect()
+    };
+    let mut old = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "guide"},
+        "spec": {
+            "model": {"source": "local://guide"}, "serving": {"contextTokens": 512},
+            "objectives": {"timeToFirstToken": {"max": "0s", "atPromptTokens": 513}},
+            "placement": {"tolerations": [{"value": "x"}, {"key": "k", "operator": "Exists", "value": "v"}]},
+        },
+    });
+    schema.apply_defaults(&mut old);
+    assert_eq!(told(&old, None).len(), 4);
+    let mut scaled = old.clone();
+    scaled["spec"]["replicas"] = json!(3);
+    scaled["spec"]["placement"]["strategy"] = json!("BinPack");
+    assert_eq!(told(&scaled, Some(&old)), [""; 0]);
+    // Whoever changes it has to get it right.
+    let mut changed = old.clone();
+    changed["spec"]["serving"]["contextTokens"] = json!(500);
+    changed["spec"]["placement"]["tolerations"] = json!([{"operator": "Equal", "value": "y"}]);
+    assert_eq!(told(&changed, Some(&old)).len(), 2);
+
+    let replica = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica", "metadata": {"name": "guide-1"},
+        "spec": {
+            "model": old["spec"]["model"], "serving": old["spec"]["serving"], "objectives": old["spec"]["objectives"],
+            "placement": old["spec"]["placement"],
+        },
+    });
+    let refused = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
+    assert!(refused.is_empty(), "{refused:?}");
 }
