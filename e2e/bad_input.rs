@@ -24,7 +24,16 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "spec: {model: {source: 'local://guide'}, replicas: -1}",
             "spec.replicas in body should be greater than or equal to 0",
         ),
-        ("spec: {model: {source: 'guide'}}", "must be local://NAME"),
+        ("spec: {model: {source: 'guide'}}", "must be hf://OWNER/NAME"),
+        ("spec: {model: {source: 'hf://guide'}}", "must be hf://OWNER/NAME"),
+        (
+            "spec: {model: {source: 'hf://rooflet/guide@main'}}",
+            "a revision goes into spec.model.revision",
+        ),
+        (
+            "spec: {model: {source: 'local://guide', revision: main}}",
+            "only models of a hub (source: hf://OWNER/NAME) have revisions",
+        ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Sideways}}",
             "supported values: \"RollingUpdate\", \"Canary\", \"Recreate\"",

@@ -21,6 +21,7 @@ mod measure;
 mod openai;
 mod plan;
 mod preemption;
+mod pull;
 mod rebalance;
 mod rollout;
 // The worker's tests have more use for it.

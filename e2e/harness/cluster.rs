@@ -9,6 +9,8 @@ use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_wi
 pub(crate) struct Cluster {
     server: Process,
     args: Vec<String>,
+    /// Of the server and its agents.
+    env: Vec<(&'static str, String)>,
     /// Where the agents' models are; the examples by default.
     pub(crate) model_dir: PathBuf,
     pub(crate) kubectl: Kubectl,
@@ -23,6 +25,13 @@ impl Cluster {
     /// Starts `rooflet server ARGS`; `None` where kubectl is not installed.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
         Self::with(args, |args, log| Process::start(args, log))
+    }
+
+    /// The same, and the agents that it is asked for, with more environment variables.
+    pub(crate) fn start_in(env: Vec<(&'static str, String)>, args: &[&str]) -> Option<Self> {
+        let start = |args: &[String], log: &Path| Process::start_in(env.clone(), args, log);
+        let cluster = Self::with(args, start)?;
+        Some(Self { env, ..cluster })
     }
 
     /// The same, with a server that `start` starts.
@@ -55,6 +64,7 @@ impl Cluster {
         Some(Self {
             server,
             args: all,
+            env: Vec::new(),
             model_dir: repository("examples/models"),
             kubectl,
             gateway: Http::new(format!("http://{gateway}")),
@@ -76,7 +86,7 @@ impl Cluster {
 
     /// Starts a server that was stopped again, on the same data and ports.
     pub(crate) fn start_again(&mut self) {
-        self.server = Process::start(&self.args, &self.scratch.join("server.log"));
+        self.server = Process::start_in(self.env.clone(), &self.args, &self.scratch.join("server.log"));
         eventually("the server again", || {
             let found = self.kubectl.run("get --raw /readyz");
             if found.success { Ok(()) } else { Err(found.stderr) }
@@ -87,7 +97,7 @@ impl Cluster {
     pub(crate) fn agent(&self, node: &str, more: &[String]) -> Process {
         let mut args = self.agent_args(node);
         args.extend_from_slice(more);
-        Process::start(args, &self.agent_log(node))
+        Process::start_in(self.env.clone(), args, &self.agent_log(node))
     }
 
     /// An agent that may be paused.

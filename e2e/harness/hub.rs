@@ -79,6 +79,8 @@ struct Contents {
     /// File, position of a byte in it, and what happens there.
     faults: Vec<(String, usize, Fault, Times)>,
     bytes_per_second: Option<u32>,
+    /// What is said of the length of files.
+    claims: BTreeMap<String, u64>,
     requests: Vec<String>,
     downloads: Vec<Download>,
 }
@@ -192,6 +194,11 @@ impl Hub {
     pub(crate) fn fault(&self, file: &str, at: usize, fault: Fault, times: Times) {
         let fault = (file.to_owned(), at, fault, times);
         self.shared.contents().faults.push(fault);
+    }
+
+    /// Says of files of this name that they are so long, whatever they are: nobody has a file that is too large for a disk.
+    pub(crate) fn claim(&self, file: &str, bytes: u64) {
+        self.shared.contents().claims.insert(file.to_owned(), bytes);
     }
 
     /// No fault strikes any more.

@@ -15,7 +15,7 @@ use super::state::StateDir;
 use crate::api::v1alpha1::{DownloadSpeed, HubModel};
 use crate::artifact::Downloads;
 use crate::artifact::hub::{Survey, survey};
-use crate::artifact::pull::{Progress, pull};
+use crate::artifact::pull::{Progress, PullError, pull};
 use crate::artifact::remote::HubAccess;
 use crate::client::Changes;
 use crate::clock::Clock;
@@ -86,6 +86,13 @@ struct Known {
     is_pulling: bool,
 }
 
+impl Known {
+    /// A download has begun and has not said yet all that it has to say.
+    fn is_under_way(&self) -> bool {
+        self.is_pulling && !self.shared.told().is_whole
+    }
+}
+
 impl Drop for Known {
     fn drop(&mut self) {
         self.stop.cancel();
@@ -102,6 +109,8 @@ struct Shared {
 struct Told {
     survey: Option<Arc<Survey>>,
     trouble: Option<Trouble>,
+    /// It is here, and what follows from that is written down.
+    is_whole: bool,
 }
 
 impl Shared {
@@ -170,10 +179,15 @@ impl Pulls {
 
     /// Begins to download a model that is known, unless that is under way. `used`: directories of models that replicas need.
     pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
-        let Some(known) = self.known.get_mut(model).filter(|known| !known.is_pulling) else {
+        let Some(known) = self.known.get_mut(model).filter(|known| !known.is_under_way()) else {
             return;
         };
-        let Some(survey) = known.shared.told().survey.clone() else {
+        let survey = {
+            let mut told = known.shared.told();
+            told.is_whole = false;
+            told.survey.clone()
+        };
+        let Some(survey) = survey else {
             return;
         };
         known.is_pulling = true;
@@ -204,9 +218,11 @@ impl Pulls {
         });
     }
 
-    /// Forgets a model that is here.
+    /// Forgets a model that is here, unless its download is about to say so itself.
     pub(crate) fn forget(&mut self, model: &HubModel) {
-        self.known.remove(model);
+        if self.known.get(model).is_some_and(|known| !known.is_under_way()) {
+            self.known.remove(model);
+        }
     }
 
     /// Stops what nobody wants any more, and forgets it: who wants it again asks anew.
@@ -217,7 +233,7 @@ impl Pulls {
     /// When progress is to be looked at although nothing has changed.
     pub(crate) fn look_again(&self) -> Option<Duration> {
         let mut known = self.known.values();
-        known.any(|known| known.is_pulling).then_some(LOOK_AGAIN)
+        known.any(Known::is_under_way).then_some(LOOK_AGAIN)
     }
 
     /// How fast models came lately; `None` where none did.
@@ -254,7 +270,7 @@ async fn ask(
             Ok(survey) => {
                 *shared.told() = Told {
                     survey: Some(Arc::new(survey)),
-                    trouble: None,
+                    ..Told::default()
                 };
                 changes.mark();
                 return;
@@ -331,7 +347,8 @@ impl Download {
                     if let Err(err) = self.downloads.remember(&self.asked, &self.survey.model) {
                         warn!(model = %self.asked, error = %err, "its commit could not be written down");
                     }
-                    self.shared.told().trouble = None;
+                    let mut told = self.shared.told();
+                    (told.trouble, told.is_whole) = (None, true);
                     self.changes.mark();
                     return;
                 }
@@ -344,10 +361,11 @@ impl Download {
                     warn!(model = %self.survey.model, reason = trouble.reason, "{}", trouble.message);
                     self.shared.told().trouble = Some(trouble);
                     self.changes.mark();
+                    // What broke goes on where it ended; what was wrong costs all of it again.
+                    if came > Bytes::ZERO && !matches!(err, PullError::Digest { .. }) {
+                        waits = Waits::default();
+                    }
                 }
-            }
-            if came > Bytes::ZERO {
-                waits = Waits::default();
             }
             tokio::time::sleep(waits.next()).await;
         }

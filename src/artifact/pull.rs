@@ -216,20 +216,21 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
             [&model.owner, &model.name, "resolve", commit, &file.name],
         );
         let mut response = self.get(&url, part.bytes).await?;
-        // A server that knows no ranges sends the whole file; one that says there is nothing there has another file.
-        let restarts = response.status() != StatusCode::PARTIAL_CONTENT && part.bytes > 0;
-        if restarts {
-            self.progress.take_back(part.bytes);
-            part.restart().await.map_err(|err| failed(path, err))?;
-        }
+        // A server that says there is nothing there has another file.
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+            self.restart(part, path).await?;
             response = self.get(&url, 0).await?;
         }
+        // One that is busy says nothing about what came before.
         if !response.status().is_success() {
             return Err(PullError::Status {
                 url: url.to_string(),
                 status: response.status(),
             });
+        }
+        // One that knows no ranges sends the whole file.
+        if response.status() != StatusCode::PARTIAL_CONTENT && part.bytes > 0 {
+            self.restart(part, path).await?;
         }
         let mut body = response.bytes_stream();
         let ended = loop {
@@ -248,6 +249,11 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
         // What came before the end is kept, whatever the end was.
         part.file.flush().await.map_err(|err| failed(path, err))?;
         ended
+    }
+
+    async fn restart(&self, part: &mut Part, path: &Utf8Path) -> Result<(), PullError> {
+        self.progress.take_back(part.bytes);
+        part.restart().await.map_err(|err| failed(path, err))
     }
 
     async fn get(&self, url: &Url, from: u64) -> Result<Response, PullError> {

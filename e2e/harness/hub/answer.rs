@@ -117,9 +117,15 @@ pub(super) async fn of_hub(State(shared): State<Arc<Shared>>, request: Request) 
     };
     let files = &repository.commits[commit];
     let with_blobs = request.uri().query() == Some("blobs=true");
-    let sibling = |(name, file): (&String, &Arc<File>)| match with_blobs {
-        true => file.described(name, false),
-        false => json!({"rfilename": name}),
+    let sibling = |(name, file): (&String, &Arc<File>)| {
+        let mut described = json!({"rfilename": name});
+        if with_blobs {
+            described = file.described(name, false);
+        }
+        if let Some(bytes) = contents.claims.get(name) {
+            described["size"] = (*bytes).into();
+        }
+        described
     };
     match wanted {
         Wanted::Description => Json(json!({

@@ -1,0 +1,543 @@
+//! Models of a hub: from `kubectl apply` to an answer, and all that can come between.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Access, Cluster, Fault, Http, Hub, Process, Scratch, Times, copy_guide, eventually, free_port, kill_9,
+    repository,
+};
+
+const WEIGHTS: &str = "model.safetensors";
+
+/// A deployment of a model of the hub, with the rest of its model's fields as in a flow mapping.
+fn deployment(name: &str, model: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {{name: {name}}}\n\
+         spec:\n  model: {{source: 'hf://{model}'{rest}}}\n  serving: {{contextTokens: 256, maxConcurrency: 2}}\n\
+         \x20 # A machine that builds and tests may be short of memory.\n  placement: {{tolerations: [{{operator: Exists}}]}}\n"
+    )
+}
+
+/// A hub that has the guide, and a control plane that knows it; with the guide's commit.
+fn with_hub(token: Option<&str>) -> Option<(Hub, Cluster, String)> {
+    let hub = Hub::start();
+    let commit = hub.commit("rooflet/guide", &repository("examples/models/guide"));
+    let mut env = vec![("HF_ENDPOINT", hub.endpoint())];
+    env.extend(token.map(|token| ("HF_TOKEN", token.to_owned())));
+    let cluster = Cluster::start_in(env, &[])?;
+    Some((hub, cluster, commit))
+}
+
+fn agent(cluster: &Cluster) -> Process {
+    let agent = cluster.agent("node-1", &[]);
+    eventually("the node", || cluster.kubectl.json("mac/node-1"));
+    cluster.kubectl.wait_for_condition("mac/node-1", "Ready", "True");
+    agent
+}
+
+/// Where downloads of the weights began. Headers, of which the end is asked for, too, are no download.
+fn downloads(hub: &Hub) -> Vec<usize> {
+    let all = hub.downloads().into_iter();
+    let weights = all.filter(|download| download.file == WEIGHTS);
+    weights
+        .filter_map(|download| match download.range {
+            None => Some(0),
+            Some((begin, None)) => Some(begin),
+            Some((_, Some(_))) => None,
+        })
+        .collect()
+}
+
+/// The only replica of a deployment, beside those that are leaving.
+fn replica(cluster: &Cluster, deployment: &str) -> Result<Value, String> {
+    let label = format!("mrep -l rooflet.dev/deployment={deployment}");
+    let mut found = cluster.kubectl.json(&label)?["items"].take();
+    let found = found.as_array_mut().ok_or("no list")?;
+    found.retain(|replica| replica["metadata"]["deletionTimestamp"].is_null());
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => Err(format!("not one replica: {found:#?}")),
+    }
+}
+
+/// Waits until the only replica of a deployment is ready, and returns it.
+#[track_caller]
+fn wait_for_ready(cluster: &Cluster, deployment: &str) -> Value {
+    let found = eventually(&format!("{deployment} being ready"), || {
+        let found = replica(cluster, deployment)?;
+        match found["status"]["phase"].as_str() {
+            Some("Ready") => Ok(found),
+            _ => Err(format!("{:#}", found["status"])),
+        }
+    });
+    let object = format!("mdep/{deployment}");
+    cluster.kubectl.wait_for_condition(&object, "Ready", "True");
+    found
+}
+
+#[track_caller]
+fn wait_for_answer(http: &Http, model: &str) {
+    eventually(&format!("an answer of {model}"), || {
+        match http.try_chat(model, "What is rooflet?")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
+    });
+}
+
+#[track_caller]
+fn wait_for_event(cluster: &Cluster, reason: &str) {
+    let events = format!("get events --field-selector reason={reason} -o name");
+    eventually(&format!("an event {reason}"), || {
+        match cluster.kubectl.run(&events).ok() {
+            none if none.is_empty() => Err(cluster.kubectl.run("get events").ok()),
+            _ => Ok(()),
+        }
+    });
+}
+
+/// Waits until a condition of a deployment says these words.
+#[track_caller]
+fn wait_for_words(cluster: &Cluster, deployment: &str, words: &str) {
+    eventually(&format!("{deployment}: {words}"), || {
+        let found = cluster.kubectl.json(&format!("mdep/{deployment}"))?;
+        let conditions = found["status"]["conditions"].to_string();
+        if conditions.contains(words) {
+            Ok(())
+        } else {
+            Err(format!("{:#}", found["status"]))
+        }
+    });
+}
+
+/// How much of weights has come, below a directory.
+fn came(directory: &Path) -> Option<u64> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    entries.flatten().find_map(|entry| match entry.path() {
+        path if path.is_dir() => came(&path),
+        path if path.ends_with("model.safetensors.partial") => Some(entry.metadata().ok()?.len()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_model_comes_from_its_hub() {
+    let Some((mut hub, mut cluster, commit)) = with_hub(None) else {
+        return;
+    };
+    let mut agent = agent(&cluster);
+    // A download that takes some seconds can be seen.
+    hub.limit(Some(1_000_000));
+    cluster
+        .kubectl
+        .apply(&deployment("first", "rooflet/guide", ""))
+        .ok();
+    eventually("the phase Pulling", || {
+        let phase = replica(&cluster, "first")?["status"]["phase"].take();
+        if phase == "Pulling" {
+            Ok(())
+        } else {
+            Err(phase.to_string())
+        }
+    });
+    cluster
+        .kubectl
+        .apply(&deployment("second", "rooflet/guide", ""))
+        .ok();
+    let first = wait_for_ready(&cluster, "first");
+    wait_for_answer(&cluster.gateway, "first");
+    hub.limit(None);
+
+    // What it serves can be told from every object, and from events.
+    assert_eq!(first["spec"]["model"]["revision"], *commit, "{first:#}");
+    let revisions = cluster.kubectl.json("mrev").expect("a list");
+    assert_eq!(
+        revisions["items"][0]["spec"]["model"]["revision"], *commit,
+        "{revisions:#}"
+    );
+    for reason in ["Pulling", "Pulled"] {
+        wait_for_event(&cluster, reason);
+    }
+    let listed = format!("hf://rooflet/guide@{commit}");
+    let speed = eventually("the model at its node, and how fast it came", || {
+        let status = cluster.kubectl.json("mac/node-1")?["status"].take();
+        let models = status["models"].as_array().into_iter().flatten();
+        let is_there = models.into_iter().any(|model| model["name"] == *listed);
+        let speed = status["download"]["medianBytesPerSecond"].as_f64();
+        speed.filter(|_| is_there).ok_or_else(|| format!("{status:#}"))
+    });
+    assert!((400_000.0..1_100_000.0).contains(&speed), "{speed}");
+
+    // What is on its way, or there, is not downloaded again.
+    wait_for_ready(&cluster, "second");
+    assert_eq!(downloads(&hub), [0]);
+
+    serves_on_without_its_hub(&mut hub, &mut cluster, &mut agent);
+    follows_the_hub_only_when_asked(&hub, &mut cluster, &commit);
+}
+
+fn serves_on_without_its_hub(hub: &mut Hub, cluster: &mut Cluster, agent: &mut Process) {
+    hub.stop();
+    let workers = cluster.workers("node-1");
+    cluster.restart();
+    assert!(agent.terminate().success(), "{}", agent.log());
+    *agent = self::agent(cluster);
+    for name in ["first", "second"] {
+        wait_for_ready(cluster, name);
+        wait_for_answer(&cluster.gateway, name);
+    }
+    assert_eq!(cluster.workers("node-1").len(), workers.len());
+
+    // A new replica needs nothing of the hub, either.
+    let before = replica(cluster, "second").expect("one")["metadata"]["name"].take();
+    cluster
+        .kubectl
+        .run("delete mrep -l rooflet.dev/deployment=second")
+        .ok();
+    eventually("another replica", || {
+        let found = replica(cluster, "second")?;
+        let is_new = found["metadata"]["name"] != before && found["status"]["phase"] == "Ready";
+        if is_new {
+            Ok(())
+        } else {
+            Err(format!("{:#}", found["status"]))
+        }
+    });
+    hub.start_again();
+}
+
+fn follows_the_hub_only_when_asked(hub: &Hub, cluster: &mut Cluster, commit: &str) {
+    let changed = cluster.scratch.join("changed");
+    copy_guide(&changed);
+    std::fs::write(changed.join("generation_config.json"), "{}").expect("writable");
+    // The same in other forms, which nobody needs.
+    let others = [
+        "original/params.json",
+        "consolidated.safetensors",
+        ".gitattributes",
+    ];
+    for other in others {
+        cluster.scratch.write(&format!("changed/{other}"), "{}");
+    }
+    let moved = hub.commit("rooflet/guide", &changed);
+    assert_ne!(moved, commit);
+
+    let uid = |cluster: &Cluster, name: &str| replica(cluster, name).expect("one")["metadata"]["uid"].take();
+    let before = ["first", "second"].map(|name| uid(cluster, name));
+    // Whoever looks at everything anew is not led to another commit.
+    cluster.restart();
+    cluster.kubectl.run("label mdep first second looked=again").ok();
+    cluster.kubectl.run("scale mdep/second --replicas=0").ok();
+    eventually("no replica", || match replica(cluster, "second") {
+        Ok(found) => Err(format!("{found:#}")),
+        Err(_) => Ok(()),
+    });
+    cluster.kubectl.run("scale mdep/second --replicas=1").ok();
+    let second = wait_for_ready(cluster, "second");
+    assert_eq!(second["spec"]["model"]["revision"], commit, "{second:#}");
+    assert_eq!(uid(cluster, "first"), before[0]);
+    assert_eq!(downloads(hub), [0]);
+
+    cluster.rollout_ok("restart mdep/first");
+    cluster.rollout_ok("status mdep/first --timeout=120s");
+    let first = wait_for_ready(cluster, "first");
+    assert_eq!(first["spec"]["model"]["revision"], *moved, "{first:#}");
+    assert_eq!(downloads(hub), [0, 0]);
+    wait_for_answer(&cluster.gateway, "first");
+
+    assert!(
+        hub.downloads()
+            .iter()
+            .all(|download| !others.contains(&download.file.as_str()))
+    );
+
+    // The way back costs no download.
+    cluster.rollout_ok("undo mdep/first");
+    cluster.rollout_ok("status mdep/first --timeout=120s");
+    let first = wait_for_ready(cluster, "first");
+    assert_eq!(first["spec"]["model"]["revision"], commit, "{first:#}");
+    assert_eq!(downloads(hub), [0, 0]);
+}
+
+#[test]
+fn a_download_goes_on_where_it_ended() {
+    let Some((hub, cluster, _)) = with_hub(None) else {
+        return;
+    };
+    let agent = agent(&cluster);
+    hub.limit(Some(300_000));
+    cluster
+        .kubectl
+        .apply(&deployment("guide", "rooflet/guide", ""))
+        .ok();
+    let state = cluster.scratch.join("node-1");
+    eventually("half a megabyte", || match came(&state) {
+        Some(500_000..) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    kill_9(agent.pid());
+    drop(agent);
+    let kept = came(&state).expect("it is kept");
+    let _agent = self::agent(&cluster);
+    eventually("more of it", || match came(&state) {
+        Some(more) if more > kept => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(downloads(&hub), [0, kept as usize]);
+
+    // Nobody wants it any more; then somebody does.
+    cluster.kubectl.run("delete mdep/guide").ok();
+    eventually("no replica", || {
+        let found = cluster.kubectl.run("get mrep -o name").ok();
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    });
+    let kept = came(&state).expect("it is kept");
+    hub.limit(None);
+    cluster
+        .kubectl
+        .apply(&deployment("guide", "rooflet/guide", ""))
+        .ok();
+    wait_for_ready(&cluster, "guide");
+    let begins = downloads(&hub);
+    // Its last bytes may have come after our look.
+    assert!(
+        begins.len() == 3 && begins[2] >= kept as usize,
+        "{kept} {begins:?}"
+    );
+    wait_for_answer(&cluster.gateway, "guide");
+    assert_eq!(came(&state), None);
+
+    a_connection_that_breaks_costs_nothing(&hub, &cluster);
+    what_is_wrong_is_never_served(&hub, &cluster);
+    a_model_of_several_files_comes_whole(&hub, &cluster);
+}
+
+fn a_connection_that_breaks_costs_nothing(hub: &Hub, cluster: &Cluster) {
+    hub.commit("rooflet/broken", &repository("examples/models/guide"));
+    hub.fault(WEIGHTS, 1_000_000, Fault::Cut, Times::Once);
+    hub.fault(WEIGHTS, 1_500_000, Fault::Busy, Times::Once);
+    let before = downloads(hub).len();
+    cluster
+        .kubectl
+        .apply(&deployment("broken", "rooflet/broken", ""))
+        .ok();
+    wait_for_ready(cluster, "broken");
+    let begins = &downloads(hub)[before..];
+    assert!(matches!(begins, [0, 1..=1_000_000, _]), "{begins:?}");
+    assert_eq!(begins[1], begins[2], "what came is kept while the hub is busy");
+}
+
+fn a_model_of_several_files_comes_whole(hub: &Hub, cluster: &Cluster) {
+    let directory = cluster.scratch.join("sharded");
+    copy_guide(&directory);
+    let names = shard(&directory);
+    hub.commit("rooflet/sharded", &directory);
+    hub.fault(&names[1], 1_000_000, Fault::Cut, Times::Once);
+    cluster
+        .kubectl
+        .apply(&deployment("sharded", "rooflet/sharded", ""))
+        .ok();
+    wait_for_ready(cluster, "sharded");
+    wait_for_answer(&cluster.gateway, "sharded");
+    let question = "What is rooflet?";
+    assert_eq!(
+        cluster.gateway.chat("sharded", question),
+        cluster.gateway.chat("guide", question)
+    );
+}
+
+/// Spreads the weights of a directory over two files with an index, as those of large models are; returns their names.
+fn shard(directory: &Path) -> [String; 2] {
+    let whole = directory.join(WEIGHTS);
+    let file = std::fs::read(&whole).expect("readable");
+    let (length, rest) = file.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
+    let (header, data) = rest.split_at(length as usize);
+    let header: BTreeMap<String, Value> = serde_json::from_slice(header).expect("a header");
+    let names = [1, 2].map(|number| format!("model-{number:05}-of-00002.safetensors"));
+    let mut shards = [(); 2].map(|()| (serde_json::Map::new(), Vec::new()));
+    let mut weight_map = serde_json::Map::new();
+    let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    for (index, (name, mut tensor)) in tensors.enumerate() {
+        let offset = |end: usize| tensor["data_offsets"][end].as_u64().expect("a number") as usize;
+        let bytes = &data[offset(0)..offset(1)];
+        let (header, data) = &mut shards[index % 2];
+        tensor["data_offsets"] = json!([data.len(), data.len() + bytes.len()]);
+        data.extend_from_slice(bytes);
+        weight_map.insert(name.clone(), names[index % 2].clone().into());
+        header.insert(name, tensor);
+    }
+    for (name, (header, data)) in names.iter().zip(shards) {
+        let header = Value::from(header).to_string();
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length, header.as_bytes(), &data].concat();
+        std::fs::write(directory.join(name), file).expect("writable");
+    }
+    let index = json!({"metadata": {"total_size": data.len()}, "weight_map": weight_map});
+    std::fs::write(directory.join("model.safetensors.index.json"), index.to_string()).expect("writable");
+    std::fs::remove_file(whole).expect("there");
+    names
+}
+
+/// Nothing of a model is downloaded for which there is no room.
+#[test]
+fn a_model_for_which_there_is_no_room_is_refused_with_numbers() {
+    let Some((hub, cluster, _)) = with_hub(None) else {
+        return;
+    };
+    let _agent = agent(&cluster);
+    hub.claim("config.json", 1 << 50);
+    cluster
+        .kubectl
+        .apply(&deployment("guide", "rooflet/guide", ""))
+        .ok();
+    wait_for_words(&cluster, "guide", "1.0 PiB");
+    assert!(
+        hub.downloads()
+            .iter()
+            .all(|download| download.file != "tokenizer.json")
+    );
+}
+
+fn what_is_wrong_is_never_served(hub: &Hub, cluster: &Cluster) {
+    hub.commit("rooflet/wrong", &repository("examples/models/guide"));
+    hub.fault(WEIGHTS, 3_000_000, Fault::Corrupt, Times::Always);
+    let before = downloads(hub).len();
+    cluster
+        .kubectl
+        .apply(&deployment("wrong", "rooflet/wrong", ""))
+        .ok();
+    wait_for_words(cluster, "wrong", "what came has the SHA-256");
+    // It is tried again, from the beginning, and comes out as badly.
+    eventually("a second try", || match downloads(hub).len() - before {
+        2.. => Ok(()),
+        count => Err(count.to_string()),
+    });
+    let found = replica(cluster, "wrong").expect("one");
+    assert_eq!(found["status"]["phase"], "Pulling", "{found:#}");
+    hub.mend();
+    wait_for_ready(cluster, "wrong");
+    assert!(downloads(hub)[before..].iter().all(|begin| *begin == 0));
+    wait_for_answer(&cluster.gateway, "wrong");
+}
+
+#[test]
+fn what_a_hub_refuses_is_told_with_its_remedy() {
+    let Some((mut hub, cluster, commit)) = with_hub(Some("hf_ours")) else {
+        return;
+    };
+    let guide = repository("examples/models/guide");
+    for (model, access) in [
+        ("rooflet/gated", Access::Gated("hf_other")),
+        ("rooflet/private", Access::Private("hf_other")),
+        ("rooflet/ours", Access::Private("hf_ours")),
+    ] {
+        hub.commit(model, &guide);
+        hub.allow(model, access);
+    }
+    let broken = |name: &str, break_it: &dyn Fn(&Path)| {
+        let directory = cluster.scratch.join(name);
+        copy_guide(&directory);
+        break_it(&directory);
+        hub.commit(&format!("rooflet/{name}"), &directory);
+    };
+    broken("weightless", &|directory| {
+        std::fs::remove_file(directory.join(WEIGHTS)).expect("there")
+    });
+    broken("nameless", &|directory| {
+        std::fs::remove_file(directory.join("config.json")).expect("there")
+    });
+    broken("foreign", &|directory| {
+        let config = std::fs::read_to_string(directory.join("config.json")).expect("there");
+        let config = config.replace("\"llama\"", "\"mamba\"");
+        std::fs::write(directory.join("config.json"), config).expect("writable");
+    });
+    let mut agent = agent(&cluster);
+    for (name, model, rest, words) in [
+        ("gated", "rooflet/gated", "", "is gated: accept its conditions on"),
+        (
+            "private",
+            "rooflet/private",
+            "",
+            "does not exist, or it is private",
+        ),
+        ("absent", "rooflet/none", "", "does not exist, or it is private"),
+        (
+            "unknown",
+            "rooflet/guide",
+            ", revision: v2",
+            "there is no revision `v2`",
+        ),
+        (
+            "weightless",
+            "rooflet/weightless",
+            "",
+            "name a repository with weights as published for MLX",
+        ),
+        ("nameless", "rooflet/nameless", "", "has no config.json"),
+        ("foreign", "rooflet/foreign", "", "mamba"),
+    ] {
+        cluster.kubectl.apply(&deployment(name, model, rest)).ok();
+        wait_for_words(&cluster, name, words);
+        cluster.kubectl.run(&format!("delete mdep {name}")).ok();
+    }
+
+    // A token opens what is ours, where it is known; it does not leave for the CDN, which refuses whoever shows one.
+    agent.terminate();
+    let endpoint = vec![("HF_ENDPOINT", hub.endpoint())];
+    let mut agent = cluster.agent_with("node-1", &[], |args, log| Process::start_in(endpoint, args, log));
+    cluster
+        .kubectl
+        .apply(&deployment("ours", "rooflet/ours", ""))
+        .ok();
+    wait_for_words(&cluster, "ours", "does not exist, or it is private");
+    agent.terminate();
+    let _agent = self::agent(&cluster);
+    wait_for_ready(&cluster, "ours");
+
+    hub.stop();
+    let pinned = format!(", revision: {commit}");
+    cluster
+        .kubectl
+        .apply(&deployment("away", "rooflet/guide", &pinned))
+        .ok();
+    wait_for_words(&cluster, "away", "cannot be reached; is this machine offline?");
+    hub.start_again();
+    wait_for_ready(&cluster, "away");
+    wait_for_answer(&cluster.gateway, "away");
+}
+
+#[test]
+fn manifests_alone_pull_models() {
+    let (scratch, mut hub) = (Scratch::new(), Hub::start());
+    hub.commit("rooflet/guide", &repository("examples/models/guide"));
+    scratch.write("manifests/guide.yaml", &deployment("guide", "rooflet/guide", ""));
+    let port = free_port();
+    let start = |hub: &Hub| {
+        let args = [
+            "agent".to_owned(),
+            format!("--manifest-dir={}", scratch.join("manifests").display()),
+            format!("--state-dir={}", scratch.join("state").display()),
+            format!("--listen=127.0.0.1:{port}"),
+        ];
+        let env = vec![("HF_ENDPOINT", hub.endpoint())];
+        Process::start_in(env, args, &scratch.join("agent.log"))
+    };
+    let http = Http::new(format!("http://127.0.0.1:{port}"));
+    let mut agent = start(&hub);
+    wait_for_answer(&http, "guide");
+    assert!(agent.terminate().success(), "{}", agent.log());
+
+    // The branch stands for the commit that it was, with and without the hub.
+    hub.commit("rooflet/guide", &scratch.join("manifests"));
+    let mut agent = start(&hub);
+    wait_for_answer(&http, "guide");
+    assert!(agent.terminate().success(), "{}", agent.log());
+    hub.stop();
+    let _agent = start(&hub);
+    wait_for_answer(&http, "guide");
+    assert_eq!(downloads(&hub), [0]);
+}
