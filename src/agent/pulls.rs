@@ -156,7 +156,7 @@ impl Pulls {
                     is_pulling: false,
                 };
                 self.tasks.spawn_detached(ask(
-                    model.clone(),
+                    self.downloads.pinned(model),
                     self.hub.clone(),
                     known.shared.clone(),
                     known.stop.clone(),
@@ -169,7 +169,11 @@ impl Pulls {
         match (&told.survey, &told.trouble) {
             (Some(survey), trouble) => Looked::Known {
                 survey: survey.clone(),
-                done: known.shared.progress.bytes(),
+                done: match known.is_pulling {
+                    true => known.shared.progress.bytes(),
+                    // What an earlier life has left.
+                    false => self.downloads.came(&survey.model),
+                },
                 trouble: trouble.clone(),
             },
             (None, Some(trouble)) => Looked::Unknown(trouble.clone()),
@@ -177,7 +181,8 @@ impl Pulls {
         }
     }
 
-    /// Begins to download a model that is known, unless that is under way. `used`: directories of models that replicas need.
+    /// Begins to download a model that is known, unless that is under way. `missing` bytes are made free before, of models
+    /// whose directories are none of `used`.
     pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
         let Some(known) = self.known.get_mut(model).filter(|known| !known.is_under_way()) else {
             return;
@@ -191,6 +196,8 @@ impl Pulls {
             return;
         };
         known.is_pulling = true;
+        // Now, while it is known what is used: its turn may come when that has changed.
+        self.downloads.remove_unused(used, missing);
         let download = Download {
             asked: model.clone(),
             survey,
@@ -202,16 +209,13 @@ impl Pulls {
             speeds: self.speeds.clone(),
             state: self.state.clone(),
         };
-        let (turn, stop, used) = (self.turn.clone(), known.stop.clone(), used.clone());
+        let (turn, stop) = (self.turn.clone(), known.stop.clone());
         self.tasks.spawn_detached(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = async {
                     // Closed never.
                     let Ok(_turn) = turn.acquire().await else { return };
-                    if missing > Bytes::ZERO {
-                        download.downloads.remove_unused(&used, missing);
-                    }
                     download.run().await;
                 } => {}
             }
@@ -323,6 +327,10 @@ impl Download {
     /// Until the model is whole.
     async fn run(self) {
         let mut waits = Waits::default();
+        // Before it is whole: an agent that dies on the way goes on with the same.
+        if let Err(err) = self.downloads.remember(&self.asked, &self.survey.model) {
+            warn!(model = %self.asked, error = %err, "its commit could not be written down");
+        }
         loop {
             let began = self.clock.instant();
             let came = AtomicU64::new(0);
@@ -344,9 +352,6 @@ impl Download {
             match outcome {
                 Ok(path) => {
                     info!(model = %self.survey.model, %path, "downloaded a model");
-                    if let Err(err) = self.downloads.remember(&self.asked, &self.survey.model) {
-                        warn!(model = %self.asked, error = %err, "its commit could not be written down");
-                    }
                     let mut told = self.shared.told();
                     (told.trouble, told.is_whole) = (None, true);
                     self.changes.mark();

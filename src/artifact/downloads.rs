@@ -59,15 +59,24 @@ impl Downloads {
 
     /// The model's directory, if it is here and whole.
     pub(crate) fn find(&self, model: &HubModel) -> Option<Utf8PathBuf> {
-        let pinned = HubModel {
-            revision: self.commit(model),
-            ..model.clone()
-        };
-        [model, &pinned]
+        [model, &self.pinned(model)]
             .into_iter()
             .filter(|model| model.revision.is_some())
             .map(|model| self.path(model))
             .find(|path| path.is_dir())
+    }
+
+    /// The same by the commit that its branch or tag was found to be, if it was asked for before.
+    pub(crate) fn pinned(&self, model: &HubModel) -> HubModel {
+        HubModel {
+            revision: self.commit(model).or_else(|| model.revision.clone()),
+            ..model.clone()
+        }
+    }
+
+    /// What has come of a model that is not whole.
+    pub(crate) fn came(&self, model: &HubModel) -> Bytes {
+        stored(&self.partial(model))
     }
 
     /// The commit that a branch or tag was found to be.

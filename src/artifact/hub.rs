@@ -8,7 +8,7 @@ use crate::api::v1alpha1::{ArtifactSpec, HubModel, NodeModel};
 use crate::error::Chain;
 use crate::roofline::checkpoint::{CheckpointError, INDEX_FILE, ModelShape};
 use crate::roofline::dimensions::KvBits;
-use crate::roofline::facts::{FactsError, ModelFacts};
+use crate::roofline::facts::ModelFacts;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::{ModelConfig, ModelConfigError};
 use crate::roofline::predict::ModelCost;
@@ -42,12 +42,10 @@ pub(crate) struct HubFile {
 /// Why the engine cannot run a model.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnservableError {
-    #[error("its config.json")]
+    #[error(transparent)]
     Config(#[from] ModelConfigError),
-    #[error("its weights")]
+    #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error("its config.json")]
-    Facts(#[from] FactsError),
     #[error("it has no model*.safetensors: name a repository with weights as published for MLX")]
     NoWeights,
 }
@@ -57,7 +55,6 @@ impl UnservableError {
         match self {
             Self::Config(err) => err.reason(),
             Self::Checkpoint(err) => err.reason(),
-            Self::Facts(err) => err.reason(),
             Self::NoWeights => "IncompleteModel",
         }
     }

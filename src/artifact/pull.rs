@@ -38,6 +38,12 @@ pub(crate) enum PullError {
         #[source]
         err: reqwest::Error,
     },
+    #[error("{url}: the connection broke")]
+    Interrupted {
+        url: String,
+        #[source]
+        err: reqwest::Error,
+    },
     #[error("{url}: the server answers {status}")]
     Status { url: String, status: StatusCode },
     #[error("{file}: {got} bytes came, the hub says {wanted}")]
@@ -62,6 +68,7 @@ impl PullError {
         match self {
             Self::Client(_) | Self::Connection { .. } => "HubUnreachable",
             Self::Status { .. } => "HubError",
+            Self::Interrupted { .. } => "DownloadInterrupted",
             Self::Length { .. } => "DownloadIncomplete",
             Self::Digest { .. } => "DigestMismatch",
             Self::Write { err, .. } if err.kind() == io::ErrorKind::StorageFull => "DiskFull",
@@ -236,7 +243,10 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
         let ended = loop {
             let chunk = match body.next().await {
                 None => break Ok(()),
-                Some(Err(err)) => break Err(connection(&url, err)),
+                Some(Err(err)) => {
+                    let (url, err) = (url.to_string(), err.without_url());
+                    break Err(PullError::Interrupted { url, err });
+                }
                 Some(Ok(chunk)) => chunk,
             };
             part.append(&chunk).await.map_err(|err| failed(path, err))?;

@@ -305,7 +305,7 @@ pub(crate) struct NodeModel {
 pub(crate) struct DownloadSpeed {
     /// Bytes per second, the median of the last downloads.
     pub(crate) median_bytes_per_second: f64,
-    /// How many downloads that is of.
+    /// How many that is of; one that broke off and went on counts twice.
     pub(crate) downloads: u32,
 }
 

@@ -40,6 +40,12 @@ use super::{ArtifactSpec, ModelSpec, ServingSpec};
         description = "Where the model comes from."
     ),
     printcolumn(
+        name = "Commit",
+        type_ = "string",
+        json_path = ".spec.model.revision",
+        description = "The commit of a model of a hub."
+    ),
+    printcolumn(
         name = "Context",
         type_ = "integer",
         json_path = ".spec.serving.contextTokens",

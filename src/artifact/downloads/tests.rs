@@ -75,6 +75,7 @@ fn what_was_used_longest_ago_makes_room_first() {
         fs::create_dir_all(partial).unwrap();
         fs::write(partial.join("model.safetensors.partial"), [1; 50]).unwrap();
     }
+    assert_eq!(scene.downloads.came(&model("hf://o/used@c0")), Bytes(50));
     let in_use = BTreeSet::from([used.clone()]);
     assert_eq!(scene.downloads.unused(&in_use), Bytes(250));
     scene.downloads.remove_unused(&in_use, Bytes::ZERO);

@@ -26,6 +26,8 @@ struct Trouble {
     cut: Vec<usize>,
     corrupt: Vec<usize>,
     ignores_ranges: bool,
+    /// The next requests are refused for now.
+    busy: usize,
 }
 
 async fn answer(State(server): State<Server>, request: Request) -> axum::response::Response {
@@ -60,6 +62,10 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
     let is_download = text.as_ref().is_none_or(|range| range.ends_with('-')) && file != CONFIG;
     if is_download {
         server.asked.lock().unwrap().push(text.unwrap_or_default());
+        if trouble.busy > 0 {
+            trouble.busy -= 1;
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
         if let Some(at) = trouble.corrupt.pop() {
             bytes[at - begin] ^= 1;
         }
@@ -185,10 +191,21 @@ impl Scene {
 async fn a_download_goes_on_where_it_was_cut() {
     let scene = Scene::new();
     scene.trouble(|trouble| trouble.cut = vec![900, 300]);
-    assert_eq!(scene.reason().await, "HubUnreachable");
-    assert_eq!(scene.reason().await, "HubUnreachable");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
     scene.is_whole().await;
     assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=900-"]);
+}
+
+#[tokio::test]
+async fn a_busy_server_takes_nothing_away() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.cut = vec![300]);
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    scene.trouble(|trouble| trouble.busy = 1);
+    assert_eq!(scene.reason().await, "HubError");
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=300-"]);
 }
 
 #[tokio::test]
@@ -204,7 +221,7 @@ async fn what_is_wrong_is_thrown_away() {
         trouble.corrupt = vec![500];
         trouble.cut = vec![700];
     });
-    assert_eq!(scene.reason().await, "HubUnreachable");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
     assert_eq!(scene.reason().await, "DigestMismatch");
     scene.is_whole().await;
 }
@@ -213,7 +230,7 @@ async fn what_is_wrong_is_thrown_away() {
 async fn a_server_without_ranges_begins_anew() {
     let scene = Scene::new();
     scene.trouble(|trouble| trouble.cut = vec![300]);
-    assert_eq!(scene.reason().await, "HubUnreachable");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
     scene.trouble(|trouble| trouble.ignores_ranges = true);
     scene.is_whole().await;
     assert_eq!(scene.asked(), ["", "bytes=300-"]);
@@ -223,7 +240,7 @@ async fn a_server_without_ranges_begins_anew() {
 async fn what_is_longer_than_the_file_is_none_of_it() {
     let scene = Scene::new();
     scene.trouble(|trouble| trouble.cut = vec![300]);
-    assert_eq!(scene.reason().await, "HubUnreachable");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
     let found = scene
         .downloads
         .partial(&"hf://owner/name@c0ffee".parse().unwrap());

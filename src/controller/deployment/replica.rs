@@ -27,6 +27,9 @@ const ADMISSION_REFUSALS: [&str; 10] = [
     "MemoryStaysWired",
 ];
 
+/// What a person should look at, although it is tried again.
+const FAULTS: [&str; 4] = [GOLDEN_PROMPT_FAILED, "DigestMismatch", "DiskFull", "WriteFailed"];
+
 /// The reason for a replica that the scheduler has not looked at yet.
 pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
 
@@ -130,7 +133,7 @@ pub(super) fn trouble(replica: &ModelReplica) -> Option<Trouble> {
         is_fault: failed || termination.is_some() || unreachable,
     };
     if let Some(failing) = failing {
-        trouble.is_fault |= failing.reason == GOLDEN_PROMPT_FAILED;
+        trouble.is_fault |= FAULTS.contains(&failing.reason.as_str());
         trouble.reason.clone_from(&failing.reason);
         trouble.message.clone_from(&failing.message);
     }
