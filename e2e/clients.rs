@@ -1,10 +1,11 @@
-//! The OpenAI API as its real clients use it: the scripts beside this file, with the packages pinned there.
+//! Real clients at work, of the OpenAI API and of the hub of models: the scripts beside this file, with the packages pinned
+//! there.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Fleet, Scratch, not_run, repository};
+use crate::harness::{Access, Fault, Fleet, Hub, Scratch, Times, not_run, repository};
 
 #[test]
 fn python_clients_work() {
@@ -75,12 +76,45 @@ fn node_clients_work() {
     passes("openai_node.mjs", command, &fleet);
 }
 
+/// The other way round: what stands in for the hub of models in our tests is one to its real client.
+#[test]
+fn our_hub_is_one_to_its_client() {
+    let Some(python) = python() else { return };
+    let (hub, home) = (Hub::start(), Scratch::new());
+    let directory = repository("examples/models/guide");
+    let commits =
+        ["rooflet/open", "rooflet/gated", "rooflet/private"].map(|model| hub.commit(model, &directory));
+    hub.allow("rooflet/gated", Access::Gated("hf_secret"));
+    hub.allow("rooflet/private", Access::Private("hf_secret"));
+    hub.fault("model.safetensors", 1_000_000, Fault::Cut, Times::Once);
+    hub.fault("config.json", 0, Fault::Cut, Times::Once);
+    let mut command = Command::new(python);
+    command
+        .arg(repository("e2e/clients/huggingface_client.py"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("HF_ENDPOINT", hub.endpoint())
+        .env("HF_HOME", home.path())
+        .env("MODEL_DIRECTORY", &directory)
+        .env("MODEL_COMMIT", &commits[0]);
+    succeeds("huggingface_client.py", &mut command);
+    let weights = hub.downloads();
+    let weights: Vec<_> = weights
+        .iter()
+        .filter(|download| download.file == "model.safetensors")
+        .collect();
+    let begins = weights
+        .iter()
+        .map(|download| download.range.map(|(begin, _)| begin));
+    assert_eq!(begins.take(3).collect::<Vec<_>>(), [None, Some(1_000_000), None]);
+}
+
 fn passes(name: &str, mut command: Command, fleet: &Fleet) -> String {
     let gateway = format!("http://127.0.0.1:{}", fleet.gateway_port);
-    let output = command
-        .env("ROOFLET_GATEWAY", gateway)
-        .output()
-        .expect("it starts");
+    succeeds(name, command.env("ROOFLET_GATEWAY", gateway))
+}
+
+fn succeeds(name: &str, command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),

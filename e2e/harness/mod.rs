@@ -8,6 +8,7 @@
 mod cluster;
 mod fleet;
 mod http;
+mod hub;
 mod kubectl;
 mod netns;
 mod process;
@@ -16,6 +17,7 @@ mod relay;
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::{Answer, Http};
+pub(crate) use hub::{Access, Fault, Hub, Times};
 pub(crate) use kubectl::Kubectl;
 pub(crate) use netns::Netns;
 pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};

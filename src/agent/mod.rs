@@ -22,6 +22,7 @@ mod pacing;
 mod prefix_files;
 pub(crate) mod pressure;
 pub(crate) mod probe;
+mod pulls;
 mod quarantine;
 mod quiet_hours;
 pub(crate) mod replica;
@@ -56,6 +57,7 @@ use self::models::{ComputeType, Models, ServableModel};
 use self::node::NodeReporter;
 use self::pressure::MemoryWatch;
 use self::probe::{ProbeState, Prober};
+use self::pulls::Pulls;
 pub(crate) use self::quiet_hours::{ParseQuietHoursError, QuietHours};
 use self::report::Reporter;
 use self::server::App;
@@ -65,6 +67,7 @@ use self::wired::WiredWatch;
 use self::workers::{WorkerCommand, Workers};
 use crate::api::v1alpha1::{FleetNode, ModelReplica};
 use crate::artifact::ModelDirectory;
+use crate::artifact::remote::HubAccess;
 use crate::client::{Changes, Recorder, watch as watch_kind};
 use crate::clock::Clock;
 use crate::error::Chain;
@@ -89,6 +92,8 @@ pub(crate) struct AgentConfig {
     pub(crate) node_name: String,
     pub(crate) state_dir: Utf8PathBuf,
     pub(crate) model_dir: Option<Utf8PathBuf>,
+    /// Where models of `hf://` sources are; `None`: none are downloaded.
+    pub(crate) hub: Option<HubAccess>,
     pub(crate) manifest_dir: Option<Utf8PathBuf>,
     /// Base URL at which others reach the agent's HTTP server.
     pub(crate) endpoint: String,
@@ -318,11 +323,18 @@ impl Agent {
             workers,
             models: match simulated_engine {
                 Some(engine) => Models::simulated(engine.models.clone()),
-                None => Models::new(
-                    ModelDirectory::new(config.model_dir.clone()),
-                    ComputeType::of_device(device.as_deref()),
-                ),
+                None => {
+                    let compute = ComputeType::of_device(device.as_deref());
+                    let models = Models::new(ModelDirectory::new(config.model_dir.clone()), compute);
+                    match config.hub.clone() {
+                        Some(hub) => {
+                            models.with_pulls(Pulls::new(hub, &state, &tasks, clock.clone(), changes.clone()))
+                        }
+                        None => models,
+                    }
+                }
             },
+            used_models: None,
             calibrator: Calibrator::new(state.clone()),
             memory_watch,
             recorder: api.as_ref().map(|api| api.recorder.clone()),

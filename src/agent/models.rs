@@ -1,21 +1,29 @@
 //! What the agent knows of the models on its disk: sizes for admission and for `FleetNode.status.models`, read from
 //! headers and read again only when a file has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, ModelSource, NodeModel};
-use crate::artifact::{Located, ModelDirectory};
+use super::pulls::{Looked, Pulls, Trouble};
+use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, DownloadSpeed, HubModel, ModelSource, NodeModel};
+use crate::artifact::hub::{self, Survey};
+use crate::artifact::{Downloads, Located, ModelDirectory, ResolveModelError};
 use crate::error::Chain;
 use crate::model_dir::{self, ModelDir};
+use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::facts::ModelFacts;
 use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError};
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::FloatType;
 use crate::roofline::predict::ModelCost;
+use crate::units::Bytes;
+
+/// The hub has not said yet what a model is.
+pub(crate) const ASKING_HUB: &str = "AskingHub";
 
 /// A model that can be served.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +35,26 @@ pub(crate) struct ServableModel {
     pub(crate) max_context_tokens: u32,
     /// Why its KV cache cannot be kept in few bits.
     pub(crate) unquantisable: Option<KvQuantisationError>,
+    /// What is still to be downloaded; `None`: it is here.
+    pub(crate) pull: Option<PendingPull>,
+}
+
+/// A model that is not here yet.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PendingPull {
+    /// With its commit.
+    pub(crate) model: HubModel,
+    /// Of all its files, and what of that is on the disk.
+    pub(crate) bytes: Bytes,
+    pub(crate) done: Bytes,
+    /// Why its download does not go on for now.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+impl PendingPull {
+    pub(crate) fn missing(&self) -> Bytes {
+        self.bytes - self.done
+    }
 }
 
 impl ServableModel {
@@ -54,6 +82,19 @@ pub(crate) struct ModelProblem {
     pub(crate) reason: &'static str,
     /// Names the file and the fix.
     pub(crate) message: String,
+    /// It may pass by itself: nobody is asked to do anything yet.
+    pub(crate) is_passing: bool,
+}
+
+impl ModelProblem {
+    /// One that stays until somebody does something.
+    pub(crate) fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            is_passing: false,
+        }
+    }
 }
 
 /// The element type that the engine computes in.
@@ -77,11 +118,14 @@ impl ComputeType {
 }
 
 /// The models of one node, with what was found out about them.
-#[derive(Debug)]
 pub(crate) struct Models {
     directory: ModelDirectory,
     compute: ComputeType,
     known: BTreeMap<ModelSource, Known>,
+    /// Models of a hub that are not here.
+    offered: BTreeMap<HubModel, Offered>,
+    /// `None`: nothing is downloaded.
+    pub(super) pulls: Option<Pulls>,
     /// Instead of a directory: models that a simulated machine has, by name.
     simulated: Option<BTreeMap<String, ServableModel>>,
 }
@@ -94,13 +138,30 @@ struct Known {
     facts: Option<Box<ModelFacts>>,
 }
 
+/// What a hub told of a model, and what follows for this node.
+struct Offered {
+    survey: Arc<Survey>,
+    outcome: Result<ServableModel, ModelProblem>,
+}
+
 impl Models {
     pub(crate) fn new(directory: ModelDirectory, compute: ComputeType) -> Self {
         Self {
             directory,
             compute,
             known: BTreeMap::new(),
+            offered: BTreeMap::new(),
+            pulls: None,
             simulated: None,
+        }
+    }
+
+    /// The same, with models of a hub.
+    pub(crate) fn with_pulls(self, pulls: Pulls) -> Self {
+        Self {
+            directory: self.directory.with_downloads(pulls.downloads().clone()),
+            pulls: Some(pulls),
+            ..self
         }
     }
 
@@ -117,6 +178,7 @@ impl Models {
         if self.compute != compute {
             self.compute = compute;
             self.known.clear();
+            self.offered.clear();
         }
     }
 
@@ -125,23 +187,26 @@ impl Models {
         if let Some(models) = &self.simulated {
             let found = match source {
                 ModelSource::Local(name) => models.get(name),
-                ModelSource::File(_) => None,
+                ModelSource::File(_) | ModelSource::Hub(_) => None,
             };
-            return found.cloned().ok_or_else(|| ModelProblem {
-                reason: "ModelNotFound",
-                message: format!("{source} is not among the models of this simulated machine"),
+            return found.cloned().ok_or_else(|| {
+                let message = format!("{source} is not among the models of this simulated machine");
+                ModelProblem::lasting("ModelNotFound", message)
             });
         }
-        let located = match self.directory.locate(source) {
-            Ok(located) => located,
-            Err(err) => {
+        let located = match (self.directory.locate(source), source) {
+            (Ok(located), _) => located,
+            (Err(ResolveModelError::NotDownloaded { .. }), ModelSource::Hub(model)) => {
+                return self.look(model);
+            }
+            (Err(err), _) => {
                 self.known.remove(source);
-                return Err(ModelProblem {
-                    reason: err.reason(),
-                    message: Chain(&err).to_string(),
-                });
+                return Err(ModelProblem::lasting(err.reason(), Chain(&err).to_string()));
             }
         };
+        if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
+            pulls.forget(model);
+        }
         if let Some(known) = self.known.get(source).filter(|known| known.located == located) {
             return known.outcome.clone();
         }
@@ -162,7 +227,101 @@ impl Models {
         outcome
     }
 
-    /// Everything in the model directory, servable or not.
+    /// What was downloaded of models whose directories are none of `used`; nothing while that is not known.
+    pub(crate) fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
+        let downloads = self.pulls.as_ref().map(Pulls::downloads);
+        downloads
+            .zip(used)
+            .map_or(Bytes::ZERO, |(downloads, used)| downloads.unused(used))
+    }
+
+    /// Downloads a model; `missing` bytes are made free for it before, of models that are none of `used`.
+    pub(crate) fn pull(&mut self, source: &ModelSource, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
+        if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
+            pulls.start(model, used, missing);
+        }
+    }
+
+    /// Stops downloads that none of these replicas needs.
+    pub(crate) fn retain_pulls(&mut self, wanted: &BTreeSet<HubModel>) {
+        self.offered.retain(|model, _| wanted.contains(model));
+        if let Some(pulls) = &mut self.pulls {
+            pulls.retain(wanted);
+        }
+    }
+
+    /// A worker is started with the model in this directory.
+    pub(crate) fn touch(&self, path: &Utf8Path) {
+        if let Some(pulls) = &self.pulls {
+            pulls.downloads().touch(path);
+        }
+    }
+
+    pub(crate) fn download_speed(&self) -> Option<DownloadSpeed> {
+        self.pulls.as_ref()?.speed()
+    }
+
+    /// When downloads are to be looked at although nothing has changed.
+    pub(crate) fn look_again(&self) -> Option<Duration> {
+        self.pulls.as_ref()?.look_again()
+    }
+
+    /// What is known of a model that would have to be downloaded.
+    fn look(&mut self, model: &HubModel) -> Result<ServableModel, ModelProblem> {
+        let Some(pulls) = &mut self.pulls else {
+            let message = format!("{model} would have to be downloaded, and this node downloads nothing");
+            return Err(ModelProblem::lasting("ModelNotFound", message));
+        };
+        match pulls.look(model) {
+            Looked::Asked => Err(ModelProblem {
+                reason: ASKING_HUB,
+                message: format!("the hub is asked what {model} is"),
+                is_passing: true,
+            }),
+            Looked::Unknown(Trouble {
+                reason,
+                message,
+                is_passing,
+            }) => Err(ModelProblem {
+                reason,
+                message,
+                is_passing,
+            }),
+            Looked::Known {
+                survey,
+                done,
+                trouble,
+            } => {
+                let known = self.offered.get(model);
+                let known = known.filter(|known| Arc::ptr_eq(&known.survey, &survey));
+                let outcome = match known {
+                    Some(known) => known.outcome.clone(),
+                    None => {
+                        let outcome = offered(&survey, pulls.downloads(), self.compute);
+                        let survey = survey.clone();
+                        let known = Offered {
+                            survey,
+                            outcome: outcome.clone(),
+                        };
+                        self.offered.insert(model.clone(), known);
+                        outcome
+                    }
+                };
+                let pull = PendingPull {
+                    model: survey.model.clone(),
+                    bytes: survey.bytes(),
+                    done,
+                    trouble,
+                };
+                outcome.map(|found| ServableModel {
+                    pull: Some(pull),
+                    ..found
+                })
+            }
+        }
+    }
+
+    /// Everything in the model directory and what was downloaded, servable or not.
     pub(crate) fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
         if let Some(models) = &self.simulated {
             let publish = |(name, model): (&String, &ServableModel)| {
@@ -173,32 +332,40 @@ impl Models {
             };
             return Ok(models.iter().map(publish).collect());
         }
-        let names = self.directory.names().map_err(|err| ModelProblem {
-            reason: err.reason(),
-            message: Chain(&err).to_string(),
-        })?;
-        Ok(names.into_iter().map(|name| self.describe(name)).collect())
+        let names = self
+            .directory
+            .names()
+            .map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
+        let local = names.into_iter().map(|name| {
+            let source = format!("local://{name}").parse();
+            (name, source.ok())
+        });
+        let downloaded = self.directory.downloaded().into_iter();
+        let downloaded = downloaded.map(|model| (model.to_string(), Some(ModelSource::Hub(model))));
+        let all: Vec<_> = local.chain(downloaded).collect();
+        let described = all.into_iter().map(|(name, source)| self.describe(name, source));
+        Ok(described.collect())
     }
 
-    fn describe(&mut self, name: String) -> NodeModel {
-        let source = format!("local://{name}").parse::<ModelSource>();
+    /// `source`: by which it is found; `None`: none can name it.
+    fn describe(&mut self, name: String, source: Option<ModelSource>) -> NodeModel {
         let outcome = match &source {
-            Ok(source) => self.inspect(source),
-            Err(_) => Err(ModelProblem {
-                reason: "InvalidName",
-                message: format!(
+            Some(source) => self.inspect(source),
+            None => Err(ModelProblem::lasting(
+                "InvalidName",
+                format!(
                     "`{name}` cannot be named by a source: use letters, digits, `.`, `_` and `-`, first a letter or digit"
                 ),
-            }),
+            )),
         };
         match outcome {
             Ok(facts) => facts
                 .served
                 .publish(name, facts.architecture.to_owned(), facts.max_context_tokens),
             Err(problem) => {
-                let known = source.ok().and_then(|source| self.known.get(&source));
+                let known = source.and_then(|source| self.known.get(&source));
                 let facts = known.and_then(|known| known.facts.as_deref());
-                let known = facts.map_or_else(NodeModel::default, unservable);
+                let known = facts.map_or_else(NodeModel::default, hub::describe);
                 NodeModel {
                     name,
                     problem: Some(problem.message),
@@ -209,46 +376,48 @@ impl Models {
     }
 }
 
-/// What is published of a model that cannot be served: what another version, or another machine, would need to know.
-fn unservable(facts: &ModelFacts) -> NodeModel {
-    let architecture = facts.model_type.clone();
-    let max_context_tokens = facts.max_context_tokens.unwrap_or(0);
-    match facts.cost() {
-        Some(cost) => ServedModel {
-            cost,
-            kv_bits: KvBits::HALF,
-        }
-        .publish(String::new(), architecture, max_context_tokens),
-        None => NodeModel {
-            architecture,
-            weights_bytes: facts.weights.resident().0,
-            max_context_tokens,
-            ..NodeModel::default()
-        },
-    }
+fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, ModelProblem> {
+    let model = ModelDir::inspect(&located.path)
+        .map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
+    Ok(of_shape(
+        &model.shape,
+        compute,
+        located.path.clone(),
+        located.fingerprint,
+    ))
 }
 
-fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, ModelProblem> {
-    let model = ModelDir::inspect(&located.path).map_err(|err| ModelProblem {
-        reason: err.reason(),
-        message: Chain(&err).to_string(),
+/// What a model will be once its files are here.
+fn offered(
+    survey: &Survey,
+    downloads: &Downloads,
+    compute: ComputeType,
+) -> Result<ServableModel, ModelProblem> {
+    let shape = survey.shape().map_err(|err| {
+        let message = format!("{}: {}", survey.model, Chain(&err));
+        ModelProblem::lasting(err.reason(), message)
     })?;
+    Ok(of_shape(&shape, compute, downloads.path(&survey.model), 0))
+}
+
+fn of_shape(shape: &ModelShape, compute: ComputeType, path: Utf8PathBuf, fingerprint: u64) -> ServableModel {
     let element = match compute {
-        ComputeType::Stored => model.shape.element,
+        ComputeType::Stored => shape.element,
         ComputeType::Float32 => FloatType::F32,
     };
-    let config = &model.shape.config;
-    Ok(ServableModel {
-        path: located.path.clone(),
-        fingerprint: located.fingerprint,
+    let config = &shape.config;
+    ServableModel {
+        path,
+        fingerprint,
         architecture: config.architecture.as_str(),
         served: Arc::new(ServedModel {
-            cost: ModelCost::of_checkpoint(&model.shape, element),
+            cost: ModelCost::of_checkpoint(shape, element),
             kv_bits: KvBits::new(8 * element.bytes() as u32),
         }),
         max_context_tokens: u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX),
         unquantisable: KvQuantisation::new(8, config).err(),
-    })
+        pull: None,
+    }
 }
 
 #[cfg(test)]

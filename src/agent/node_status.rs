@@ -135,6 +135,7 @@ pub(crate) fn node_status(
             ),
         },
         endpoint: Some(facts.endpoint.to_owned()),
+        download: reports.download,
         models: reports.models.clone(),
         replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
         conditions: previous.conditions.clone(),

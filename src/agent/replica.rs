@@ -137,7 +137,7 @@ impl DesiredReplica {
             generation: replica.metadata.generation.unwrap_or_default(),
             origin: Origin::Api,
             spec: ReplicaSpec {
-                source: spec.model.source.clone(),
+                source: spec.model.text(),
                 serving_name: spec.serving.name.clone().unwrap_or_else(|| replica.name_any()),
                 context_tokens: spec.serving.context_tokens,
                 max_concurrency: spec.serving.max_concurrency,

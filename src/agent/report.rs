@@ -217,9 +217,8 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
             ..ObjectMeta::default()
         },
         spec: ModelReplicaSpec {
-            model: ModelSpec {
-                source: spec.source.clone(),
-            },
+            model: ModelSpec::of_text(&spec.source),
+            artifact: None,
             serving: ServingSpec {
                 name: Some(spec.serving_name.clone()),
                 context_tokens: spec.context_tokens,

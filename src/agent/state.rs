@@ -2,7 +2,7 @@
 //!
 //! `lock` is held while the agent lives. `replicas/ID/` has `record.json`, the worker's log and its last words. Workers
 //! listen in `run/`, or under `/tmp` where that path would be too long for a socket. What they store of prompts is in
-//! `kv/`; see `prefix_files`.
+//! `kv/`; see `prefix_files`. Models that were downloaded are in `models/`; see `artifact`.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
@@ -170,6 +170,11 @@ impl StateDir {
     /// Where workers store prefixes.
     pub(crate) fn prefixes(&self) -> Utf8PathBuf {
         self.path.join("kv")
+    }
+
+    /// Models that were downloaded.
+    pub(crate) fn downloads(&self) -> Utf8PathBuf {
+        self.path.join("models")
     }
 
     pub(crate) fn replica(&self, key: &ReplicaKey) -> ReplicaDir {

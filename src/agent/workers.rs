@@ -314,14 +314,14 @@ impl Workers {
     }
 
     /// What replicas that were told how much may store on the disk together; see [`disk::limit`]. What was stored for
-    /// workers that are gone counts as free: it makes room.
-    pub(crate) fn disk_limit(&mut self) -> Bytes {
+    /// workers that are gone counts as free, and so do `unused` bytes of models that were downloaded: both make room.
+    pub(crate) fn disk_limit(&mut self, unused: impl FnOnce() -> Bytes) -> Bytes {
         let now = self.clock.instant();
         let known = self.disk_limit;
         if let Some((_, limit)) = known.filter(|(looked, _)| now - *looked < DISK_LOOK) {
             return limit;
         }
-        let stored = prefix_files::stored(&self.state.prefixes());
+        let stored = prefix_files::stored(&self.state.prefixes()) + unused();
         let (_, automatic) = self.disk_promises();
         let limit = disk::limit(self.free_disk(), stored, automatic, known.map(|(_, limit)| limit));
         self.disk_limit = Some((now, limit));
@@ -346,11 +346,22 @@ impl Workers {
         promises
     }
 
+    /// What would have to be removed for so many bytes more beside what is promised.
+    pub(crate) fn missing_disk(&self, wanted: Bytes) -> Bytes {
+        let records = self.slots.values().filter_map(|slot| slot.record.worker.as_ref());
+        let kept: Bytes = records
+            .filter_map(|worker| worker.prefix_dir.as_deref())
+            .map(prefix_files::stored)
+            .sum();
+        let (told, automatic) = self.disk_promises();
+        told + automatic + wanted + disk::LEFT_FREE - (self.free_disk() + kept)
+    }
+
     /// Where a worker is to store prefixes, and how much of them.
     fn prefix_files(&mut self, namespace: &str, spec: &ReplicaSpec) -> Option<PrefixFiles> {
         let root = self.state.prefixes();
-        let limit = self.disk_limit();
-        let (told, automatic) = self.disk_promises();
+        let limit = self.disk_limit(Bytes::default);
+        let (told, _) = self.disk_promises();
         let mut used: BTreeSet<&Utf8Path> = self
             .slots
             .values()
@@ -358,10 +369,8 @@ impl Workers {
             .collect();
         let dir = prefix_files::choose(&root, namespace, &spec.serving_name, &used);
         used.insert(&dir);
-        let kept: Bytes = used.iter().map(|dir| prefix_files::stored(dir)).sum();
-        let missing = told + spec.disk() + automatic + disk::LEFT_FREE - (self.free_disk() + kept);
         let missing = if spec.disk() > Bytes::ZERO {
-            missing
+            self.missing_disk(spec.disk())
         } else {
             Bytes::ZERO
         };

@@ -2,6 +2,9 @@
 //!
 //! Only finds; whether a directory holds a servable model is `model_dir`'s to say.
 
+mod downloads;
+pub(crate) mod hub;
+pub(crate) mod pull;
 pub(crate) mod remote;
 
 use std::fs;
@@ -11,7 +14,8 @@ use std::time::UNIX_EPOCH;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::api::v1alpha1::ModelSource;
+pub(crate) use self::downloads::Downloads;
+use crate::api::v1alpha1::{HubModel, ModelSource};
 
 /// Directories that are listed; the rest is not shown, but found by name all the same.
 pub(crate) const MAX_LISTED_MODELS: usize = 256;
@@ -19,10 +23,11 @@ pub(crate) const MAX_LISTED_MODELS: usize = 256;
 /// Files looked at in one model directory. The largest published models have a few hundred.
 const MAX_FILES: usize = 4096;
 
-/// The agent's `--model-dir`, if it has one.
+/// The agent's `--model-dir`, if it has one, and what it downloaded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelDirectory {
     root: Option<Utf8PathBuf>,
+    downloads: Option<Downloads>,
 }
 
 /// Why a source leads to no directory.
@@ -32,6 +37,8 @@ pub(crate) enum ResolveModelError {
         "`{model}` is looked for in the agent's --model-dir, and this agent was started without one: start it with --model-dir DIR"
     )]
     NoModelDir { model: String },
+    #[error("{model} has not been downloaded to this node")]
+    NotDownloaded { model: String },
     #[error("`{path}` does not exist on this node: put the model's files there")]
     NotFound { path: Utf8PathBuf },
     #[error(
@@ -55,7 +62,7 @@ pub(crate) enum ResolveModelError {
 impl ResolveModelError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::NoModelDir { .. } | Self::NotFound { .. } => "ModelNotFound",
+            Self::NoModelDir { .. } | Self::NotDownloaded { .. } | Self::NotFound { .. } => "ModelNotFound",
             Self::NotADirectory { .. } | Self::NotUtf8 { .. } | Self::TooManyFiles { .. } => {
                 "InvalidModelFile"
             }
@@ -84,7 +91,18 @@ pub(crate) struct Located {
 
 impl ModelDirectory {
     pub(crate) fn new(root: Option<Utf8PathBuf>) -> Self {
-        Self { root }
+        Self {
+            root,
+            downloads: None,
+        }
+    }
+
+    /// The same with what was downloaded.
+    pub(crate) fn with_downloads(self, downloads: Downloads) -> Self {
+        Self {
+            downloads: Some(downloads),
+            ..self
+        }
     }
 
     /// Finds the directory of a source. A directory under the model directory must lie there with all its files:
@@ -100,7 +118,26 @@ impl ModelDirectory {
                 locate(&root.join(name), Some(root))
             }
             ModelSource::File(path) => locate(path, None),
+            ModelSource::Hub(model) => {
+                let found = self
+                    .downloads
+                    .as_ref()
+                    .and_then(|downloads| downloads.find(model));
+                let path = found.ok_or_else(|| ResolveModelError::NotDownloaded {
+                    model: model.to_string(),
+                })?;
+                locate(&path, None)
+            }
         }
+    }
+
+    /// The models that were downloaded, in order.
+    pub(crate) fn downloaded(&self) -> Vec<HubModel> {
+        let downloads = self.downloads.iter().flat_map(Downloads::list);
+        downloads
+            .map(|(model, _)| model)
+            .take(MAX_LISTED_MODELS)
+            .collect()
     }
 
     /// Names of the directories in the model directory, sorted. Hidden ones are left out.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{CONTENT_RANGE, HeaderMap, RANGE};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
+use crate::api::v1alpha1::{HubModel, ParseHubModelError};
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, TensorTable,
 };
@@ -37,12 +38,7 @@ const COMMIT: &str = "x-repo-commit";
 /// Where a remote model is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RemoteModel {
-    /// `hf://owner/name[@revision]`
-    Hub {
-        owner: String,
-        name: String,
-        revision: Option<String>,
-    },
+    Hub(HubModel),
     /// A directory of a web server.
     Directory(Url),
 }
@@ -66,7 +62,7 @@ impl RemoteModel {
     /// What to call it.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Hub { name, .. } => name,
+            Self::Hub(model) => &model.name,
             Self::Directory(url) => url
                 .path_segments()
                 .and_then(|mut segments| segments.rfind(|segment| !segment.is_empty()))
@@ -84,53 +80,24 @@ impl FromStr for RemoteModel {
             text: text.to_owned(),
             problem,
         };
-        let Some(repository) = text.strip_prefix("hf://") else {
-            let url = Url::parse(text).map_err(|err| invalid(format!("not a URL: {err}")))?;
-            if !matches!(url.scheme(), "https" | "http") || url.cannot_be_a_base() {
-                return Err(invalid("a directory is named by https://HOST/PATH".to_owned()));
-            }
-            return Ok(Self::Directory(url));
-        };
-        let (path, revision) = match repository.split_once('@') {
-            Some((path, revision)) => (path, Some(revision)),
-            None => (repository, None),
-        };
-        let plain = |part: &&str| {
-            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
-        };
-        let parts: Vec<&str> = path.split('/').filter(plain).collect();
-        let ([owner, name], 2) = (parts.as_slice(), path.split('/').count()) else {
-            return Err(invalid(
-                "a model on the hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION".to_owned(),
-            ));
-        };
-        if revision.is_some_and(str::is_empty) {
-            return Err(invalid(
-                "after @ a branch, a tag or a commit is expected".to_owned(),
-            ));
+        if text.starts_with("hf://") {
+            return text
+                .parse()
+                .map(Self::Hub)
+                .map_err(|err: ParseHubModelError| invalid(err.to_string()));
         }
-        Ok(Self::Hub {
-            owner: (*owner).to_owned(),
-            name: (*name).to_owned(),
-            revision: revision.map(str::to_owned),
-        })
+        let url = Url::parse(text).map_err(|err| invalid(format!("not a URL: {err}")))?;
+        if !matches!(url.scheme(), "https" | "http") || url.cannot_be_a_base() {
+            return Err(invalid("a directory is named by https://HOST/PATH".to_owned()));
+        }
+        Ok(Self::Directory(url))
     }
 }
 
 impl fmt::Display for RemoteModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hub {
-                owner,
-                name,
-                revision: None,
-            } => write!(f, "hf://{owner}/{name}"),
-            Self::Hub {
-                owner,
-                name,
-                revision: Some(revision),
-            } => write!(f, "hf://{owner}/{name}@{revision}"),
+            Self::Hub(model) => model.fmt(f),
             Self::Directory(url) => write!(f, "{url}"),
         }
     }
@@ -142,6 +109,40 @@ pub(crate) struct HubAccess {
     pub(crate) endpoint: Url,
     /// Sent to the endpoint and nowhere else.
     pub(crate) token: Option<String>,
+}
+
+/// `HF_ENDPOINT` is not where a hub can be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("HF_ENDPOINT is `{0}`, and must be a URL such as {HUB}")]
+pub(crate) struct InvalidEndpoint(String);
+
+#[cfg(test)]
+impl HubAccess {
+    /// A hub that nobody reaches.
+    pub(crate) fn nowhere() -> Self {
+        Self {
+            endpoint: "http://127.0.0.1:9".parse().expect("a URL"),
+            token: None,
+        }
+    }
+}
+
+impl HubAccess {
+    /// As `HF_ENDPOINT` and `HF_TOKEN` say; empty ones say nothing.
+    pub(crate) fn from_environment() -> Result<Self, InvalidEndpoint> {
+        let set = |name| {
+            std::env::var(name)
+                .ok()
+                .filter(|value: &String| !value.is_empty())
+        };
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
+        let url = Url::parse(&endpoint).ok();
+        let url = url.filter(|url| matches!(url.scheme(), "https" | "http"));
+        Ok(Self {
+            endpoint: url.ok_or(InvalidEndpoint(endpoint))?,
+            token: set("HF_TOKEN"),
+        })
+    }
 }
 
 impl fmt::Debug for HubAccess {
@@ -192,6 +193,8 @@ pub(crate) enum ReadRemoteError {
     TooManyFiles { model: String },
     #[error("{url}: {problem}")]
     InvalidIndex { url: String, problem: String },
+    #[error("{url} is no list of a model's files: {problem}")]
+    InvalidListing { url: String, problem: String },
     #[error("{url}: reading the answer")]
     Body {
         url: String,
@@ -212,52 +215,88 @@ pub(crate) enum ReadRemoteError {
     },
 }
 
+impl ReadRemoteError {
+    /// A CamelCase word for conditions and events.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Client(_) | Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Body { .. } => {
+                "HubUnreachable"
+            }
+            Self::NotFoundOrPrivate { .. } => "ModelNotFound",
+            Self::NoRevision { .. } => "RevisionNotFound",
+            Self::Gated { .. } => "ModelGated",
+            Self::Forbidden { .. } => "ModelForbidden",
+            Self::NoFile { .. } => "IncompleteModel",
+            Self::Status { .. } | Self::NoRanges { .. } | Self::InvalidListing { .. } => "HubError",
+            Self::TooLarge { .. }
+            | Self::NotText { .. }
+            | Self::TooManyFiles { .. }
+            | Self::InvalidIndex { .. } => "InvalidModelFile",
+            Self::Checkpoint { err, .. } => err.reason(),
+            Self::Facts { err, .. } => err.reason(),
+        }
+    }
+
+    /// The same request may succeed soon, with nothing changed by anybody.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Client(_) | Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Body { .. } => true,
+            Self::Status { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::NotFoundOrPrivate { .. }
+            | Self::NoRevision { .. }
+            | Self::Gated { .. }
+            | Self::Forbidden { .. }
+            | Self::NoFile { .. }
+            | Self::NoRanges { .. }
+            | Self::InvalidListing { .. }
+            | Self::TooLarge { .. }
+            | Self::NotText { .. }
+            | Self::TooManyFiles { .. }
+            | Self::InvalidIndex { .. }
+            | Self::Checkpoint { .. }
+            | Self::Facts { .. } => false,
+        }
+    }
+}
+
+/// Configuration and headers of a model, without its weights.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    pub(crate) config: String,
+    pub(crate) tensors: Known,
+}
+
+/// What is known of a model's tensors.
+#[derive(Debug)]
+pub(crate) enum Known {
+    Headers(TensorTable),
+    Index(WeightIndex),
+    /// Weights in another form, or none at all.
+    Nothing,
+}
+
+impl Checkpoint {
+    /// What follows from it, whether or not the engine can run it.
+    pub(crate) fn facts(&self) -> Result<ModelFacts, FactsError> {
+        let tensors = match &self.tensors {
+            Known::Headers(tensors) => Tensors::Headers(tensors),
+            Known::Index(index) => Tensors::Index(index),
+            Known::Nothing => Tensors::Unknown,
+        };
+        ModelFacts::new(&self.config, tensors)
+    }
+}
+
 /// What is known of the model from its configuration and headers.
 pub(crate) async fn facts(model: &RemoteModel, hub: &HubAccess) -> Result<ModelFacts, ReadRemoteError> {
     let mut remote = Remote::new(model, hub)?;
-    let config = remote.text(CONFIG_FILE, MAX_CONFIG_BYTES).await?;
-    let config = config.ok_or_else(|| remote.no_file(CONFIG_FILE))?;
-    let of = |tensors: Tensors<'_>| {
-        ModelFacts::new(&config, tensors).map_err(|err| ReadRemoteError::Facts {
-            model: model.to_string(),
-            err,
-        })
-    };
-    let index = remote.text(INDEX_FILE, MAX_INDEX_BYTES).await?;
-    let index = index
-        .map(|text| WeightIndex::parse(&text))
-        .transpose()
-        .map_err(|problem| ReadRemoteError::InvalidIndex {
-            url: remote.url(INDEX_FILE).to_string(),
-            problem,
-        })?;
-    let files = match &index {
-        Some(index) => index.files.iter().cloned().collect(),
-        None => vec![SINGLE_FILE.to_owned()],
-    };
-    if files.len() > MAX_WEIGHT_FILES {
-        return Err(ReadRemoteError::TooManyFiles {
-            model: model.to_string(),
-        });
-    }
-    let remote = &remote;
-    let headers = stream::iter(files.into_iter().map(|file| async move {
-        let header = remote.header(&file).await?;
-        Ok::<_, ReadRemoteError>((file, header))
-    }));
-    let headers: Vec<_> = headers.buffered(CONCURRENT_FILES).try_collect().await?;
-    let mut tensors = TensorTable::default();
-    for (file, header) in headers {
-        match (header, &index) {
-            (Some(header), _) => tensors
-                .add_file(&file, &header.json, header.data_bytes)
-                .map_err(|err| remote.corrupt(err))?,
-            // Weights in another form, or none at all.
-            (None, None) => return of(Tensors::Unknown),
-            (None, Some(index)) => return of(Tensors::Index(index)),
-        }
-    }
-    of(Tensors::Headers(&tensors))
+    let checkpoint = remote.checkpoint().await?;
+    checkpoint.facts().map_err(|err| ReadRemoteError::Facts {
+        model: model.to_string(),
+        err,
+    })
 }
 
 struct Header {
@@ -266,7 +305,7 @@ struct Header {
     data_bytes: u64,
 }
 
-struct Remote<'a> {
+pub(super) struct Remote<'a> {
     model: &'a RemoteModel,
     hub: &'a HubAccess,
     client: Client,
@@ -275,41 +314,84 @@ struct Remote<'a> {
 }
 
 impl<'a> Remote<'a> {
-    fn new(model: &'a RemoteModel, hub: &'a HubAccess) -> Result<Self, ReadRemoteError> {
+    pub(super) fn new(model: &'a RemoteModel, hub: &'a HubAccess) -> Result<Self, ReadRemoteError> {
         let (base, revision) = match model {
-            RemoteModel::Hub { revision, .. } => (&hub.endpoint, revision.as_deref()),
+            RemoteModel::Hub(model) => (&hub.endpoint, model.revision.as_deref()),
             RemoteModel::Directory(url) => (url, None),
         };
-        let mut client = Client::builder()
-            .connect_timeout(CONNECT_LIMIT)
-            .timeout(REQUEST_LIMIT)
-            .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
-        if matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
-            // No proxy reaches this machine's own loopback.
-            client = client.no_proxy();
-        }
         Ok(Self {
             model,
             hub,
-            client: client.build().map_err(ReadRemoteError::Client)?,
+            client: client(base)
+                .timeout(REQUEST_LIMIT)
+                .build()
+                .map_err(ReadRemoteError::Client)?,
             revision: revision.unwrap_or("main").to_owned(),
         })
     }
 
-    fn url(&self, file: &str) -> Url {
-        let (base, path) = match self.model {
-            RemoteModel::Hub { owner, name, .. } => (
-                &self.hub.endpoint,
-                vec![owner.as_str(), name, "resolve", &self.revision, file],
-            ),
-            RemoteModel::Directory(url) => (url, vec![file]),
+    /// Reads the configuration, and of each file of weights its header.
+    pub(super) async fn checkpoint(&mut self) -> Result<Checkpoint, ReadRemoteError> {
+        let config = self.text(CONFIG_FILE, MAX_CONFIG_BYTES).await?;
+        let config = config.ok_or_else(|| self.no_file(CONFIG_FILE))?;
+        let tensors = self.tensors().await?;
+        Ok(Checkpoint { config, tensors })
+    }
+
+    async fn tensors(&mut self) -> Result<Known, ReadRemoteError> {
+        let index = self.text(INDEX_FILE, MAX_INDEX_BYTES).await?;
+        let index = index
+            .map(|text| WeightIndex::parse(&text))
+            .transpose()
+            .map_err(|problem| ReadRemoteError::InvalidIndex {
+                url: self.url(INDEX_FILE).to_string(),
+                problem,
+            })?;
+        let files = match &index {
+            Some(index) => index.files.iter().cloned().collect(),
+            None => vec![SINGLE_FILE.to_owned()],
         };
-        let mut url = base.clone();
-        url.path_segments_mut()
-            .expect("URLs that cannot have paths are refused before")
-            .pop_if_empty()
-            .extend(path);
-        url
+        if files.len() > MAX_WEIGHT_FILES {
+            return Err(ReadRemoteError::TooManyFiles {
+                model: self.model.to_string(),
+            });
+        }
+        let this = &*self;
+        let headers = stream::iter(files.into_iter().map(|file| async move {
+            let header = this.header(&file).await?;
+            Ok::<_, ReadRemoteError>((file, header))
+        }));
+        let headers: Vec<_> = headers.buffered(CONCURRENT_FILES).try_collect().await?;
+        let mut tensors = TensorTable::default();
+        for (file, header) in headers {
+            match (header, &index) {
+                (Some(header), _) => tensors
+                    .add_file(&file, &header.json, header.data_bytes)
+                    .map_err(|err| this.corrupt(err))?,
+                (None, None) => return Ok(Known::Nothing),
+                (None, Some(_)) => return Ok(index.map_or(Known::Nothing, Known::Index)),
+            }
+        }
+        Ok(Known::Headers(tensors))
+    }
+
+    fn url(&self, file: &str) -> Url {
+        match self.model {
+            RemoteModel::Hub(model) => {
+                let path = [&model.owner, &model.name, "resolve", &self.revision, file];
+                below(&self.hub.endpoint, path)
+            }
+            RemoteModel::Directory(url) => below(url, [file]),
+        }
+    }
+
+    /// A page of the hub itself about the model.
+    pub(super) async fn page(&self, url: &Url, limit: u64) -> Result<String, ReadRemoteError> {
+        let not_found = || ReadRemoteError::NotFoundOrPrivate {
+            model: self.model.to_string(),
+        };
+        let response = self.get(url, None).await?.ok_or_else(not_found)?;
+        read_text(response, url, limit).await
     }
 
     /// A text file, `None` where there is none. Refuses one that is larger than any real one.
@@ -318,13 +400,10 @@ impl<'a> Remote<'a> {
         let Some(response) = self.get(&url, None).await? else {
             return Ok(None);
         };
-        if let (RemoteModel::Hub { .. }, Some(commit)) = (self.model, header_text(response.headers(), COMMIT))
-        {
+        if let (RemoteModel::Hub(_), Some(commit)) = (self.model, header_text(response.headers(), COMMIT)) {
             self.revision = commit.to_owned();
         }
-        let bytes = read_body(response, &url, limit).await?;
-        let text = String::from_utf8(bytes).map_err(|_| ReadRemoteError::NotText { url: url.to_string() })?;
-        Ok(Some(text))
+        read_text(response, &url, limit).await.map(Some)
     }
 
     /// The header of a file of weights, `None` where there is no such file.
@@ -366,7 +445,7 @@ impl<'a> Remote<'a> {
     /// `None`: there is no such file. `range` is where to begin and how many bytes.
     async fn get(&self, url: &Url, range: Option<(u64, u64)>) -> Result<Option<Response>, ReadRemoteError> {
         let mut request = self.client.get(url.clone());
-        if let (RemoteModel::Hub { .. }, Some(token)) = (self.model, &self.hub.token) {
+        if let (RemoteModel::Hub(_), Some(token)) = (self.model, &self.hub.token) {
             request = request.bearer_auth(token);
         }
         if let Some((begin, bytes)) = range {
@@ -392,22 +471,24 @@ impl<'a> Remote<'a> {
         let model = self.model.to_string();
         let url = url.to_string();
         Some(match (self.model, status, code) {
-            (RemoteModel::Hub { owner, name, .. }, _, Some("GatedRepo")) => ReadRemoteError::Gated {
-                model,
-                page: format!(
-                    "{}/{owner}/{name}",
-                    self.hub.endpoint.as_str().trim_end_matches('/')
-                ),
-            },
-            (RemoteModel::Hub { .. }, _, Some("RevisionNotFound")) => ReadRemoteError::NoRevision {
+            (RemoteModel::Hub(HubModel { owner, name, .. }), _, Some("GatedRepo")) => {
+                ReadRemoteError::Gated {
+                    model,
+                    page: format!(
+                        "{}/{owner}/{name}",
+                        self.hub.endpoint.as_str().trim_end_matches('/')
+                    ),
+                }
+            }
+            (RemoteModel::Hub(_), _, Some("RevisionNotFound")) => ReadRemoteError::NoRevision {
                 model,
                 revision: self.revision.clone(),
             },
-            (RemoteModel::Hub { .. }, _, Some("RepoNotFound"))
-            | (RemoteModel::Hub { .. }, StatusCode::UNAUTHORIZED, _) => {
+            (RemoteModel::Hub(_), _, Some("RepoNotFound"))
+            | (RemoteModel::Hub(_), StatusCode::UNAUTHORIZED, _) => {
                 ReadRemoteError::NotFoundOrPrivate { model }
             }
-            (RemoteModel::Hub { .. }, StatusCode::FORBIDDEN, _) => ReadRemoteError::Forbidden { url },
+            (RemoteModel::Hub(_), StatusCode::FORBIDDEN, _) => ReadRemoteError::Forbidden { url },
             (_, StatusCode::NOT_FOUND, _) => return None,
             (_, status, _) => ReadRemoteError::Status { url, status },
         })
@@ -439,6 +520,27 @@ impl<'a> Remote<'a> {
     }
 }
 
+/// What all requests to a server have in common.
+pub(super) fn client(base: &Url) -> ClientBuilder {
+    let client = Client::builder()
+        .connect_timeout(CONNECT_LIMIT)
+        .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
+    if matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
+        // No proxy reaches this machine's own loopback.
+        return client.no_proxy();
+    }
+    client
+}
+
+pub(super) fn below<'p>(base: &Url, path: impl IntoIterator<Item = &'p str>) -> Url {
+    let mut url = base.clone();
+    url.path_segments_mut()
+        .expect("URLs that cannot have paths are refused before")
+        .pop_if_empty()
+        .extend(path);
+    url
+}
+
 fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
@@ -447,6 +549,11 @@ fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 fn file_bytes(response: &Response) -> Option<u64> {
     let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     range.rsplit_once('/')?.1.parse().ok()
+}
+
+async fn read_text(response: Response, url: &Url, limit: u64) -> Result<String, ReadRemoteError> {
+    let bytes = read_body(response, url, limit).await?;
+    String::from_utf8(bytes).map_err(|_| ReadRemoteError::NotText { url: url.to_string() })
 }
 
 /// Reads an answer of at most `limit` bytes, and stops at the first byte more.

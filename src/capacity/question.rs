@@ -9,7 +9,7 @@ use crate::roofline::admission::{
     Ask, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, Objectives, Refusal, Speed, Suggestion, Supply,
     Verdict, suggestions,
 };
-use crate::roofline::disk::NodeDisk;
+use crate::roofline::disk::{DiskDemand, NodeDisk};
 use crate::roofline::memory::{Demand, Held, NodeMemory, ServedModel};
 use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Constraint, Engine, Hardware, Interval, Parameters};
@@ -93,7 +93,7 @@ impl PlannedModel {
             model: &self.served,
             engine: Engine::Mlx,
             demand: self.demand,
-            disk: self.disk,
+            disk: DiskDemand::of_prefixes(self.disk),
             objectives: self.objectives,
         }
     }
@@ -196,7 +196,7 @@ fn load(
             context_tokens: model.prompt_tokens.saturating_add(model.answer_tokens / 2),
             ..model.demand
         },
-        disk: Bytes::ZERO,
+        disk: DiskDemand::default(),
         objectives: Objectives {
             decode: None,
             first_token: Some(FirstTokenObjective {

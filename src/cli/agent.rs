@@ -9,6 +9,7 @@ use camino::Utf8PathBuf;
 use super::Failure;
 use crate::agent::sync::plan::ANSWER_GRACE;
 use crate::agent::{Agent, AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
+use crate::artifact::remote::HubAccess;
 use crate::client::{KubeconfigSource, connect};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
@@ -122,6 +123,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         node_name: args.node_name,
         state_dir: args.state_dir,
         model_dir: args.model_dir,
+        hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),
         manifest_dir: args.manifest_dir,
         endpoint: format!("http://{advertised}"),
         quiet_hours: args.quiet_hours.unwrap_or_default(),

@@ -130,8 +130,8 @@ fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
             .makes_room_for
             .as_ref()
             .map_or_else(String::new, |waiting| format!(", makes room for {waiting}"));
-        let cost = match &one.reading {
-            Some(reading) => format!("{} reads {reading}", one.to),
+        let cost = match &one.arrival {
+            Some(arrival) => format!("{} {arrival}", one.to),
             None => format!("{} has the model in memory", one.to),
         };
         text.push_str(&format!(

@@ -8,6 +8,7 @@ use camino::Utf8PathBuf;
 
 use super::Failure;
 use crate::apiserver::InFlightLimits;
+use crate::artifact::remote::HubAccess;
 use crate::error::ExitStatus;
 use crate::node::server::{self, Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
@@ -79,6 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             mutating_requests: args.max_mutating_requests_inflight,
         },
         reserve_node_failures: args.reserve_node_failures.into(),
+        hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
         kubeconfig: args.kubeconfig,
     };
     server::start(config, &tasks)

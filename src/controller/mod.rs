@@ -10,6 +10,7 @@ mod capacity_plan;
 mod claim;
 mod deployment;
 mod fleet;
+mod hub;
 pub(crate) mod intent;
 mod node_lifecycle;
 mod runtime;
@@ -28,6 +29,7 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::v1alpha1::ModelDeploymentSpec;
+use crate::artifact::remote::HubAccess;
 use crate::client::{Elector, Leadership, Recorder};
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
@@ -74,6 +76,8 @@ pub(crate) struct ControllerConfig {
     pub(crate) identity: String,
     /// The replicas of any so many nodes are to find room on the others.
     pub(crate) reserve_node_failures: usize,
+    /// Where models of `hf://` sources are.
+    pub(crate) hub: HubAccess,
 }
 
 /// Starts the controllers: they wait to lead, and act while they do.
@@ -99,7 +103,7 @@ pub(crate) fn run(
         config.identity,
         clock.clone(),
     );
-    let reserve_node_failures = config.reserve_node_failures;
+    let (hub, reserve_node_failures) = (config.hub, config.reserve_node_failures);
     tasks.spawn("controller", move |stop| {
         Box::pin(async move {
             elector
@@ -110,6 +114,7 @@ pub(crate) fn run(
                         recorder: recorder.clone(),
                         metrics: metrics.clone(),
                         leadership,
+                        hub: hub.clone(),
                         reserve_node_failures,
                     };
                     term.run(stop)
@@ -128,6 +133,7 @@ struct Term {
     recorder: Recorder,
     metrics: ControllerMetrics,
     leadership: Leadership,
+    hub: HubAccess,
     reserve_node_failures: usize,
 }
 
@@ -140,6 +146,7 @@ impl Term {
             self.clock.clone(),
             self.recorder.clone(),
             self.leadership.clone(),
+            self.hub.clone(),
             self.reserve_node_failures,
         );
         tokio::select! {

@@ -13,10 +13,12 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::fleet::SharedFleet;
+use super::hub::Hub;
 use crate::api::meta::{GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
 use crate::api::v1alpha1::{
     CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
 };
+use crate::artifact::remote::HubAccess;
 use crate::client::{
     ApiError, Cache, CachedKind, Changes, FIELD_MANAGER, Leadership, Recorder, patch_status, watch,
     watch_heeding,
@@ -47,6 +49,7 @@ pub(super) struct World {
     /// Held by who takes replicas away within a deployment's bounds, from looking at how many there are until the caches
     /// show what was deleted: two at the same moment could each take the last one that may be missing.
     pub(super) disruptions: Arc<Mutex<()>>,
+    pub(super) hub: Hub,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -64,6 +67,7 @@ impl World {
         clock: Clock,
         recorder: Recorder,
         leadership: Leadership,
+        hub: HubAccess,
         reserve_node_failures: usize,
     ) -> Self {
         let changes = Changes::new();
@@ -74,6 +78,7 @@ impl World {
         Self {
             fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
             disruptions: Arc::default(),
+            hub: Hub::new(hub, tasks.clone(), clock.clone(), changes.clone()),
             nodes,
             leases: watch_heeding(tasks, leases, config(), &changes, is_of_a_gateway),
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),

@@ -16,6 +16,7 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, REVISION_LABEL, lease_name};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ModelRevision};
 use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits};
+use crate::artifact::remote::HubAccess;
 use crate::client::{ApiError, CachedKind, KubeconfigSource, connect, patch_status};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
@@ -100,6 +101,7 @@ impl Scene {
         let config = ControllerConfig {
             identity: identity.to_owned(),
             reserve_node_failures: 0,
+            hub: HubAccess::nowhere(),
         };
         controller::run(
             config,

@@ -13,6 +13,7 @@ use super::listeners::{self, BindError};
 use super::traces;
 use crate::api::crd;
 use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
+use crate::artifact::remote::HubAccess;
 use crate::client::{self, ConnectError, KubeconfigSource};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
@@ -53,6 +54,8 @@ pub(crate) struct ServerConfig {
     pub(crate) in_flight: InFlightLimits,
     /// The replicas of any so many nodes are to find room on the others.
     pub(crate) reserve_node_failures: usize,
+    /// Where models of `hf://` sources are.
+    pub(crate) hub: HubAccess,
     /// An API server elsewhere, for roles without an own one.
     pub(crate) kubeconfig: Option<Utf8PathBuf>,
 }
@@ -147,6 +150,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let config = ControllerConfig {
             identity: identity(&config),
             reserve_node_failures: config.reserve_node_failures,
+            hub: config.hub.clone(),
         };
         controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
     }

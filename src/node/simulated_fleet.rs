@@ -115,6 +115,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         node_name: machine.name.clone(),
         state_dir: fleet.state_dir.join(&machine.name),
         model_dir: None,
+        hub: None,
         manifest_dir: None,
         endpoint,
         quiet_hours: machine.class.quiet_hours.clone(),

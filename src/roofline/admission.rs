@@ -15,7 +15,7 @@ use std::fmt;
 pub(crate) use self::refusal::Refusal;
 use self::refusal::percent;
 pub(crate) use self::suggestion::{Suggestion, shorter, suggestions};
-use super::disk::NodeDisk;
+use super::disk::{DiskDemand, NodeDisk};
 use super::memory::{Demand, Held, NodeMemory, Reservation, ServedModel, admit};
 use super::predict::calibration::Calibration;
 use super::predict::{
@@ -56,7 +56,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) engine: Engine,
     pub(crate) demand: Demand,
     /// What it was told it may store on the node's disk; zero where it takes what is left.
-    pub(crate) disk: Bytes,
+    pub(crate) disk: DiskDemand,
     pub(crate) objectives: Objectives,
 }
 
@@ -197,8 +197,8 @@ pub(crate) struct Appraisal {
     pub(crate) speed: Option<Speed>,
     /// The share of the chip's time that it takes.
     pub(crate) share: f64,
-    /// What it may store on the disk.
-    pub(crate) disk: Bytes,
+    /// What it takes of the disk.
+    pub(crate) disk: DiskDemand,
     objectives: Objectives,
 }
 
@@ -234,7 +234,7 @@ impl Appraisal {
     /// Whether a [`Verdict`] would admit it where so much is promised to nobody. No reasons, and no cost.
     pub(crate) fn fits(&self, free: Bytes, disk: Option<NodeDisk>, free_share: f64) -> bool {
         self.reservation.total() <= free
-            && disk.is_none_or(|disk| self.disk <= disk.free)
+            && disk.is_none_or(|disk| self.disk.total() <= disk.free)
             && (self.speed.is_some() || !self.has_objectives())
             && self.share <= (free_share + SHARE_TOLERANCE).min(1.0)
     }
@@ -247,7 +247,7 @@ impl Appraisal {
 
     /// Why what it is told to store cannot be promised on such a disk.
     pub(crate) fn too_large(&self, disk: Option<NodeDisk>) -> Option<Refusal> {
-        let disk = disk.filter(|disk| self.disk > disk.free)?;
+        let disk = disk.filter(|disk| self.disk.total() > disk.free)?;
         Some(Refusal::Disk {
             wanted: self.disk,
             disk,

@@ -1,7 +1,7 @@
 //! What replicas may store on a node's disk. Pure; the scheduler and the agent judge by the same figures.
 //!
-//! Only what a replica was told it may store is promised: without `kvCache.diskSize` it stores a part of what is left, which
-//! no placement depends on.
+//! Promised is the model that a node has to download for a replica, and what the replica was told it may store: without
+//! `kvCache.diskSize` it stores a part of what is left, which no placement depends on.
 
 use crate::units::Bytes;
 
@@ -10,6 +10,28 @@ pub(crate) const LEFT_FREE: Bytes = Bytes::gib(2);
 
 /// What is published of a disk is a multiple of this, so that not every file that somebody writes is news.
 const STEP: Bytes = Bytes::gib(1);
+
+/// What a replica takes of its node's disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct DiskDemand {
+    /// What it was told it may store of its KV cache (`kvCache.diskSize`).
+    pub(crate) prefixes: Bytes,
+    /// What is to be downloaded of its model.
+    pub(crate) download: Bytes,
+}
+
+impl DiskDemand {
+    pub(crate) fn of_prefixes(prefixes: Bytes) -> Self {
+        Self {
+            prefixes,
+            download: Bytes::ZERO,
+        }
+    }
+
+    pub(crate) fn total(self) -> Bytes {
+        self.prefixes + self.download
+    }
+}
 
 /// A node's disk as far as replicas may use it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

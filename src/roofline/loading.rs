@@ -1,4 +1,4 @@
-//! How long a model's weights take from a machine's disk into memory.
+//! How long a model's weights take from a machine's disk into memory, and to that disk from their hub.
 
 use std::fmt;
 
@@ -12,6 +12,10 @@ const NOMINAL_READ: Interval = Interval {
     p50: 4.6e9,
     p90: 7e9,
 };
+
+/// Bytes per second that come from a hub, where nobody measured: of a line of 100 Mbit/s as of the gigabit that the Ethernet
+/// port of every Mac with one has at least, the geometric mean.
+const NOMINAL_DOWNLOAD: f64 = 40e6;
 
 /// A machine's disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,6 +61,90 @@ impl Reading {
             seconds: disk.seconds(bytes).p50,
             basis: disk.basis,
         }
+    }
+}
+
+/// A machine's way to the hub.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Link {
+    bytes_per_second: f64,
+    basis: Basis,
+}
+
+impl Link {
+    /// `measured`: bytes per second that came in downloads of the machine, if there were any.
+    pub(crate) fn new(measured: Option<f64>) -> Self {
+        match measured.filter(|rate| *rate > 0.0) {
+            Some(bytes_per_second) => Self {
+                bytes_per_second,
+                basis: Basis::Measured,
+            },
+            None => Self {
+                bytes_per_second: NOMINAL_DOWNLOAD,
+                basis: Basis::Nominal,
+            },
+        }
+    }
+}
+
+/// A model's files that have to be downloaded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Download {
+    pub(crate) bytes: Bytes,
+    pub(crate) seconds: f64,
+    pub(crate) basis: Basis,
+}
+
+impl Download {
+    /// `None` where nothing is missing.
+    pub(crate) fn new(bytes: Bytes, link: &Link) -> Option<Self> {
+        (bytes > Bytes::ZERO).then(|| Self {
+            bytes,
+            seconds: bytes.0 as f64 / link.bytes_per_second,
+            basis: link.basis,
+        })
+    }
+}
+
+impl fmt::Display for Download {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.basis {
+            Basis::Measured | Basis::Calibrated => "as models came to it lately",
+            Basis::Nominal => "by a nominal line; none has come to it yet",
+        };
+        write!(f, "{}, in about {:.0} s ({how})", self.bytes, self.seconds.ceil())
+    }
+}
+
+/// What has to happen before the weights are in memory: the download, where files are missing, then the reading.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Arrival {
+    pub(crate) download: Option<Download>,
+    pub(crate) reading: Reading,
+}
+
+impl Arrival {
+    /// Of all of it.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.download.map_or(0.0, |download| download.seconds) + self.reading.seconds
+    }
+
+    /// Part of it is not known for this machine.
+    pub(crate) fn is_nominal(&self) -> bool {
+        let download = self.download.map(|download| download.basis);
+        download
+            .into_iter()
+            .chain([self.reading.basis])
+            .any(|basis| basis == Basis::Nominal)
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(download) = self.download {
+            write!(f, "downloads {download}, then ")?;
+        }
+        write!(f, "reads {}", self.reading)
     }
 }
 

@@ -4,6 +4,7 @@
 use super::admission::{Ask, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
 use super::chip;
 use super::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
+use super::disk::DiskDemand;
 use super::memory::{Demand, Reservation, ServedModel, activation_bytes, last_that};
 use super::predict::calibration::Calibration;
 use super::predict::{Engine, Hardware, Interval, MeasuredMachine, ModelCost, Parameters};
@@ -335,8 +336,9 @@ pub(crate) fn admission_status(
             limit_bytes: limit.0,
             free_bytes: free.0,
         },
-        disk: (ask.disk > Bytes::ZERO).then(|| api::DiskWorking {
-            required_bytes: ask.disk.0,
+        disk: (ask.disk.total() > Bytes::ZERO).then(|| api::DiskWorking {
+            required_bytes: ask.disk.total().0,
+            download_bytes: Some(ask.disk.download.0).filter(|bytes| *bytes > 0),
             limit_bytes: disk.map(|disk| disk.limit.0),
             free_bytes: disk.map(|disk| disk.free.0),
         }),
@@ -395,7 +397,7 @@ pub(crate) fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -
             context_tokens: load.context_tokens.round().max(1.0) as u32,
             max_concurrency: load.batch(),
         },
-        disk: Bytes::ZERO,
+        disk: DiskDemand::default(),
         objectives: Objectives {
             decode: None,
             // Of the prompts that came; the bound itself is not looked at.

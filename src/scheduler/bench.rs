@@ -179,6 +179,7 @@ fn request(index: usize) -> ReplicaRequest {
         key: key(format!("d{deployment:04}-{index:06}")),
         deployment: Some(key(format!("d{deployment:04}"))),
         source: Some(ModelSource::Local(model.to_owned())),
+        artifact: None,
         context_tokens: Some(context_tokens),
         max_concurrency,
         kv_bits: None,

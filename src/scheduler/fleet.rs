@@ -120,6 +120,7 @@ impl Fleet {
                     && state.disk_limit == facts.disk_limit
                     && state.class == facts.class
                     && state.disk == facts.disk
+                    && state.link == facts.link
                 {
                     return;
                 }
@@ -138,6 +139,7 @@ impl Fleet {
                 state.disk_limit = facts.disk_limit;
                 state.class = facts.class;
                 state.disk = facts.disk;
+                state.link = facts.link;
                 if !same_machine {
                     self.appraise_anew(at);
                 }
@@ -161,6 +163,7 @@ impl Fleet {
                     disk_limit: facts.disk_limit,
                     class: facts.class,
                     disk: facts.disk,
+                    link: facts.link,
                     machine,
                     machine_id,
                     residents: BTreeMap::new(),

@@ -33,6 +33,12 @@ impl Machine {
         self.models.iter().find(|model| model.name == name)
     }
 
+    /// The model as it is here, else as it would come.
+    pub(super) fn model_of<'a>(&'a self, request: &'a ReplicaRequest) -> Option<&'a NodeModel> {
+        let here = self.model(&request.source.as_ref()?.listed_as()?);
+        here.or(request.artifact.as_deref().map(|artifact| &artifact.model))
+    }
+
     /// Equal for equal machines, and rarely for others.
     fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -50,21 +56,26 @@ impl Machine {
 
     fn fit(&self, request: &ReplicaRequest) -> Fit {
         let never = |rejection| Fit {
-            appraisal: None,
             obstacle: Some(rejection),
+            ..Fit::default()
         };
-        let name = match &request.source {
-            Some(ModelSource::Local(name)) => name,
-            // Only the agent sees what lies at a path.
-            Some(ModelSource::File(_)) => return Fit::default(),
-            None => {
-                return never(Rejection::ModelNotServable {
-                    problem: "its source is not one that this version serves".to_owned(),
+        let Some(source) = &request.source else {
+            return never(Rejection::ModelNotServable {
+                problem: "its source is not one that this version serves".to_owned(),
+            });
+        };
+        // Only the agent sees what lies at a path.
+        let Some(name) = source.listed_as() else {
+            return Fit::default();
+        };
+        let (model, download) = match (self.model(&name), &request.artifact) {
+            (Some(model), _) => (model, Bytes::ZERO),
+            (None, Some(artifact)) => (&artifact.model, Bytes(artifact.download_bytes)),
+            (None, None) => {
+                return never(Rejection::ModelMissing {
+                    model: name.into_owned(),
                 });
             }
-        };
-        let Some(model) = self.model(name) else {
-            return never(Rejection::ModelMissing { model: name.clone() });
         };
         if let Some(problem) = &model.problem {
             return never(Rejection::ModelNotServable {
@@ -84,7 +95,7 @@ impl Machine {
                 });
             }
         };
-        let ask = request.ask(model, &served);
+        let ask = request.ask(model, &served, download);
         let model_max_tokens = model.max_context_tokens;
         let too_long = model_max_tokens > 0
             && request
@@ -98,6 +109,7 @@ impl Machine {
                 Parameters::built_in(),
             )),
             obstacle: too_long.then_some(Rejection::ContextTooLong { model_max_tokens }),
+            download,
         }
     }
 }
@@ -109,6 +121,8 @@ pub(super) struct Fit {
     pub(super) appraisal: Option<Appraisal>,
     /// Why it never runs there, whatever else does.
     pub(super) obstacle: Option<Rejection>,
+    /// What of its model has to be downloaded.
+    pub(super) download: Bytes,
 }
 
 /// One model over all machines: how many have it, and with which contexts.

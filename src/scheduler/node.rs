@@ -18,7 +18,7 @@ use crate::api::v1alpha1::{
 use crate::quantity;
 use crate::roofline::admission::{BEST_EFFORT_SHARE, Commitment, Supply};
 use crate::roofline::disk::NodeDisk;
-use crate::roofline::loading::{Disk, Reading};
+use crate::roofline::loading::{Arrival, Disk, Download, Link, Reading};
 use crate::roofline::memory::{Held, NodeMemory};
 use crate::roofline::predict::Hardware;
 use crate::roofline::predict::calibration::Calibration;
@@ -74,6 +74,8 @@ pub(super) struct Resident {
     pub(super) claim: Claim,
     /// `None`: nobody can tell yet.
     memory: Option<Bytes>,
+    /// Of what replicas may store there, its download included while that is not whole.
+    disk: Bytes,
     /// Of the chip's time.
     share: f64,
     /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
@@ -92,6 +94,7 @@ impl Resident {
                 .reported
                 .max(computed)
                 .or(claim.failed.then_some(Bytes::ZERO)),
+            disk: claim.request.disk + if claim.failed { Bytes::ZERO } else { fit.download },
             share: appraisal.map_or(BEST_EFFORT_SHARE, |appraisal| appraisal.share),
             decode: objective.zip(alone.map(|speed| speed.decode.p10)),
             claim,
@@ -127,7 +130,7 @@ impl Load {
     pub(super) fn of<'a>(residents: impl IntoIterator<Item = (&'a ReplicaKey, &'a Resident)>) -> Self {
         let mut load = Self::default();
         for (key, resident) in residents {
-            load.disk += resident.claim.request.disk;
+            load.disk += resident.disk;
             match resident.memory {
                 Some(bytes) => load.reserved += bytes,
                 None => load.undetermined += 1,
@@ -209,6 +212,7 @@ pub(crate) struct NodeState {
     /// Chip and memory, for people: `Apple M4 16 GiB`.
     pub(super) class: String,
     pub(super) disk: Disk,
+    pub(super) link: Link,
     pub(super) machine: Arc<Machine>,
     /// Its place among the machines.
     pub(super) machine_id: usize,
@@ -238,6 +242,7 @@ pub(super) struct NodeFacts {
     pub(super) disk_limit: Option<Bytes>,
     pub(super) class: String,
     pub(super) disk: Disk,
+    pub(super) link: Link,
     pub(super) machine: Machine,
 }
 
@@ -266,6 +271,7 @@ impl NodeFacts {
                 .and_then(|text| quantity::parse_bytes(text).ok()),
             class: class(&status),
             disk: Disk::new(measured.and_then(published::disk_read)),
+            link: Link::new(status.download.map(|speed| speed.median_bytes_per_second)),
             machine: Machine {
                 hardware: published::hardware(&status),
                 calibrations: published::calibrations(&status),
@@ -346,12 +352,16 @@ impl NodeState {
         self.draining || self.not_ready.is_some() || self.taints.iter().any(expels)
     }
 
-    /// What has to be read for another replica with so many bytes of weights; `None` where one on the node holds them in
-    /// memory.
-    pub(super) fn reading(&self, request: &ReplicaRequest, weights: Bytes) -> Option<Reading> {
+    /// What has to come for another replica that takes so much; `None` where one on the node has it in memory, or gets it.
+    pub(super) fn arrival(&self, request: &ReplicaRequest, fit: &Fit) -> Option<Arrival> {
         let mut loaded = self.sources.iter();
         let is_loaded = loaded.any(|source| Some(source) == request.source.as_ref());
-        (!is_loaded).then(|| Reading::new(weights, &self.disk))
+        let appraisal = fit.appraisal.as_ref();
+        let weights = appraisal.map_or(Bytes::ZERO, |appraisal| appraisal.reservation.weights);
+        (!is_loaded).then(|| Arrival {
+            download: Download::new(fit.download, &self.link),
+            reading: Reading::new(weights, &self.disk),
+        })
     }
 
     pub(super) fn copies_of(&self, deployment: Option<&ReplicaKey>) -> u32 {

@@ -2,19 +2,16 @@
 
 use super::node::NodeState;
 use super::request::{ReplicaKey, ReplicaRequest};
-use crate::api::v1alpha1::ModelSource;
 use crate::roofline::admission::{Appraisal, Speed};
 use crate::roofline::predict::Parameters;
+use crate::units::Bytes;
 
 impl NodeState {
     /// How fast the request would be with the chip to itself; `None` where that cannot be told.
     pub(crate) fn speed_alone(&self, request: &ReplicaRequest) -> Option<Speed> {
-        let Some(ModelSource::Local(name)) = &request.source else {
-            return None;
-        };
-        let model = self.machine.model(name)?;
+        let model = self.machine.model_of(request)?;
         let served = request.served(model)?;
-        let ask = request.ask(model, &served);
+        let ask = request.ask(model, &served, Bytes::ZERO);
         let machine = &self.machine;
         let parameters = Parameters::built_in();
         Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed

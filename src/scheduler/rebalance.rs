@@ -7,7 +7,7 @@ use super::node::Claim;
 use super::request::{ReplicaKey, ReplicaRequest};
 use super::room::make_room;
 use super::score::{PlacementScore, Terms};
-use crate::roofline::loading::Reading;
+use crate::roofline::loading::Arrival;
 
 /// A move has a cost, so it must gain at least so much: percent points of slack, of use, and of the time of a token.
 const MIN_SLACK_GAIN: i64 = 5;
@@ -25,7 +25,7 @@ pub(crate) struct Move {
     pub(crate) before: String,
     pub(crate) after: String,
     /// What has to be read on the other node; `None` where a replica there has it in memory.
-    pub(crate) reading: Option<Reading>,
+    pub(crate) arrival: Option<Arrival>,
     /// The replica without a node that takes its place. Nothing is gained before all moves for it are made.
     pub(crate) makes_room_for: Option<ReplicaKey>,
 }
@@ -96,7 +96,7 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
         to: placement.node().to_owned(),
         before: here.map_or_else(|words| words, |score| score.columns()),
         after: there.columns(),
-        reading: reading(request, placement.node(), fleet),
+        arrival: arrival(request, placement.node(), fleet),
         makes_room_for: None,
     })
 }
@@ -116,13 +116,14 @@ pub(super) fn at_home(
     Some(judged.map(|()| PlacementScore::new(request, at, node, fit, &load)))
 }
 
-/// What has to be read for it on the node.
-pub(super) fn reading(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Option<Reading> {
+/// What has to come to the node for it.
+pub(super) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Option<Arrival> {
     let at = fleet.position(node).ok()?;
     let (fits, nodes) = fleet.fits(request);
     let node = &nodes[at];
-    let appraisal = fits[node.machine_id].appraisal.as_ref()?;
-    node.reading(request, appraisal.reservation.weights)
+    let fit = &fits[node.machine_id];
+    fit.appraisal.as_ref()?;
+    node.arrival(request, fit)
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {

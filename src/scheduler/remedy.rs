@@ -82,13 +82,11 @@ impl Cases {
 
 /// The least changes of which each would do, everything else as it is.
 pub(super) fn remedies(search: &Search<'_>, cases: &Cases) -> Vec<String> {
-    let model = match &search.request.source {
-        Some(ModelSource::Local(name)) => search.nodes.iter().find_map(|node| {
-            let model = node.machine.model(name)?;
-            search.request.served(model).is_some().then_some(model)
-        }),
-        Some(ModelSource::File(_)) | None => None,
-    };
+    let request = search.request;
+    let model = search.nodes.iter().find_map(|node| {
+        let model = node.machine.model_of(request)?;
+        request.served(model).is_some().then_some(model)
+    });
     let doctor = Doctor { search, model };
     let mut cases: Vec<&Case> = cases.0.values().collect();
     cases.sort_by_key(|case| (case.effort, case.at));
@@ -229,21 +227,21 @@ impl Doctor<'_> {
     fn room(&self, node: &NodeState, longest: Option<u32>) -> Option<(u32, Option<String>)> {
         let request = self.search.request;
         let load = node.load_for(request);
-        let name = match &request.source {
-            Some(ModelSource::Local(name)) => name,
-            Some(ModelSource::File(_)) => return Some((0, None)),
-            None => return None,
+        let Some(name) = request.source.as_ref()?.listed_as() else {
+            return Some((0, None));
         };
-        let copy = node
-            .machine
-            .model(name)
-            .filter(|model| request.served(model).is_some());
+        let here = node.machine.model(&name);
+        let download = match (here, &request.artifact) {
+            (None, Some(artifact)) => Bytes(artifact.download_bytes),
+            (Some(_), _) | (None, None) => Bytes::ZERO,
+        };
+        let copy = here.filter(|model| request.served(model).is_some());
         // What it takes is known when the files are there.
         let Some(model) = copy.or(self.model) else {
             return Some((0, None));
         };
         let served = request.served(model)?;
-        let ask = request.ask(model, &served);
+        let ask = request.ask(model, &served, download);
         let parameters = Parameters::built_in();
         let serving = effort(&Rejection::ContextTooLong { model_max_tokens: 0 });
         if let Some(longest) = longest {
@@ -276,7 +274,12 @@ impl Doctor<'_> {
         } = self.search;
         let needed = |model: &NodeModel| {
             let served = request.served(model)?;
-            let appraisal = Appraisal::new(&request.ask(model, &served), None, &[], Parameters::built_in());
+            let appraisal = Appraisal::new(
+                &request.ask(model, &served, Bytes::ZERO),
+                None,
+                &[],
+                Parameters::built_in(),
+            );
             Some(appraisal.reservation.total())
         };
         let elsewhere = self.model.and_then(needed);
@@ -291,7 +294,7 @@ impl Doctor<'_> {
         let request = self.search.request;
         let model = self.model?;
         let served = request.served(model)?;
-        let ask = request.ask(model, &served);
+        let ask = request.ask(model, &served, Bytes::ZERO);
         let least = chip::catalogue().iter();
         let mut holds = false;
         let least = least.filter_map(|chip| {

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
 
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
 use crate::api::v1alpha1::{
-    AntiAffinity, DEFAULT_CONTEXT_TOKENS, KvCacheSpec, ModelReplica, ModelSource, NodeModel, PlacementSpec,
-    PlacementStrategy,
+    AntiAffinity, ArtifactSpec, DEFAULT_CONTEXT_TOKENS, KvCacheSpec, ModelReplica, ModelSource, NodeModel,
+    PlacementSpec, PlacementStrategy,
 };
 use crate::roofline::admission::{Ask, Objectives};
+use crate::roofline::disk::DiskDemand;
 use crate::roofline::memory::{Demand, ServedModel};
 use crate::roofline::predict::Engine;
 use crate::units::Bytes;
@@ -45,6 +47,8 @@ pub(crate) struct ReplicaRequest {
     pub(crate) deployment: Option<ReplicaKey>,
     /// `None`: the source is not one that can be served.
     pub(crate) source: Option<ModelSource>,
+    /// What the hub of its model told; the same for the same source.
+    pub(crate) artifact: Option<Arc<ArtifactSpec>>,
     /// `None`: whatever the node's model has, at most the default.
     pub(crate) context_tokens: Option<u32>,
     pub(crate) max_concurrency: u32,
@@ -68,7 +72,8 @@ impl ReplicaRequest {
         Self {
             key: ReplicaKey::of(replica),
             deployment: deployment_of(replica),
-            source: replica.spec.model.source.parse().ok(),
+            source: replica.spec.model.parse().ok(),
+            artifact: replica.spec.artifact.clone().map(Arc::new),
             context_tokens: replica.spec.serving.context_tokens,
             max_concurrency: replica.spec.serving.max_concurrency,
             kv_bits: replica
@@ -145,12 +150,16 @@ impl ReplicaRequest {
         ServedModel::published(model)?.with_kv_bits(self.kv_bits).ok()
     }
 
-    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel) -> Ask<'a> {
+    /// `download`: what of the model the node has to download.
+    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel, download: Bytes) -> Ask<'a> {
         Ask {
             model: served,
             engine: Engine::Mlx,
             demand: self.demand(model),
-            disk: self.disk,
+            disk: DiskDemand {
+                prefixes: self.disk,
+                download,
+            },
             objectives: self.objectives,
         }
     }

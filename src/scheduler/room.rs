@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use super::bind::choose;
 use super::fleet::Fleet;
 use super::preempt::leaving;
-use super::rebalance::{Move, at_home, is_movable, reading, settled};
+use super::rebalance::{Move, arrival, at_home, is_movable, settled};
 use super::request::{ReplicaKey, ReplicaRequest};
 use super::topology::Domains;
 use crate::units::Bytes;
@@ -102,7 +102,7 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
                 None => String::new(),
             },
             after: String::new(),
-            reading: None,
+            arrival: None,
             makes_room_for: Some(request.key.clone()),
         });
     }
@@ -114,7 +114,7 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
         let Some(placement) = choose(mover, fleet).filter(|placement| placement.node() != node) else {
             return false;
         };
-        one.reading = reading(mover, placement.node(), fleet);
+        one.arrival = arrival(mover, placement.node(), fleet);
         fleet.promise(mover, placement.node());
         one.to = placement.node().to_owned();
         one.after = placement

@@ -8,7 +8,6 @@ use super::node::{Load, NodeState};
 use super::request::ReplicaRequest;
 use crate::api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use crate::roofline::memory::RUNTIME_OVERHEAD;
-use crate::roofline::predict::Basis;
 use crate::units::Bytes;
 
 /// Lower is better. Fields compare top to bottom.
@@ -66,8 +65,10 @@ pub(super) enum Loading {
     Read {
         /// A power of two that it takes at most: disks that differ by less do not outweigh what comes after.
         within_seconds: u32,
-        /// As the disks of Macs are published to read: the node's own was not measured.
+        /// By published figures: the node's own disk, or its line, was not measured.
         nominal: bool,
+        /// They have to be downloaded first.
+        download: bool,
     },
     /// Only its agent sees what there is to read.
     Unknown,
@@ -158,19 +159,16 @@ impl Terms {
 
 impl Loading {
     fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Self {
-        let weights = fit
-            .appraisal
-            .as_ref()
-            .map(|appraisal| appraisal.reservation.weights);
-        let Some(reading) = node.reading(request, weights.unwrap_or_default()) else {
+        let Some(arrival) = node.arrival(request, fit) else {
             return Self::Loaded;
         };
-        match weights {
+        match fit.appraisal {
             Some(_) => Self::Read {
-                within_seconds: (reading.seconds.ceil() as u32)
+                within_seconds: (arrival.seconds().ceil() as u32)
                     .clamp(1, 1 << 31)
                     .next_power_of_two(),
-                nominal: reading.basis == Basis::Nominal,
+                nominal: arrival.is_nominal(),
+                download: arrival.download.is_some(),
             },
             None => Self::Unknown,
         }
@@ -231,9 +229,15 @@ impl fmt::Display for Loading {
             Self::Read {
                 within_seconds,
                 nominal,
+                download,
             } => {
-                let nominal = if *nominal { " by a nominal disk" } else { "" };
-                write!(f, "weights read within {within_seconds} s{nominal}")
+                let (how, nominal) = match (download, nominal) {
+                    (true, true) => ("downloaded and read", " by a nominal line or disk"),
+                    (true, false) => ("downloaded and read", ""),
+                    (false, true) => ("read", " by a nominal disk"),
+                    (false, false) => ("read", ""),
+                };
+                write!(f, "weights {how} within {within_seconds} s{nominal}")
             }
             Self::Unknown => f.write_str("time to load unknown"),
         }

@@ -97,6 +97,57 @@ fn of_equal_nodes_the_one_that_reads_the_weights_sooner_is_taken() {
 }
 
 #[test]
+fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
+    // 6 GiB at 50 MB/s are 129 s, at 200 MB/s 32 s.
+    check("a mem=8 line=50; b mem=16 line=200", "x download=6", "x->b");
+    // Lines of which one is not twice as fast are alike: the smaller room.
+    check("a mem=8 line=110; b mem=16 line=125", "x download=6", "x->a");
+    // Where none has come yet, 40 MB/s.
+    check("a mem=8 line=10; b mem=16", "x download=6", "x->b");
+    check("a mem=8; b mem=16 line=100", "x download=6", "x->b");
+    // What was downloaded is only read.
+    check(
+        "a mem=8 line=1000; b mem=16 disk=1 pulled=6",
+        "x download=6",
+        "x->b",
+    );
+    check("a mem=8 line=1000 pulled=6; b mem=16", "x download=6", "x->a");
+    // What another replica gets, or has, is no further wait.
+    check(
+        "a mem=16 line=10; b mem=16 line=1000",
+        "old on=a download=6; x download=6",
+        "x->a",
+    );
+    // Slack comes first.
+    check(
+        "a chip=M4_Pro mem=40 line=1000; b chip=M4_Max/40 mem=40 line=10",
+        "x rate=10 download=6",
+        "x->b",
+    );
+}
+
+#[test]
+fn a_model_goes_where_the_disk_has_room_for_it() {
+    check("a mem=8 room=5; b mem=16 room=6", "x download=6", "x->b");
+    // What is on its way to a node counts there, and what came does not any more.
+    check(
+        "a mem=16 room=11",
+        "old on=a download=6 anti=Ignored; y download=6 anti=Ignored",
+        "y: 0/1 nodes are available: 1 unknown chip: insufficient disk (5.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, and 5.0 GiB of the 11.0 GiB that replicas may store on the node's disk are promised to no other. What would help, the least first: fewer other replicas on a",
+    );
+    check(
+        "a mem=16 room=0 pulled=6",
+        "old on=a download=6 anti=Ignored; y download=6 anti=Ignored",
+        "y->a",
+    );
+    check(
+        "a mem=8 room=8",
+        "x download=6 store=3",
+        "x: 0/1 nodes are available: 1 unknown chip: insufficient disk (8.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 3.0 GiB, and 8.0 GiB of the 8.0 GiB that replicas may store on the node's disk are promised to no other. What would help, the least first: spec.serving.kvCache.diskSize: 2Gi for a",
+    );
+}
+
+#[test]
 fn strategies_choose_differently() {
     let nodes = "air chip=M4 mem=10 model=guide:2; max chip=M4_Max/40 mem=60 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2";
     check(nodes, "x", "x->air");
@@ -301,16 +352,18 @@ fn a_move_tells_what_has_to_be_read_and_how_long_that_takes() {
         let nodes: Vec<_> = lines(&nodes).map(node).collect();
         let replicas: Vec<_> = lines(replicas).map(replica).collect();
         let moves = rebalance(&mut Fleet::new(&nodes, &replicas), &[]);
-        moves[0].reading.map(|reading| reading.to_string())
+        moves[0].arrival.map(|arrival| arrival.to_string())
     };
     let together = "p of=d on=a ready; q of=d on=a ready";
     assert_eq!(
         read("disk=2", together).as_deref(),
-        Some("2.0 GiB, in about 1.1 s (as its disk was measured)")
+        Some("reads 2.0 GiB, in about 1.1 s (as its disk was measured)")
     );
     assert_eq!(
         read("", together).as_deref(),
-        Some("2.0 GiB, in about 0.5 s (as Macs' disks are published to read; its own was not measured)")
+        Some(
+            "reads 2.0 GiB, in about 0.5 s (as Macs' disks are published to read; its own was not measured)"
+        )
     );
     assert_eq!(
         read("", &format!("{together}; r of=e on=b ready")),

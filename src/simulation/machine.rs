@@ -156,5 +156,6 @@ fn servable(model: &Model, index: usize) -> Result<ServableModel, ScenarioError>
             kv_bits: KvBits::HALF,
         }),
         max_context_tokens: model.max_context_tokens,
+        pull: None,
     })
 }

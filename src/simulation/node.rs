@@ -323,7 +323,8 @@ impl Run<'_> {
                         state.records.remove(key);
                     }
                 }
-                Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
+                // Simulated machines have their models.
+                Step::Pull(_) | Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
         self.check_node(node);
@@ -395,13 +396,11 @@ impl Run<'_> {
         let wanted = |replica: DesiredReplica| {
             let model = match replica.spec.source() {
                 Ok(ModelSource::Local(name)) => models.get(&name).cloned().ok_or(name),
-                Ok(ModelSource::File(path)) => Err(path.to_string()),
+                Ok(source @ (ModelSource::File(_) | ModelSource::Hub(_))) => Err(source.to_string()),
                 Err(err) => Err(err.to_string()),
             };
-            let model = model.map_err(|name| ModelProblem {
-                reason: "ModelNotFound",
-                message: format!("{name} is not there"),
-            });
+            let model =
+                model.map_err(|name| ModelProblem::lasting("ModelNotFound", format!("{name} is not there")));
             let model = model.map(|model| model.with_kv_bits(replica.spec.kv_bits()));
             Wanted { replica, model }
         };

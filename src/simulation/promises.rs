@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use super::run::Run;
 use crate::api::v1alpha1::{ModelReplica, ReplicaPhase};
 use crate::roofline::admission::{Ask, Objectives, Supply, Verdict};
+use crate::roofline::disk::DiskDemand;
 use crate::roofline::memory::{Demand, NodeMemory};
 use crate::roofline::predict::{Engine, Parameters};
 use crate::units::Bytes;
@@ -91,7 +92,7 @@ impl Run<'_> {
                 context_tokens,
                 max_concurrency: serving.max_concurrency,
             },
-            disk: Bytes::ZERO,
+            disk: DiskDemand::default(),
             objectives,
         };
         let supply = Supply {

@@ -51,6 +51,7 @@ impl Run<'_> {
                 serving_name: &replica.spec.serving_name,
                 generation: Some(replica.generation),
                 step,
+                pull: None,
                 reservation: model
                     .as_ref()
                     .ok()

@@ -141,7 +141,7 @@ impl Run<'_> {
     pub(super) fn model_of(&self, node: usize, source: &str) -> Option<ServableModel> {
         match source.parse() {
             Ok(ModelSource::Local(name)) => self.nodes[node].machine.class.models.get(&name).cloned(),
-            Ok(ModelSource::File(_)) | Err(_) => None,
+            Ok(ModelSource::File(_) | ModelSource::Hub(_)) | Err(_) => None,
         }
     }
 

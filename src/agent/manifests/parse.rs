@@ -217,7 +217,7 @@ impl Parser {
         Ok(Manifest {
             key: ReplicaKey::new(namespace, format!("{name}-{}", self.node)),
             spec: ReplicaSpec {
-                source: deployment.spec.model.source,
+                source: deployment.spec.model.text(),
                 serving_name: serving.name.unwrap_or(name),
                 context_tokens: serving.context_tokens,
                 max_concurrency: serving.max_concurrency,
@@ -410,8 +410,8 @@ spec:
             "a.yaml:7: spec.model.sauce: unknown field\na.yaml:6: spec.model.source: Required value",
         );
         check(
-            &GUIDE.replace("local://guide", "hf://a/b"),
-            "a.yaml:7: spec.model.source: Invalid value: \"hf://a/b\": must be local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version",
+            &GUIDE.replace("local://guide", "s3://a/b"),
+            "a.yaml:7: spec.model.source: Invalid value: \"s3://a/b\": must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version",
         );
         check(
             &format!("{GUIDE}  replicas: many\n"),

@@ -7,10 +7,11 @@ mod give_way;
 pub(crate) mod plan;
 pub(crate) mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::sync::watch;
@@ -30,7 +31,9 @@ use super::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror
 use super::wired::WiredWatch;
 use super::workers::{Progress, Workers};
 use crate::api::conditions::condition_type;
-use crate::api::v1alpha1::{Calibration, Chip, ModelReplica, ModelReplicaStatus, NodeModel};
+use crate::api::v1alpha1::{
+    Calibration, Chip, DownloadSpeed, ModelReplica, ModelReplicaStatus, ModelSource, NodeModel,
+};
 use crate::client::{Cache, Changes, EventType, Recorder};
 use crate::clock::Clock;
 use crate::host::Host;
@@ -64,6 +67,8 @@ pub(crate) struct Reports {
     pub(crate) reserved: Bytes,
     /// What replicas that were told how much may store on the disk together.
     pub(crate) disk_limit: Option<Bytes>,
+    /// How fast models were downloaded.
+    pub(crate) download: Option<DownloadSpeed>,
     /// What a worker says of its engine.
     pub(crate) engine: Option<EngineInfo>,
     /// The share of the chip's time that is promised to replicas, 0 to 1.
@@ -128,6 +133,8 @@ pub(crate) struct SyncLoop {
     pub(crate) sources: Sources,
     pub(crate) workers: Workers,
     pub(crate) models: Models,
+    /// Directories of the models that replicas needed in the last pass, if there was one.
+    pub(crate) used_models: Option<BTreeSet<Utf8PathBuf>>,
     pub(crate) calibrator: Calibrator,
     pub(crate) memory_watch: MemoryWatch,
     pub(crate) recorder: Option<Recorder>,
@@ -196,7 +203,8 @@ impl SyncLoop {
         let displaced = self.report_displaced(displaced, now);
         self.report(&desired, &plan, &released, displaced, &observed, now);
         self.workers.publish();
-        plan.next_deadline()
+        let progress = self.models.look_again().map(|wait| now + wait);
+        plan.next_deadline().into_iter().chain(progress).min()
     }
 
     fn observe(&mut self) -> Observed {
@@ -223,7 +231,9 @@ impl SyncLoop {
                 allocatable: allocatable(memory.total, memory.working_set),
                 available: memory.available - pressure::margin(memory.total),
             },
-            disk_limit: self.workers.disk_limit(),
+            disk_limit: self
+                .workers
+                .disk_limit(|| self.models.unused(self.used_models.as_ref())),
             hardware,
             calibrations,
             quarantined: self.quarantined.clone(),
@@ -305,10 +315,7 @@ impl SyncLoop {
                         let model = self.models.inspect(&source);
                         model.map(|model| model.with_kv_bits(replica.spec.kv_bits()))
                     }
-                    Err(err) => Err(ModelProblem {
-                        reason: "InvalidSource",
-                        message: err.to_string(),
-                    }),
+                    Err(err) => Err(ModelProblem::lasting("InvalidSource", err.to_string())),
                 };
                 (key, Wanted { replica, model })
             })
@@ -319,10 +326,25 @@ impl SyncLoop {
     /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
     fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
+        let models = desired
+            .replicas
+            .values()
+            .filter_map(|wanted| wanted.model.as_ref().ok());
+        let used: BTreeSet<_> = models.map(|model| model.path.clone()).collect();
         for (key, step) in &plan.steps {
             match step {
+                Step::Pull(_) => {
+                    if let Some(wanted) = desired.replicas.get(key)
+                        && let Ok(source) = wanted.replica.spec.source()
+                        && let Some(pull) = wanted.model.as_ref().ok().and_then(|model| model.pull.as_ref())
+                    {
+                        let missing = self.workers.missing_disk(pull.missing());
+                        self.models.pull(&source, &used, missing);
+                    }
+                }
                 Step::Start(start) => {
                     if let Some(wanted) = desired.replicas.get(key) {
+                        self.models.touch(&start.path);
                         self.metrics.started();
                         self.workers.start(key, &wanted.replica, start);
                         // A worker that could not be started is looked at again at once.
@@ -339,6 +361,17 @@ impl SyncLoop {
                 Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
+        // One that is refused for now may go on coming; one of a replica that leaves is nobody's.
+        let wanted = desired
+            .replicas
+            .values()
+            .filter(|wanted| !wanted.replica.deleting);
+        let sources = wanted.filter_map(|wanted| match wanted.replica.spec.source() {
+            Ok(ModelSource::Hub(model)) => Some(model),
+            Ok(ModelSource::Local(_) | ModelSource::File(_)) | Err(_) => None,
+        });
+        self.models.retain_pulls(&sources.collect());
+        self.used_models = Some(used);
         released
     }
 
@@ -377,6 +410,7 @@ impl SyncLoop {
                 serving_name: &replica.spec.serving_name,
                 generation: (replica.origin == Origin::Api).then_some(replica.generation),
                 step,
+                pull: model.as_ref().ok().and_then(|facts| facts.pull.as_ref()),
                 reservation: model
                     .as_ref()
                     .ok()
@@ -468,6 +502,7 @@ impl SyncLoop {
                 .map(|seen| seen.held.reserved)
                 .sum(),
             disk_limit: Some(observed.disk_limit),
+            download: self.models.download_speed(),
             engine: self.workers.engine(),
             idle: self.workers.is_idle(),
             pressure: observed.pressure,
@@ -508,6 +543,7 @@ impl SyncLoop {
                     ),
                     admission: None,
                 }),
+                pull: None,
                 reservation: None,
                 progress: None,
                 standing: None,

@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 
 use super::give_way;
-use crate::agent::models::{ModelProblem, ServableModel};
+use crate::agent::models::{ModelProblem, PendingPull, ServableModel};
 use crate::agent::pressure::Pressure;
 use crate::agent::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
 use crate::api::conditions::NODE_MEMORY_PRESSURE;
@@ -16,7 +16,7 @@ use crate::clock::since;
 use crate::roofline::admission::{
     self, Ask, Commitment, Objectives, Suggestion, Supply, Verdict, shorter, suggestions,
 };
-use crate::roofline::disk::NodeDisk;
+use crate::roofline::disk::{DiskDemand, NodeDisk};
 use crate::roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation};
 use crate::roofline::predict::calibration::Calibration;
 use crate::roofline::predict::{Engine, Hardware, Parameters};
@@ -118,6 +118,8 @@ pub(crate) struct BadModel {
 /// What to do about one replica.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
+    /// It would be started if its model were here.
+    Pull(Start),
     Start(Start),
     Stop(StopCause),
     /// It runs as it should.
@@ -185,6 +187,8 @@ pub(crate) enum Wait {
     BackOff {
         until: Timestamp,
     },
+    /// It is not known yet what its model is.
+    Artifacts(ModelProblem),
     /// The node is being measured.
     Probing,
     /// What is wanted is older than what was acted on.
@@ -267,7 +271,8 @@ impl SyncPlan {
             .values()
             .filter_map(|step| match step {
                 Step::Wait(Wait::BackOff { until }) => Some(*until),
-                Step::Wait(Wait::Probing | Wait::Stale | Wait::AgentStopping)
+                Step::Wait(Wait::Artifacts(_) | Wait::Probing | Wait::Stale | Wait::AgentStopping)
+                | Step::Pull(_)
                 | Step::Start(_)
                 | Step::Stop(_)
                 | Step::Keep
@@ -342,6 +347,7 @@ impl Pass<'_> {
         let seen = seen.filter(|seen| seen.spec == replica.spec);
         let facts = match model {
             Ok(facts) => facts,
+            Err(problem) if problem.is_passing => return Step::Wait(Wait::Artifacts(problem.clone())),
             Err(problem) => return refuse(Ground::Artifacts, problem.reason, problem.message.clone()),
         };
         let is_bad = |bad: &&BadModel| {
@@ -424,17 +430,21 @@ impl Pass<'_> {
             reserved: verdict.reservation.total(),
             resident: Bytes::ZERO,
         });
-        self.disk += ask.disk;
+        self.disk += ask.disk.total();
         let objectives = Objectives::from(&replica.terms.objectives);
         self.commitments
             .push(verdict.commitment(key.to_string(), objectives));
-        Step::Start(Start {
+        let start = Start {
             path: facts.path.clone(),
             fingerprint: facts.fingerprint,
             context_tokens: demand.context_tokens,
             reservation: verdict.reservation,
             admission,
-        })
+        };
+        match &facts.pull {
+            Some(_) => Step::Pull(start),
+            None => Step::Start(start),
+        }
     }
 
     fn supply(&self, memory: NodeMemory) -> Supply<'_> {
@@ -486,7 +496,7 @@ impl Pass<'_> {
             let supply = Supply {
                 memory,
                 held,
-                disk: Some(NodeDisk::new(disk_limit, self.disk - ask.disk)),
+                disk: Some(NodeDisk::new(disk_limit, self.disk - ask.disk.total())),
                 hardware: self.observed.hardware,
                 calibrations: &self.observed.calibrations,
                 commitments,
@@ -540,7 +550,10 @@ fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -
         model: &facts.served,
         engine: Engine::Mlx,
         demand,
-        disk: replica.spec.disk(),
+        disk: DiskDemand {
+            prefixes: replica.spec.disk(),
+            download: facts.pull.as_ref().map(PendingPull::missing).unwrap_or_default(),
+        },
         objectives: Objectives::from(&replica.terms.objectives),
     }
 }

@@ -1,7 +1,7 @@
 //! Cases as text: `check(wanted, seen, expect)`.
 //!
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
-//! `model` (ok or a reason), `sinks` (of attention), `kv` (bits), `disk` (GiB to store), `deleting`, `decode` (tokens/s promised), `overridden`,
+//! `model` (missing, asked), `away` (GiB to download), `sinks` (of attention), `kv` (bits), `disk` (GiB to store), `deleting`, `decode` (tokens/s promised), `overridden`,
 //! `priority`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
 //! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`, `@stranded=GIB`,
 //! `@m4pro` (default: a chip nobody knows), `@free=GIB`, `@allocatable=GIB` and `@disk=GIB` (default 10), `@easing`, `@low`, `@critical`
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::agent::models::ASKING_HUB;
 use crate::agent::replica::{Origin, Terms};
 use crate::api::v1alpha1::{ContextWorking, DiskWorking, KvCacheSpec, ObjectivesSpec};
 use crate::roofline::chip;
@@ -70,6 +71,7 @@ fn model(gib: u64) -> ServableModel {
         )),
         max_context_tokens: 1024,
         unquantisable: None,
+        pull: None,
     }
 }
 
@@ -92,17 +94,23 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
         deleting: fields.contains_key("deleting"),
     };
     let model = match fields.get("model") {
-        Some(problem) => Err(ModelProblem {
-            reason: match *problem {
-                "missing" => "ModelNotFound",
-                other => panic!("unknown problem {other}"),
-            },
+        Some(&"missing") => Err(ModelProblem::lasting("ModelNotFound", "m")),
+        Some(&"asked") => Err(ModelProblem {
+            reason: ASKING_HUB,
             message: "m".to_owned(),
+            is_passing: true,
         }),
+        Some(other) => panic!("unknown problem {other}"),
         None => Ok(ServableModel {
             unquantisable: fields
                 .contains_key("sinks")
                 .then_some(KvQuantisationError::Sinks(1)),
+            pull: fields.get("away").map(|gib| PendingPull {
+                model: "hf://o/n@c0".parse().unwrap(),
+                bytes: Bytes::gib(gib.parse().unwrap()),
+                done: Bytes::ZERO,
+                trouble: None,
+            }),
             ..model(number(&fields, "gib", 1))
         }),
     };
@@ -197,6 +205,7 @@ pub(in crate::agent::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desi
 
 fn show(step: &Step) -> String {
     match step {
+        Step::Pull(start) => format!("pull({})", start.reservation.total()),
         Step::Start(start) => format!("start({})", start.reservation.total()),
         Step::Stop(cause) => format!("stop({cause:?})"),
         Step::Keep => "keep".to_owned(),
@@ -408,6 +417,7 @@ fn disk_is_never_promised_twice() {
     };
     let disk = DiskWorking {
         required_bytes: 6 << 30,
+        download_bytes: None,
         limit_bytes: Some(10 << 30),
         free_bytes: Some(10 << 30),
     };
@@ -417,6 +427,60 @@ fn disk_is_never_promised_twice() {
     let plan = SyncPlan::new(&desired, &observed, now());
     let standing = plan.standing.values().next().expect("it runs");
     assert_eq!(standing.refusals, Vec::<String>::new());
+}
+
+#[test]
+fn a_model_that_is_elsewhere_is_judged_before_it_is_downloaded() {
+    check("a:away=3", "", "a=pull(1.0 GiB)");
+    check(
+        "a:model=asked",
+        "",
+        "a=wait(Artifacts(ModelProblem { reason: \"AskingHub\", message: \"m\", is_passing: true }))",
+    );
+    // What is on its way holds its memory and its disk.
+    check(
+        "a:away=1:gib=6 b:gib=6",
+        "",
+        "a=pull(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+    );
+    check(
+        "a:away=6 b:away=6",
+        "",
+        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+    );
+    check(
+        "a:away=6 b:disk=6",
+        "",
+        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+    );
+    check(
+        "a:away=6 b:disk=6",
+        "b:disk=6",
+        "a=refuse(NotNow/InsufficientDisk) b=keep",
+    );
+    check("a:away=3:gib=99", "", "a=refuse(Never/ExceedsNodeMemory)");
+    check("a:away=11", "", "a=refuse(NotNow/InsufficientDisk)");
+    // Nobody downloads for what leaves, or while the agent does.
+    check("a:away=3:deleting", "", "a=release");
+    check("@stopping a:away=3", "", "a=wait(AgentStopping)");
+    let (desired, observed) = scene("a:away=11:disk=2", "");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}");
+    };
+    assert!(
+        refusal.message.starts_with(
+            "11.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 2.0 GiB, and 10.0 GiB of the 10.0 GiB"
+        ),
+        "{}",
+        refusal.message
+    );
+    // No smaller cache makes room for the model.
+    assert!(
+        !refusal.message.contains("It would be admitted"),
+        "{}",
+        refusal.message
+    );
 }
 
 #[test]
@@ -537,6 +601,7 @@ fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
                 };
                 observed.replicas.insert(key.clone(), seen);
             }
+            Step::Pull(_) => unreachable!("all models are here"),
             Step::Stop(cause) => {
                 let seen = observed.replicas.get_mut(key).unwrap();
                 seen.worker = WorkerState::None;

@@ -1,10 +1,13 @@
 //! A replica's status, and the events of its changes: pure functions of what was decided and what is there.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::plan::{Ground, Refusal, Step, StopCause, Wait};
+use super::plan::{Ground, Refusal, Start, Step, StopCause, Wait};
 use crate::agent::backoff;
+use crate::agent::models::{ASKING_HUB, PendingPull};
 use crate::agent::workers::Progress;
 use crate::api::conditions::{
     ADMISSION_OVERRIDDEN, GOLDEN_PROMPT_FAILED, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
@@ -12,10 +15,11 @@ use crate::api::conditions::{
 };
 use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN};
 use crate::api::v1alpha1::{
-    AdmissionStatus, LoadedModel, MeasuredPrefill, MeasuredSpeed, ModelReplicaStatus, ReplicaPhase,
-    RequestsStatus,
+    AdmissionStatus, DownloadStatus, LoadedModel, MeasuredPrefill, MeasuredSpeed, ModelReplicaStatus,
+    ReplicaPhase, RequestsStatus,
 };
 use crate::client::EventType;
+use crate::clock::since;
 use crate::quantity::format_bytes;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::Hardware;
@@ -27,6 +31,12 @@ use crate::wire::{WorkerPhase, WorkerStatus};
 /// The reason of [`crate::roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
 const FITS: &str = "Fits";
+/// The model's files are on their way.
+const PULLING: &str = "Pulling";
+
+/// How often it is told how far a download is, and after which part of it.
+const DOWNLOAD_PERIOD: Duration = Duration::from_secs(10);
+const DOWNLOAD_STEPS: u64 = 20;
 
 /// What a status is made from.
 #[derive(Debug, Clone)]
@@ -35,6 +45,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) serving_name: &'a str,
     pub(crate) generation: Option<i64>,
     pub(crate) step: &'a Step,
+    /// What is still to be downloaded of its model.
+    pub(crate) pull: Option<&'a PendingPull>,
     /// What it reserves, or will when it starts.
     pub(crate) reservation: Option<Bytes>,
     /// `None` if the replica never had a worker here.
@@ -86,6 +98,8 @@ pub(crate) fn replica_status(
         .as_ref()
         .filter(|progress| progress.reservation.is_some());
     let status = worker.and_then(|progress| progress.status.as_ref());
+    let before = previous.download.as_ref();
+    next.download = facts.pull.map(|pull| download(pull, before, now));
     next.model = status.and_then(loaded_model);
     next.measured = status.and_then(|status| measured(status, facts));
     next.requests = status.map(|status| requests(status, previous.requests.as_ref(), now));
@@ -98,7 +112,7 @@ pub(crate) fn replica_status(
         next.last_termination = progress.last_termination.clone();
     }
     match facts.step {
-        Step::Start(start) => next.admission = Some(start.admission.as_ref().clone()),
+        Step::Start(start) | Step::Pull(start) => next.admission = Some(start.admission.as_ref().clone()),
         Step::Refuse(refusal) if is_still_in_use(refusal, previous) => {}
         Step::Refuse(refusal) => next.admission = refusal.admission.as_deref().cloned(),
         Step::Keep => next.admission = facts.standing.cloned().or(next.admission),
@@ -108,8 +122,9 @@ pub(crate) fn replica_status(
         Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => {
             running(facts, next.admission.as_ref())
         }
+        Step::Pull(start) => pulling(facts, start, next.download.as_ref()),
         Step::Wait(wait) => waiting(wait, facts.progress.as_ref()),
-        Step::Refuse(refusal) => refused(refusal),
+        Step::Refuse(refusal) => refused(refusal, facts.pull),
         Step::Release => released(),
     };
     keep_volatile_message(
@@ -261,6 +276,11 @@ fn waiting(wait: &Wait, progress: Option<&Progress>) -> Verdict {
                 ready: say(Truth::False, "CrashLoopBackOff", message),
             }
         }
+        Wait::Artifacts(problem) => Verdict {
+            phase: ReplicaPhase::Pulling,
+            artifacts: say(Truth::False, problem.reason, problem.message.as_str()),
+            ..pending(problem.reason, &problem.message)
+        },
         Wait::Probing => pending(
             "NodeProbing",
             "the node's memory bandwidth is being measured; the worker starts afterwards",
@@ -285,7 +305,63 @@ fn pending(reason: &str, message: &str) -> Verdict {
     }
 }
 
-fn refused(refusal: &Refusal) -> Verdict {
+/// Judged, and waiting for its model's files.
+fn pulling(facts: &Facts<'_>, start: &Start, download: Option<&DownloadStatus>) -> Verdict {
+    let said = match facts.pull.and_then(|pull| pull.trouble.as_ref()) {
+        Some(trouble) => say(Truth::False, trouble.reason, trouble.message.as_str()),
+        None => say(
+            Truth::False,
+            PULLING,
+            facts.pull.map_or_else(String::new, |pull| {
+                let done = download.map_or(0, |download| download.bytes);
+                let percent = (done * 100).checked_div(pull.bytes.0).unwrap_or(0);
+                format!("{percent} % of the {} of {} have come", pull.bytes, pull.model)
+            }),
+        ),
+    };
+    Verdict {
+        phase: ReplicaPhase::Pulling,
+        admitted: admitted(
+            Some(&start.admission),
+            facts.overridden,
+            &start.reservation.to_string(),
+        ),
+        artifacts: said.clone(),
+        loaded: say(
+            Truth::False,
+            &said.reason,
+            "the worker starts when its model is there",
+        ),
+        ready: said,
+    }
+}
+
+/// What is told of a download: not every byte of it.
+fn download(pull: &PendingPull, before: Option<&DownloadStatus>, now: Timestamp) -> DownloadStatus {
+    let (done, total) = (pull.done.0, pull.bytes.0);
+    let before = before.filter(|before| before.total_bytes == total);
+    let grown = before.map_or(done, |before| done.saturating_sub(before.bytes));
+    match before {
+        // What came was wrong, and is fetched again.
+        Some(before) if done < before.bytes => DownloadStatus {
+            bytes: done,
+            ..before.clone()
+        },
+        Some(before)
+            if grown == 0
+                || (grown < total / DOWNLOAD_STEPS && since(now, before.updated_at.0) < DOWNLOAD_PERIOD) =>
+        {
+            before.clone()
+        }
+        Some(_) | None => DownloadStatus {
+            bytes: done,
+            total_bytes: total,
+            updated_at: Time(whole_seconds(now)),
+        },
+    }
+}
+
+fn refused(refusal: &Refusal, pull: Option<&PendingPull>) -> Verdict {
     let reason = word(&refusal.reason);
     let no = say(Truth::False, reason, refusal.message.as_str());
     let not_loaded = say(Truth::False, reason, "the worker does not run");
@@ -304,7 +380,14 @@ fn refused(refusal: &Refusal) -> Verdict {
                 ReplicaPhase::Pending
             },
             admitted: no.clone(),
-            artifacts: say(Truth::True, "Found", "the model's files are there"),
+            artifacts: match pull {
+                Some(_) => say(
+                    Truth::False,
+                    reason,
+                    "nothing is downloaded for what does not fit",
+                ),
+                None => say(Truth::True, "Found", "the model's files are there"),
+            },
             loaded: not_loaded,
             ready: no,
         },
@@ -468,10 +551,20 @@ pub(crate) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
                 ("True", Some(event)) if !is_true(&previous.conditions, kind) => {
                     tell(EventType::Normal, event, &condition.message);
                 }
+                ("False", _) if condition.reason == ASKING_HUB => {}
+                ("False", _) if condition.reason == PULLING => {
+                    tell(EventType::Normal, PULLING, &condition.message);
+                }
                 ("False", _) => tell(EventType::Warning, &condition.reason, &condition.message),
                 _ => {}
             }
         }
+    }
+    if let Some(download) = previous.download.as_ref().filter(|_| next.download.is_none())
+        && is_true(&next.conditions, condition_type::ARTIFACTS_READY)
+    {
+        let message = format!("downloaded the model, {}", Bytes(download.total_bytes));
+        tell(EventType::Normal, "Pulled", &message);
     }
     if next.phase == ReplicaPhase::Loading && previous.phase != ReplicaPhase::Loading {
         if next.restarts > previous.restarts {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::agent::models::ModelProblem;
+use crate::agent::pulls::Trouble;
 use crate::agent::sync::plan::Start;
 use crate::api::v1alpha1::Termination;
 use crate::roofline::memory::{Demand, MemoryRefusal, Reservation, ServedModel};
@@ -102,6 +104,7 @@ struct Life {
     status: ModelReplicaStatus,
     standing: Option<AdmissionStatus>,
     overridden: bool,
+    pull: Option<PendingPull>,
     second: i64,
 }
 
@@ -111,6 +114,7 @@ impl Life {
             status: ModelReplicaStatus::default(),
             standing: None,
             overridden: false,
+            pull: None,
             second: 0,
         }
     }
@@ -125,6 +129,7 @@ impl Life {
             serving_name: "guide",
             generation: Some(1),
             step,
+            pull: self.pull.as_ref(),
             reservation: None,
             progress,
             standing: self.standing.as_ref(),
@@ -150,11 +155,87 @@ impl Life {
             format!("{} {conditions} [{}]", next.phase.as_str(), told.join(" ")),
             expect
         );
-        let again = replica_status(&facts, &next, at(self.second + 100));
+        let later = if self.pull.is_some() { 0 } else { 100 };
+        let again = replica_status(&facts, &next, at(self.second + later));
         assert_eq!(again, next, "the same facts change nothing later");
         assert_eq!(happenings(&next, &again), []);
         self.status = next;
     }
+}
+
+fn pulling() -> Step {
+    let Step::Start(start) = start() else {
+        unreachable!("it is one");
+    };
+    Step::Pull(start)
+}
+
+#[test]
+fn a_model_comes_before_it_is_loaded() {
+    let pull = |mib| {
+        Some(PendingPull {
+            model: "hf://o/n@c0".parse().unwrap(),
+            bytes: Bytes::mib(200),
+            done: Bytes::mib(mib),
+            trouble: None,
+        })
+    };
+    let came = |life: &Life| life.status.download.as_ref().map(|download| download.bytes >> 20);
+    let message = |life: &Life| {
+        let conditions = &life.status.conditions;
+        let found = conditions
+            .iter()
+            .find(|one| one.type_ == condition_type::ARTIFACTS_READY);
+        found.unwrap().message.clone()
+    };
+    let mut life = Life::new();
+    let asked = ModelProblem {
+        reason: ASKING_HUB,
+        message: "the hub is asked".to_owned(),
+        is_passing: true,
+    };
+    life.check(&Step::Wait(Wait::Artifacts(asked)), None, "Pulling +?--- []");
+    life.pull = pull(0);
+    life.check(&pulling(), None, "Pulling ++--- [Admitted Pulling]");
+    // Not every byte is news.
+    life.pull = pull(9);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(0));
+    life.pull = pull(10);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(10));
+    assert_eq!(message(&life), "5 % of the 200.0 MiB of hf://o/n@c0 have come");
+    life.second += 10;
+    life.pull = pull(11);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(11));
+
+    let updated_at = |life: &Life| life.status.download.clone().unwrap().updated_at;
+    let before = updated_at(&life);
+    let mut troubled = pull(4).unwrap();
+    troubled.trouble = Some(Trouble {
+        reason: "DigestMismatch",
+        message: "it is thrown away".to_owned(),
+        is_passing: true,
+    });
+    life.pull = Some(troubled);
+    life.check(&pulling(), None, "Pulling ++--- [DigestMismatch]");
+    assert_eq!((came(&life), updated_at(&life)), (Some(4), before));
+    life.pull = pull(100);
+    life.check(&pulling(), None, "Pulling ++--- [Pulling]");
+    // What does not fit for a while comes no further, and is not there.
+    life.check(
+        &refusal(Ground::NotNow, "InsufficientMemory"),
+        None,
+        "Pending +---- [InsufficientMemory InsufficientMemory]",
+    );
+    life.pull = None;
+    life.check(
+        &start(),
+        Some(progress()),
+        "Loading +++-- [Admitted Pulled Started]",
+    );
+    assert_eq!(life.status.download, None);
 }
 
 #[test]

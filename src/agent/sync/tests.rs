@@ -101,6 +101,7 @@ impl Scene {
             },
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
+            used_models: None,
             calibrator: Calibrator::new(state),
             memory_watch,
             recorder: None,

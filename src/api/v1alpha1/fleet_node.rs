@@ -165,7 +165,10 @@ pub(crate) struct FleetNodeStatus {
     /// Base URL where the agent takes requests for its replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) endpoint: Option<String>,
-    /// Models in the agent's `--model-dir`.
+    /// How fast the node downloaded models. Absent until it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) download: Option<DownloadSpeed>,
+    /// Models in the agent's `--model-dir`, and those that were downloaded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) models: Vec<NodeModel>,
     /// Replicas on the node.
@@ -276,7 +279,7 @@ pub(crate) struct NodeSummary {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct NodeModel {
-    /// Name of the directory; `local://NAME` finds it.
+    /// Name of the directory; `local://NAME` finds it. Of a model that was downloaded its source, `hf://OWNER/NAME@COMMIT`.
     pub(crate) name: String,
     /// `model_type` of its config.json.
     pub(crate) architecture: String,
@@ -294,6 +297,16 @@ pub(crate) struct NodeModel {
     /// Why the directory cannot be served; absent where it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+}
+
+/// How fast a node downloaded models from their hub.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct DownloadSpeed {
+    /// Bytes per second, the median of the last downloads.
+    pub(crate) median_bytes_per_second: f64,
+    /// How many downloads that is of.
+    pub(crate) downloads: u32,
 }
 
 /// The sizes of a model that its memory and speed follow from.

@@ -1,5 +1,6 @@
 //! What deployments, revisions and replicas say alike about a model: source, serving, objectives, placement.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -8,6 +9,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::NodeModel;
 use crate::quantity::{self, DURATION_PATTERN, ParseQuantityError};
 use crate::units::Bytes;
 
@@ -23,28 +25,150 @@ pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
 /// Where a model comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.revision) || self.source.startsWith('hf://')").message("only models of a hub (source: hf://OWNER/NAME) have revisions; leave it out").field_path(".revision"))]
 pub(crate) struct ModelSpec {
-    /// Where the model's files are: `local://NAME` is the directory NAME under the agent's `--model-dir`,
-    /// `file:///ABSOLUTE/PATH` a directory on the node. The directory holds `config.json`, `tokenizer.json` and
-    /// `*.safetensors` as published for MLX.
+    /// Where the model's files are: `hf://OWNER/NAME` is a repository of the hub, which nodes download;
+    /// `local://NAME` the directory NAME under the agent's `--model-dir`; `file:///ABSOLUTE/PATH` a directory on the
+    /// node. It holds `config.json`, `tokenizer.json` and `*.safetensors` as published for MLX.
     #[schemars(length(min = 1, max = 1024))]
-    #[x_kube(validation = Rule::new(r"self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version"))]
+    #[x_kube(validation = Rule::new(r"self.matches('^hf://[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$') || self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version"))]
     pub(crate) source: String,
+    /// Of a model of a hub: its branch, tag or commit. A ModelRevision has the commit that it was then. Default: main.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
+    pub(crate) revision: Option<String>,
 }
 
-/// A parsed [`ModelSpec::source`].
+impl ModelSpec {
+    /// The source with its revision.
+    ///
+    /// # Errors
+    /// The text is no source.
+    pub(crate) fn parse(&self) -> Result<ModelSource, ParseModelSourceError> {
+        let source = self.source.parse()?;
+        Ok(match source {
+            ModelSource::Hub(model) => ModelSource::Hub(HubModel {
+                revision: self.revision.clone().or(model.revision),
+                ..model
+            }),
+            ModelSource::Local(_) | ModelSource::File(_) => source,
+        })
+    }
+
+    /// The reverse of [`ModelSpec::text`].
+    pub(crate) fn of_text(text: &str) -> Self {
+        let (source, revision) = match text.split_once('@') {
+            Some((source, revision)) if text.starts_with(HUB_SCHEME) => (source, Some(revision.to_owned())),
+            Some(_) | None => (text, None),
+        };
+        Self {
+            source: source.to_owned(),
+            revision,
+        }
+    }
+
+    /// Source and revision in one text, as [`ModelSource`] is written.
+    pub(crate) fn text(&self) -> String {
+        self.parse()
+            .map_or_else(|_| self.source.clone(), |source| source.to_string())
+    }
+}
+
+/// What a model of a hub is, as its repository told before anything was downloaded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ArtifactSpec {
+    /// Bytes of its files, which a node that has none of them downloads.
+    pub(crate) download_bytes: u64,
+    /// What memory and speed follow from, and the name by which nodes list it.
+    pub(crate) model: NodeModel,
+}
+
+/// A parsed [`ModelSpec`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ModelSource {
     /// A directory under the agent's `--model-dir`.
     Local(String),
     /// An absolute directory on the node.
     File(Utf8PathBuf),
+    /// A repository that nodes download.
+    Hub(HubModel),
+}
+
+impl ModelSource {
+    /// How FleetNodes name it among their models; `None`: only its agent sees what is there.
+    pub(crate) fn listed_as(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Local(name) => Some(name.into()),
+            Self::File(_) => None,
+            Self::Hub(model) => Some(model.to_string().into()),
+        }
+    }
+}
+
+/// A model in a repository of a hub: `hf://OWNER/NAME`, or `hf://OWNER/NAME@REVISION`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HubModel {
+    pub(crate) owner: String,
+    pub(crate) name: String,
+    /// A branch, a tag or a commit; `None`: `main`.
+    pub(crate) revision: Option<String>,
+}
+
+/// How sources of hubs begin.
+const HUB_SCHEME: &str = "hf://";
+
+/// Why a text names no model of a hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ParseHubModelError {
+    #[error("a model on the hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")]
+    Form,
+    #[error("after @ a branch, a tag or a commit is expected")]
+    Revision,
+}
+
+impl std::str::FromStr for HubModel {
+    type Err = ParseHubModelError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let repository = text.strip_prefix(HUB_SCHEME).ok_or(ParseHubModelError::Form)?;
+        let (path, revision) = match repository.split_once('@') {
+            Some((path, revision)) => (path, Some(revision)),
+            None => (repository, None),
+        };
+        let plain = |part: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+        };
+        let (owner, name) = path.split_once('/').ok_or(ParseHubModelError::Form)?;
+        if !plain(owner) || !plain(name) {
+            return Err(ParseHubModelError::Form);
+        }
+        if revision.is_some_and(|revision| !revision.split('/').all(plain)) {
+            return Err(ParseHubModelError::Revision);
+        }
+        Ok(Self {
+            owner: owner.to_owned(),
+            name: name.to_owned(),
+            revision: revision.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for HubModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{HUB_SCHEME}{}/{}", self.owner, self.name)?;
+        match &self.revision {
+            Some(revision) => write!(f, "@{revision}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a text is not a model source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "spec.model.source: `{0}` must be local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH"
+    "spec.model.source: `{0}` must be hf://OWNER/NAME, local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH"
 )]
 pub(crate) struct ParseModelSourceError(String);
 
@@ -53,6 +177,9 @@ impl std::str::FromStr for ModelSource {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refuse = || ParseModelSourceError(text.to_owned());
+        if text.starts_with(HUB_SCHEME) {
+            return text.parse().map(Self::Hub).map_err(|_| refuse());
+        }
         if let Some(name) = text.strip_prefix("local://") {
             let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
             let all_well = name
@@ -76,6 +203,7 @@ impl fmt::Display for ModelSource {
         match self {
             Self::Local(name) => write!(f, "local://{name}"),
             Self::File(path) => write!(f, "file://{path}"),
+            Self::Hub(model) => model.fmt(f),
         }
     }
 }
@@ -333,7 +461,13 @@ mod tests {
 
     #[test]
     fn sources_parse_and_print() {
-        for text in ["local://guide", "local://Qwen3-8B_4bit.v2", "file:///models/a b"] {
+        for text in [
+            "local://guide",
+            "local://Qwen3-8B_4bit.v2",
+            "file:///models/a b",
+            "hf://mlx-community/Qwen3-8B-4bit",
+            "hf://a/b@refs/pr/1",
+        ] {
             assert_eq!(text.parse::<ModelSource>().expect(text).to_string(), text);
         }
         for bad in [
@@ -343,7 +477,11 @@ mod tests {
             "local://a/b",
             "file://x",
             "file:///",
-            "hf://a/b",
+            "hf://a",
+            "hf://a/b/c",
+            "hf://a/..",
+            "hf://a/b@",
+            "hf://a/b@../c",
             "local://.git",
         ] {
             assert!(bad.parse::<ModelSource>().is_err(), "{bad}");

@@ -6,7 +6,7 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
+use super::{ArtifactSpec, GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
 
 /// One copy of a model on one node: what a Pod is to a Deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -89,8 +89,11 @@ use super::{GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec}
 #[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a replica's template is immutable; change the ModelDeployment instead"))]
 #[x_kube(validation = Rule::new("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)").message("nodeName may be set once and then never changes; delete the replica to move it").field_path(".nodeName"))]
 pub(crate) struct ModelReplicaSpec {
-    /// The model.
+    /// The model. One of a hub by its commit.
     pub(crate) model: ModelSpec,
+    /// What its hub said of it, by which it is placed; absent for a model that nodes have in their directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact: Option<ArtifactSpec>,
     /// How it is offered to clients.
     pub(crate) serving: ServingSpec,
     /// Speed that its node promises it. Follows the ModelDeployment without a restart.
@@ -174,6 +177,9 @@ pub(crate) struct ModelReplicaStatus {
     /// The node's judgement, with its working.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admission: Option<AdmissionStatus>,
+    /// How far the download of its model is. Absent where its files are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) download: Option<DownloadStatus>,
     /// What was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<LoadedModel>,
@@ -194,6 +200,18 @@ pub(crate) struct ModelReplicaStatus {
     pub(crate) conditions: Vec<Condition>,
 }
 
+/// How far a download is, as it was last reported: every ten seconds, or every twentieth of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DownloadStatus {
+    /// Bytes that are on the node's disk.
+    pub(crate) bytes: u64,
+    /// Bytes of all files of the model that a node needs.
+    pub(crate) total_bytes: u64,
+    /// When it was last seen to have grown.
+    pub(crate) updated_at: Time,
+}
+
 /// Whether a node takes a replica, and every number behind it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -208,7 +226,8 @@ pub(crate) struct AdmissionStatus {
     pub(crate) context: Option<ContextWorking>,
     /// Memory that it reserves, in bytes.
     pub(crate) memory: MemoryWorking,
-    /// What it may store on the node's disk, in bytes. Absent where spec.serving.kvCache.diskSize does not say.
+    /// What it takes of the node's disk, in bytes: what of its model is to be downloaded, and spec.serving.kvCache.diskSize.
+    /// Absent where neither is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<DiskWorking>,
     /// Speed with the chip to itself, all streams busy at full context. Absent where the node's speed is not known.
@@ -262,8 +281,11 @@ pub(crate) struct MemoryWorking {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DiskWorking {
-    /// What it may store.
+    /// All that it takes.
     pub(crate) required_bytes: u64,
+    /// What of that is its model's, still to be downloaded. Absent where its files are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) download_bytes: Option<u64>,
     /// What all replicas that ask for a size may store on the node. Absent where the node does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit_bytes: Option<u64>,

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, ServingSpec};
+use super::{ArtifactSpec, ModelSpec, ServingSpec};
 
 /// One template of a ModelDeployment with every default resolved, kept for history and undo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -58,8 +58,11 @@ pub(crate) struct ModelRevisionSpec {
     /// Counts up with every changed template of the deployment; an undo gives an old template a new number.
     #[schemars(range(min = 1))]
     pub(crate) revision: i64,
-    /// The model.
+    /// The model. One of a hub by its commit.
     pub(crate) model: ModelSpec,
+    /// What its hub said of it; absent for a model that nodes have in their directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact: Option<ArtifactSpec>,
     /// How it is offered to clients.
     pub(crate) serving: ServingSpec,
     /// `spec.restartedAt` of the deployment.

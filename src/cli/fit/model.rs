@@ -2,9 +2,8 @@
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
-use reqwest::Url;
 
-use crate::artifact::remote::{self, HUB, HubAccess, RemoteModel};
+use crate::artifact::remote::{self, HubAccess, RemoteModel};
 use crate::cli::{Failure, block_on};
 use crate::error::ExitStatus;
 use crate::model_dir;
@@ -82,23 +81,7 @@ async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
     let model: RemoteModel = model
         .parse()
         .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-    let set = |name| {
-        std::env::var(name)
-            .ok()
-            .filter(|value: &String| !value.is_empty())
-    };
-    let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
-    let endpoint = Url::parse(&endpoint)
-        .ok()
-        .filter(|url| matches!(url.scheme(), "https" | "http"));
-    let endpoint = endpoint.ok_or_else(|| {
-        let err = anyhow!("HF_ENDPOINT must be a URL such as {HUB}");
-        Failure::new(ExitStatus::Usage, err)
-    })?;
-    let hub = HubAccess {
-        endpoint,
-        token: set("HF_TOKEN"),
-    };
+    let hub = HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     Ok(NamedModel {
         name: model.name().to_owned(),
         facts: remote::facts(&model, &hub).await?,

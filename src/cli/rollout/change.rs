@@ -177,6 +177,7 @@ mod tests {
         let revision = ModelRevisionSpec {
             revision: 1,
             model: old.spec.model.clone(),
+            artifact: None,
             serving: old.spec.serving.clone(),
             restarted_at: None,
         };

@@ -1,6 +1,7 @@
 //! Whether a template can be served at all, and with which defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde::Serialize;
@@ -8,14 +9,16 @@ use sha2::{Digest, Sha256};
 
 use crate::api::meta::TEMPLATE_HASH_LABEL;
 use crate::api::v1alpha1::{
-    DEFAULT_CONTEXT_TOKENS, ModelDeployment, ModelRevision, ModelRevisionSpec, ModelSource, ModelSpec,
-    ServingSpec,
+    ArtifactSpec, DEFAULT_CONTEXT_TOKENS, HubModel, ModelDeployment, ModelRevision, ModelRevisionSpec,
+    ModelSource, ModelSpec, ServingSpec,
 };
 use crate::scheduler::Fleet;
 
 /// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
 const HASH_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const HASH_CHARS: usize = 9;
+/// The hub has not answered yet.
+pub(super) const ASKING_HUB: &str = "AskingHub";
 /// Names in one message.
 const MAX_NAMED: usize = 8;
 
@@ -87,16 +90,51 @@ pub(super) enum Admission {
     },
 }
 
-/// Judges by what the nodes report of their model directories.
-pub(super) fn admit(template: &Template, fleet: &Fleet) -> Admission {
+/// What a hub says of a template's model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum HubAnswer {
+    Artifact {
+        /// Of the revision, when it was asked for.
+        commit: Option<String>,
+        artifact: Arc<ArtifactSpec>,
+    },
+    /// It says nothing, or that it has no such model for us.
+    Unknown {
+        reason: &'static str,
+        message: String,
+        /// It may answer soon with nothing changed by anybody.
+        is_passing: bool,
+    },
+}
+
+impl HubAnswer {
+    /// It has not answered yet.
+    pub(crate) fn asking(model: &HubModel) -> Self {
+        Self::Unknown {
+            reason: ASKING_HUB,
+            message: format!("the hub is asked what {model} is"),
+            is_passing: true,
+        }
+    }
+}
+
+/// Judges by what the nodes report of their model directories, or by what the hub says.
+pub(super) fn admit(template: &Template, fleet: &Fleet, hub: Option<&HubAnswer>) -> Admission {
     let refuse = |reason, message| Admission::Refused { reason, message };
     let asked = template.serving.context_tokens;
-    let name = match template.model.source.parse() {
+    let name = match template.model.parse() {
         Ok(ModelSource::Local(name)) => name,
         // Only the node sees what lies there; its agent judges.
         Ok(ModelSource::File(_)) => {
             return Admission::Admitted {
                 context_tokens: asked,
+            };
+        }
+        Ok(ModelSource::Hub(model)) => {
+            return match hub {
+                Some(HubAnswer::Artifact { artifact, .. }) => admit_artifact(&model, artifact, asked),
+                Some(HubAnswer::Unknown { reason, message, .. }) => refuse(reason, message.clone()),
+                None => refuse("ModelNotFound", format!("{model}: nobody asks a hub here")),
             };
         }
         Err(err) => return refuse("InvalidSource", err.to_string()),
@@ -115,13 +153,33 @@ pub(super) fn admit(template: &Template, fleet: &Fleet) -> Admission {
             .filter_map(|(node, model)| Some((node.name.as_str(), model.problem.as_deref()?)));
         return refuse("ModelNotServable", by_problem(&name, problems));
     }
-    match (asked, offer.contexts()) {
-        (Some(asked), Some((_, longest))) if asked > longest => refuse(
-            "ContextTooLong",
-            format!(
-                "spec.serving.contextTokens: {asked} is more than the {longest} tokens that model `{name}` was made for"
+    with_context(&name, asked, offer.contexts())
+}
+
+fn admit_artifact(model: &HubModel, artifact: &ArtifactSpec, asked: Option<u32>) -> Admission {
+    if let Some(problem) = &artifact.model.problem {
+        return Admission::Refused {
+            reason: "ModelNotServable",
+            message: format!("spec.model.source: {model} cannot be served: {problem}"),
+        };
+    }
+    let longest = Some(artifact.model.max_context_tokens).filter(|tokens| *tokens > 0);
+    with_context(
+        &model.to_string(),
+        asked,
+        longest.map(|longest| (longest, longest)),
+    )
+}
+
+/// `contexts`: the shortest and the longest that copies of the model were made for, where known.
+fn with_context(model: &str, asked: Option<u32>, contexts: Option<(u32, u32)>) -> Admission {
+    match (asked, contexts) {
+        (Some(asked), Some((_, longest))) if asked > longest => Admission::Refused {
+            reason: "ContextTooLong",
+            message: format!(
+                "spec.serving.contextTokens: {asked} is more than the {longest} tokens that model `{model}` was made for"
             ),
-        ),
+        },
         (Some(asked), _) => Admission::Admitted {
             context_tokens: Some(asked),
         },
@@ -139,6 +197,7 @@ fn not_found(name: &str, fleet: &Fleet) -> String {
         .nodes
         .iter()
         .flat_map(|node| node.models())
+        .filter(|model| !model.name.contains("://"))
         .map(|model| format!("local://{}", model.name))
         .collect();
     let nodes: Vec<_> = fleet.nodes.iter().map(|node| node.name.clone()).collect();

@@ -178,15 +178,21 @@ impl Reconciler for DeploymentReconciler {
                 adoptions.push((deployment, orphans));
                 continue;
             }
-            let observed = Observed {
+            let mut observed = Observed {
                 deployment,
                 revisions: revisions.of(deployment),
                 replicas: replicas.of(deployment),
                 strangers: revisions.strangers_beside(deployment),
                 namesake: names.older_than(deployment),
                 fleet: fleet.fleet(),
+                hub: None,
                 now: self.world.clock.now(),
             };
+            if let Some(model) = observed.unknown_model() {
+                let (answer, again) = self.world.hub.ask(&model);
+                pass.look_again(again);
+                observed.hub = Some(answer);
+            }
             plans.extend(DeploymentPlan::new(&observed).map(|plan| (deployment, plan)));
         }
         drop(fleet);

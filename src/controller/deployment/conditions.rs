@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::admission::Admission;
+use super::admission::{ASKING_HUB, Admission};
 use super::course::{Hold, progress_deadline};
 use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
@@ -155,7 +155,11 @@ impl View<'_> {
 
     fn admitted(&self, writer: &mut Writer) {
         if let Admission::Refused { reason, message } = self.admission {
-            writer.set(condition_type::ADMITTED, Truth::False, reason, message.clone());
+            let truth = match *reason {
+                ASKING_HUB => Truth::Unknown,
+                _ => Truth::False,
+            };
+            writer.set(condition_type::ADMITTED, truth, reason, message.clone());
             return;
         }
         let refusal = self

@@ -23,6 +23,7 @@ pub(crate) fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Int
             strangers: revisions.strangers_beside(deployment),
             namesake: names.older_than(deployment),
             fleet,
+            hub: None,
             now,
         };
         let Some(plan) = DeploymentPlan::new(&observed) else {

@@ -27,7 +27,7 @@ mod tests;
 mod throughput;
 mod trial;
 
-pub(crate) use admission::is_template_of;
+pub(crate) use admission::{HubAnswer, is_template_of};
 pub(super) use apply::DeploymentReconciler;
 pub(crate) use intents::intents as deployment_intents;
 pub(super) use replica::{

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use super::admission::{Template, admit, named};
+use super::admission::{HubAnswer, Template, admit, named};
 use super::analysis::Yardstick;
 use super::conditions::View;
 use super::counts::counts;
@@ -57,6 +57,8 @@ pub(crate) struct Observed<'a, 'f> {
     /// An older deployment in its namespace that is served under the same name.
     pub(crate) namesake: Option<&'a str>,
     pub(crate) fleet: &'f Fleet,
+    /// What the hub says of a template that has no revision yet; `None` where it was not asked.
+    pub(crate) hub: Option<HubAnswer>,
     pub(crate) now: Timestamp,
 }
 
@@ -68,8 +70,9 @@ impl<'a> DeploymentPlan<'a> {
             return None;
         }
         let template = Template::of(deployment);
-        let admission = admit(&template, observed.fleet);
-        let (revision, wanted, is_template) = observed.revision(&template, &admission);
+        let hub = observed.hub_answer(&template);
+        let admission = admit(&template, observed.fleet, hub.as_ref());
+        let (revision, wanted, is_template) = observed.revision(&template, &admission, hub.as_ref());
 
         let here = |replica: &&&ModelReplica| !is_ending(replica);
         let (refused, active): (Vec<_>, Vec<_>) = observed
@@ -455,7 +458,8 @@ impl<'a> Observed<'a, '_> {
             .collect()
     }
 
-    /// The last time anything came forward: a revision or a replica was made, or a replica changed its condition.
+    /// The last time anything came forward: a revision or a replica was made, a replica changed its condition, or more of its
+    /// model came.
     fn progressed_at(&self, revision: Option<&ModelRevision>) -> Option<Timestamp> {
         let created = |meta: &ObjectMeta| meta.creation_timestamp.as_ref().map(|time| time.0);
         let conditions = self
@@ -465,9 +469,14 @@ impl<'a> Observed<'a, '_> {
             .flat_map(|status| &status.conditions)
             .filter(|condition| condition.status == "True")
             .map(|condition| condition.last_transition_time.0);
+        let downloads = self
+            .replicas
+            .iter()
+            .filter_map(|replica| Some(replica.status.as_ref()?.download.as_ref()?.updated_at.0));
         self.replicas
             .iter()
             .filter_map(|replica| created(&replica.metadata))
+            .chain(downloads)
             .chain(self.resumed_at())
             .chain(revision.and_then(|revision| created(&revision.metadata)))
             .chain(conditions)

@@ -1,11 +1,12 @@
 //! Revisions of a deployment's template: which one to have, which one to go back to, and what is made of one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use super::admission::{Admission, Template};
+use super::admission::{Admission, HubAnswer, Template};
 use super::course::Hold;
 use super::plan::{Observed, admission_annotation};
 use super::replica::is_of;
@@ -14,7 +15,8 @@ use crate::api::meta::{
     controller_reference,
 };
 use crate::api::v1alpha1::{
-    ModelDeployment, ModelReplica, ModelReplicaSpec, ModelRevision, ModelRevisionSpec, ServingSpec,
+    ArtifactSpec, HubModel, ModelDeployment, ModelReplica, ModelReplicaSpec, ModelRevision,
+    ModelRevisionSpec, ModelSource, ModelSpec, ServingSpec,
 };
 
 /// What happens to the current template's revision. Replicas are created only after it.
@@ -49,21 +51,15 @@ impl<'a> Observed<'a, '_> {
         &self,
         template: &Template,
         admission: &Admission,
+        hub: Option<&HubAnswer>,
     ) -> (RevisionStep, Option<Current<'a>>, bool) {
-        let hash = template.hash();
-        let of_hash = |revision: &&&ModelRevision| revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&hash);
         let latest = self
             .revisions
             .iter()
             .copied()
             .max_by_key(|revision| revision.spec.revision);
         let highest = latest.map_or(0, |latest| latest.spec.revision);
-        let same = |revision: &&&ModelRevision| template.is_of(&revision.spec);
-        let by_text = || {
-            let same = self.revisions.iter().filter(same);
-            same.max_by_key(|revision| revision.spec.revision)
-        };
-        if let Some(found) = self.revisions.iter().find(of_hash).or_else(by_text).copied() {
+        if let Some(found) = self.revision_of(template) {
             let mut current = Current::existing(found);
             if found.spec.revision == highest {
                 return (self.change_cause(found), Some(current), true);
@@ -77,9 +73,19 @@ impl<'a> Observed<'a, '_> {
         }
         match admission {
             Admission::Admitted { context_tokens } if !self.deployment.spec.paused => {
+                let (commit, artifact) = match hub {
+                    Some(HubAnswer::Artifact { commit, artifact }) => {
+                        (commit.clone(), Some(ArtifactSpec::clone(artifact)))
+                    }
+                    Some(HubAnswer::Unknown { .. }) | None => (None, None),
+                };
                 let spec = ModelRevisionSpec {
                     revision: highest + 1,
-                    model: template.model.clone(),
+                    model: ModelSpec {
+                        revision: commit.or_else(|| template.model.revision.clone()),
+                        ..template.model.clone()
+                    },
+                    artifact,
                     serving: ServingSpec {
                         context_tokens: *context_tokens,
                         ..template.serving.clone()
@@ -92,7 +98,7 @@ impl<'a> Observed<'a, '_> {
                     spec,
                     existing: None,
                 };
-                let created = current.revision(self.deployment, &hash);
+                let created = current.revision(self.deployment, &template.hash());
                 (RevisionStep::Create(Box::new(created)), Some(current), true)
             }
             // What was served so far goes on being served.
@@ -100,6 +106,39 @@ impl<'a> Observed<'a, '_> {
                 (RevisionStep::Keep, latest.map(Current::existing), false)
             }
         }
+    }
+
+    /// The revision that was made of a template, or says the same.
+    fn revision_of(&self, template: &Template) -> Option<&'a ModelRevision> {
+        let hash = template.hash();
+        let of_hash = |revision: &&&ModelRevision| revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&hash);
+        let same = |revision: &&&ModelRevision| template.is_of(&revision.spec);
+        let by_text = || {
+            let same = self.revisions.iter().filter(same);
+            same.max_by_key(|revision| revision.spec.revision)
+        };
+        self.revisions.iter().find(of_hash).or_else(by_text).copied()
+    }
+
+    /// The model that a hub has to be asked for: that of a template without a revision.
+    pub(super) fn unknown_model(&self) -> Option<HubModel> {
+        let template = Template::of(self.deployment);
+        match template.model.parse() {
+            Ok(ModelSource::Hub(model)) if self.revision_of(&template).is_none() => Some(model),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// What the hub said of a template: when its revision was made, else now. A branch that has moved since then moves no
+    /// revision.
+    pub(super) fn hub_answer(&self, template: &Template) -> Option<HubAnswer> {
+        let known = self.revision_of(template).and_then(|revision| {
+            Some(HubAnswer::Artifact {
+                commit: revision.spec.model.revision.clone(),
+                artifact: Arc::new(revision.spec.artifact.clone()?),
+            })
+        });
+        known.or_else(|| self.hub.clone())
     }
 
     /// What is said of a template after its revision was made is told of the revision, too. Where nothing is said, what was
@@ -192,6 +231,7 @@ impl<'a> Current<'a> {
     pub(super) fn replica(&self, deployment: &ModelDeployment) -> ModelReplica {
         let spec = ModelReplicaSpec {
             model: self.spec.model.clone(),
+            artifact: self.spec.artifact.clone(),
             serving: self.spec.serving.clone(),
             objectives: deployment.spec.objectives.clone(),
             placement: deployment.spec.placement.clone(),

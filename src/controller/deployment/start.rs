@@ -33,7 +33,9 @@ fn start(replica: &ModelReplica) -> Option<LastStart> {
     };
     let is_first = replica.status.as_ref().is_some_and(|status| status.restarts == 0);
     let began_at = since_when(condition_type::SCHEDULED).filter(|_| is_first)?;
-    let took = since(since_when(condition_type::READY)?.0, began_at.0);
+    // A download happens once, and the next start has it behind it.
+    let arrived = since_when(condition_type::ARTIFACTS_READY).map_or(began_at.0, |at| at.0.max(began_at.0));
+    let took = since(since_when(condition_type::READY)?.0, arrived);
     Some(LastStart {
         source: replica.spec.model.source.clone(),
         began_at,

@@ -2,6 +2,7 @@
 
 mod conditions;
 mod floors;
+mod hub;
 mod properties;
 mod refused;
 mod rollouts;
@@ -13,6 +14,7 @@ use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::admission::HubAnswer;
 use super::plan::{DeploymentPlan, Observed};
 use super::replica::is_ready;
 use super::revision::RevisionStep;
@@ -35,6 +37,8 @@ struct Scene {
     /// An older deployment of the same served name.
     namesake: Option<&'static str>,
     models: Vec<NodeModel>,
+    /// What the hub says of a template that has no revision yet.
+    hub: Option<HubAnswer>,
     /// In place of `mini`, with what runs there.
     nodes: Vec<FleetNode>,
     /// Of other deployments, on these.
@@ -66,6 +70,7 @@ impl Scene {
             strangers: Vec::new(),
             namesake: None,
             models: vec![model],
+            hub: None,
             nodes: Vec::new(),
             others: Vec::new(),
             simulated: false,
@@ -120,6 +125,7 @@ impl Scene {
             strangers: self.strangers.iter().collect(),
             namesake: self.namesake,
             fleet: &fleet,
+            hub: self.hub.clone(),
             now: at(self.second),
         });
         look(plan.expect("not being deleted"))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::roofline::disk::NodeDisk;
+use crate::roofline::disk::{DiskDemand, NodeDisk};
 use crate::roofline::memory::MemoryRefusal;
 use crate::roofline::predict::{Basis, Constraint, Interval};
 use crate::units::Bytes;
@@ -13,7 +13,7 @@ pub(crate) enum Refusal {
     Memory(MemoryRefusal),
     /// What it is told to store cannot be promised beside what others are.
     Disk {
-        wanted: Bytes,
+        wanted: DiskDemand,
         disk: NodeDisk,
     },
     /// It has objectives, and the node's speed is not known.
@@ -74,12 +74,22 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(refusal) => write!(f, "{refusal}"),
-            Self::Disk { wanted, disk } => write!(
-                f,
-                "spec.serving.kvCache.diskSize is {wanted}, and {} of the {} that replicas may store on the node's disk are \
-                 promised to no other",
-                disk.free, disk.limit
-            ),
+            Self::Disk { wanted, disk } => {
+                let DiskDemand { prefixes, download } = *wanted;
+                match (prefixes > Bytes::ZERO, download > Bytes::ZERO) {
+                    (true, true) => write!(
+                        f,
+                        "{download} of the model are to be downloaded, spec.serving.kvCache.diskSize is {prefixes}"
+                    )?,
+                    (true, false) => write!(f, "spec.serving.kvCache.diskSize is {prefixes}")?,
+                    (false, _) => write!(f, "{download} of the model are to be downloaded")?,
+                }
+                write!(
+                    f,
+                    ", and {} of the {} that replicas may store on the node's disk are promised to no other",
+                    disk.free, disk.limit
+                )
+            }
             Self::SpeedUnknown => f.write_str(
                 "it has objectives, and the node's speed is not known yet: its probe has not ended",
             ),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Ask, FirstTokenObjective, Objectives, Speed, Supply, Verdict};
 use crate::quantity::format_bytes;
+use crate::roofline::disk::DiskDemand;
 use crate::roofline::memory::{Demand, last_that};
 use crate::roofline::predict::Parameters;
 use crate::units::Bytes;
@@ -78,11 +79,15 @@ pub(crate) fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Param
     };
     found.extend([8, 4].into_iter().find(with_kv_bits).map(Suggestion::KvCacheBits));
 
-    let disk = supply
+    let left = supply
         .disk
-        .map_or(Bytes::ZERO, |disk| whole_unit_below(disk.free));
+        .map_or(Bytes::ZERO, |disk| disk.free - ask.disk.download);
+    let disk = DiskDemand {
+        prefixes: whole_unit_below(left),
+        ..ask.disk
+    };
     if disk < ask.disk && admits(Ask { disk, ..*ask }) {
-        found.push(Suggestion::DiskSize(disk));
+        found.push(Suggestion::DiskSize(disk.prefixes));
     }
 
     if let Some(speed) = supply

@@ -31,7 +31,7 @@ fn ask(model: &ServedModel, context_tokens: u32, max_concurrency: u32, decode: O
             context_tokens,
             max_concurrency,
         },
-        disk: Bytes::ZERO,
+        disk: DiskDemand::default(),
         objectives: Objectives {
             decode,
             first_token: None,
@@ -123,7 +123,7 @@ fn objectives_need_a_node_whose_speed_is_known() {
 fn disk_that_is_promised_to_others_is_refused_with_what_is_left() {
     let model = model("0.6b");
     let mut ask = ask(&model, 512, 1, None);
-    ask.disk = Bytes::gib(40);
+    ask.disk = DiskDemand::of_prefixes(Bytes::gib(40));
     let judge = |ask: &Ask<'_>, disk| {
         let supply = Supply {
             hardware: None,
@@ -162,7 +162,7 @@ fn disk_that_is_promised_to_others_is_refused_with_what_is_left() {
         "spec.serving.kvCache.diskSize: 0"
     );
     // Who asks for nothing takes what is left, be it nothing.
-    ask.disk = Bytes::ZERO;
+    ask.disk = DiskDemand::default();
     assert_eq!(judge(&ask, space(Bytes::gib(90))).0, None);
 }
 
@@ -202,7 +202,7 @@ proptest! {
             let mut ask = ask(&model, context, streams, decode);
             ask.objectives.first_token = max_seconds
                 .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
-            ask.disk = Bytes::gib(disk);
+            ask.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
             let space = NodeDisk::new(Bytes::gib(100), stored);
             let supply = Supply { memory, held: &held, disk: Some(space), hardware, calibrations: &[], commitments: &commitments };
             let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
@@ -211,7 +211,7 @@ proptest! {
             prop_assert_eq!(verdict.admitted(), appraisal.fits(verdict.free, Some(space), verdict.free_share));
             if verdict.admitted() {
                 held.push(Held { reserved: verdict.reservation.total(), resident: verdict.reservation.total() });
-                stored += ask.disk;
+                stored += ask.disk.total();
                 commitments.push(verdict.commitment(index.to_string(), ask.objectives));
             } else {
                 for refusal in &verdict.refusals {
@@ -243,7 +243,7 @@ proptest! {
             .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
         let (memory, hardware) = node(gib);
         let commitments = [Commitment { replica: "other".to_owned(), share: taken, decode: None }];
-        ask.disk = Bytes::gib(disk);
+        ask.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
         let space = NodeDisk { limit: Bytes::gib(100), free: Bytes::mib(free_mib) };
         let supply = Supply { memory, held: &[], disk: Some(space), hardware, calibrations: &[], commitments: &commitments };
         let parameters = Parameters::built_in();
@@ -267,8 +267,8 @@ proptest! {
                     changed.model = &quantised;
                 }
                 Suggestion::DiskSize(disk) => {
-                    changed.disk = disk;
-                    further = Some(Ask { disk: disk + Bytes::gib(1), ..ask });
+                    changed.disk = DiskDemand::of_prefixes(disk);
+                    further = Some(Ask { disk: DiskDemand::of_prefixes(disk + Bytes::gib(1)), ..ask });
                 }
                 Suggestion::DecodeTokensPerSecond(rate) => changed.objectives.decode = Some(rate),
                 Suggestion::FirstTokenSeconds(seconds) => {

@@ -18,8 +18,8 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 ram=16 disk=3 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 cordoned drain notready broken`; sizes in GiB,
-/// the disk in GB/s as measured; room: what replicas may store on it.
+/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 cordoned drain notready broken`; sizes in GiB,
+/// the disk in GB/s and the line in MB/s as measured; room: what replicas may store on it.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -46,6 +46,10 @@ pub(super) fn node(line: &str) -> FleetNode {
     if let Some(gib) = field(line, "ram") {
         status.capacity.memory = format!("{gib}Gi");
     }
+    status.download = field(line, "line").map(|rate| DownloadSpeed {
+        median_bytes_per_second: rate.parse::<f64>().expect("a number") * 1e6,
+        downloads: 1,
+    });
     if let Some(rate) = field(line, "disk").map(|rate| rate.parse::<f64>().expect("a number") * 1e9) {
         let figure = Figure {
             median_bytes_per_second: rate,
@@ -75,6 +79,12 @@ pub(super) fn node(line: &str) -> FleetNode {
             ..model.publish(name.to_owned(), "llama".to_owned(), 4096)
         });
     }
+    if let Some(gib) = field(line, "pulled") {
+        let model = ServedModel::of_size(Bytes::gib(gib.parse().expect("a number")), 4);
+        status
+            .models
+            .push(model.publish("hf://o/n@c0".to_owned(), "llama".to_owned(), 2048));
+    }
     let ready = Truth::from(!has(line, "notready"));
     let reason = if has(line, "notready") {
         "LeaseExpired"
@@ -101,6 +111,8 @@ pub(super) fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
     let source = if has(line, "file") {
         "file:///models/x".to_owned()
+    } else if field(line, "download").is_some() {
+        "hf://o/n".to_owned()
     } else {
         format!("local://{}", field(line, "model").unwrap_or("guide"))
     };
@@ -138,7 +150,18 @@ pub(super) fn replica(line: &str) -> ModelReplica {
     let mut replica = ModelReplica::new(
         name,
         ModelReplicaSpec {
-            model: ModelSpec { source },
+            model: ModelSpec {
+                revision: source.starts_with("hf://").then(|| "c0".to_owned()),
+                source,
+            },
+            artifact: field(line, "download").map(|gib| {
+                let gib = gib.parse().expect("a number");
+                let served = ServedModel::of_size(Bytes::gib(gib), 4);
+                ArtifactSpec {
+                    download_bytes: Bytes::gib(gib).0,
+                    model: served.publish("hf://o/n@c0".to_owned(), "llama".to_owned(), 2048),
+                }
+            }),
             serving: ServingSpec {
                 name: Some("m".to_owned()),
                 context_tokens: field(line, "context").map(|tokens| tokens.parse().expect("a number")),

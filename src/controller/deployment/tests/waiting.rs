@@ -221,6 +221,9 @@ fn the_last_start_of_the_same_model_is_remembered_when_no_replica_is_left() {
     };
     scene.step();
     scene.say("r1", condition_type::SCHEDULED, Truth::True, "Ok", "");
+    // Its model had to be downloaded, as it will not have to be again.
+    scene.second += 500;
+    scene.say("r1", condition_type::ARTIFACTS_READY, Truth::True, "Ok", "");
     scene.step();
     assert_eq!(told(&scene), None, "it does not answer yet");
     scene.second += 30;
