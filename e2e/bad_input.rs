@@ -24,7 +24,7 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "spec: {model: {source: 'local://guide'}, replicas: -1}",
             "spec.replicas in body should be greater than or equal to 0",
         ),
-        ("spec: {model: {source: 'guide'}}", "must be local://NAME"),
+        ("spec: {model: {source: 'guide'}}", "must be hf://OWNER/NAME"),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Sideways}}",
             "supported values: \"RollingUpdate\", \"Canary\", \"Recreate\"",
