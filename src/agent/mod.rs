@@ -335,6 +335,7 @@ impl Agent {
                 }
             },
             used_models: None,
+            prepared: BTreeMap::new(),
             calibrator: Calibrator::new(state.clone()),
             memory_watch,
             recorder: api.as_ref().map(|api| api.recorder.clone()),

@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 use super::state::Record;
-use crate::api::meta::MIRROR_ANNOTATION;
+use crate::api::meta::{MIRROR_ANNOTATION, PREPARE_ANNOTATION};
 use crate::api::v1alpha1::{
-    GoldenPrompt, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
+    GoldenPrompt, HubModel, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
 };
 use crate::roofline::kv_quantisation::UNQUANTISED_BITS;
 use crate::scheduler::is_overridden;
@@ -113,6 +113,8 @@ pub(crate) struct DesiredReplica {
     pub(crate) origin: Origin,
     pub(crate) spec: ReplicaSpec,
     pub(crate) terms: Terms,
+    /// A model that is downloaded while it runs, for the one that follows it here.
+    pub(crate) next: Option<HubModel>,
     /// It is on its way out: drain, stop, and confirm.
     pub(crate) deleting: bool,
 }
@@ -126,6 +128,7 @@ impl DesiredReplica {
             origin: record.origin.clone(),
             spec: record.spec.clone(),
             terms: Terms::default(),
+            next: None,
             deleting: false,
         }
     }
@@ -150,6 +153,10 @@ impl DesiredReplica {
                 golden_prompts: spec.golden_prompts.clone(),
                 priority: spec.priority,
             },
+            next: replica
+                .annotations()
+                .get(PREPARE_ANNOTATION)
+                .and_then(|model| model.parse().ok()),
             deleting: replica.metadata.deletion_timestamp.is_some(),
         }
     }

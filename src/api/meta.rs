@@ -35,6 +35,8 @@ pub(crate) const ABORT_ANNOTATION: &str = "rooflet.dev/abort";
 /// On replicas: the FleetNode to which it is to move. It leaves its node as if that were drained, and the scheduler puts its
 /// replacement there if it fits, and in no case where it was.
 pub(crate) const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
+/// On a replica that is to be replaced in place: a model, `hf://OWNER/NAME@COMMIT`, that its agent downloads meanwhile.
+pub(crate) const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
 /// On a replica being deleted until its agent has stopped the worker and the memory is free again.
 pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.

@@ -84,7 +84,7 @@ impl Downloads {
         let path = self.reference(model);
         let is_short = fs::metadata(&path).ok()?.len() <= MAX_COMMIT_BYTES;
         let text = is_short.then(|| fs::read_to_string(&path).ok())??;
-        let is_commit = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+        let is_commit = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
         is_commit.then_some(text)
     }
 

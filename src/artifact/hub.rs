@@ -93,7 +93,7 @@ pub(crate) async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, 
         url: url.to_string(),
         problem: err.to_string(),
     })?;
-    let is_commit = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+    let is_commit = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     if !is_commit(&listing.sha) {
         return Err(ReadRemoteError::InvalidListing {
             url: url.to_string(),

@@ -217,9 +217,25 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Served
             wrong(format!("{field}.model"), message)
         });
     }
+    if let Ok(ModelSource::Hub(model)) = demand.model.parse() {
+        // Any commit of it, where none is named.
+        let whole = model.to_string();
+        let is_it = |name: &str| {
+            let rest = name.strip_prefix(&whole);
+            rest.is_some_and(|rest| rest.is_empty() || model.revision.is_none() && rest.starts_with('@'))
+        };
+        let models = nodes.iter().filter_map(|node| node.status.as_ref());
+        let mut models = models
+            .flat_map(|status| &status.models)
+            .filter(|model| is_it(&model.name));
+        if let Some(found) = models.find_map(ServedModel::published) {
+            return Ok(found);
+        }
+    }
     if demand.model.contains("://") {
-        let message = "nothing is downloaded for a plan in the cluster: name a known model such as qwen3-8b with its \
-                       quantization, or local://NAME; `rooflet plan` on the command line reads hf:// and files";
+        let message = "no hub is asked for a plan in the cluster: name a known model such as qwen3-8b with its quantization, \
+                       local://NAME, or hf://OWNER/NAME that a node has downloaded; `rooflet plan` on the command line \
+                       reads hf:// and files";
         return Err(wrong(format!("{field}.model"), message));
     }
     let format = demand.quantization.as_deref().map(|format| {
@@ -404,6 +420,26 @@ mod tests {
     fn asked(text: &str) -> Result<Question, PlanError> {
         let spec: CapacityPlanSpec = yaml::from_str(text).unwrap();
         question(&spec, Vec::new(), &[], &|_| None)
+    }
+
+    #[test]
+    fn a_model_that_a_node_downloaded_is_known() {
+        let mut node = FleetNode::new("a", FleetNodeSpec::default());
+        let served = ServedModel::of_size(Bytes::gib(1), 4);
+        let model = served.publish("hf://o/n@c0".to_owned(), "llama".to_owned(), 2048);
+        node.status.get_or_insert_default().models.push(model);
+        let is_known = |model: &str| {
+            let text =
+                format!("{{model: '{model}', requestsPerSecond: 1, promptTokens: 9, answerTokens: 9}}");
+            known(
+                &yaml::from_str(&text).unwrap(),
+                "demand",
+                std::slice::from_ref(&node),
+            )
+            .is_ok()
+        };
+        let told = ["hf://o/n", "hf://o/n@c0", "hf://o/n@c1", "hf://o/nn", "hf://o"].map(is_known);
+        assert_eq!(told, [true, true, false, false, false]);
     }
 
     #[test]

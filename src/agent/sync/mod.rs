@@ -3,6 +3,7 @@
 //! Inputs: the replicas bound to this node, the manifest directory, the machine, the workers. Outputs: processes,
 //! [`Reports`] for whoever tells the API server, events. One pass after every change, and one every ten seconds.
 
+mod downloads;
 mod give_way;
 pub(crate) mod plan;
 pub(crate) mod status;
@@ -32,7 +33,7 @@ use super::wired::WiredWatch;
 use super::workers::{Progress, Workers};
 use crate::api::conditions::condition_type;
 use crate::api::v1alpha1::{
-    Calibration, Chip, DownloadSpeed, ModelReplica, ModelReplicaStatus, ModelSource, NodeModel,
+    Calibration, Chip, DownloadSpeed, HubModel, ModelReplica, ModelReplicaStatus, NodeModel,
 };
 use crate::client::{Cache, Changes, EventType, Recorder};
 use crate::clock::Clock;
@@ -135,6 +136,8 @@ pub(crate) struct SyncLoop {
     pub(crate) models: Models,
     /// Directories of the models that replicas needed in the last pass, if there was one.
     pub(crate) used_models: Option<BTreeSet<Utf8PathBuf>>,
+    /// Models that are downloaded for what follows, and what was last said to be wrong with them.
+    pub(crate) prepared: BTreeMap<HubModel, Option<&'static str>>,
     pub(crate) calibrator: Calibrator,
     pub(crate) memory_watch: MemoryWatch,
     pub(crate) recorder: Option<Recorder>,
@@ -197,6 +200,7 @@ impl SyncLoop {
         let (desired, displaced) = self.desired(stopping);
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.carry_out(&desired, &plan);
+        self.prepare(&desired, &observed);
         if self.computes_here {
             self.workers.pacing().promise(promises(&desired, &plan));
         }
@@ -296,6 +300,7 @@ impl SyncLoop {
                     origin: Origin::Manifest(file.clone()),
                     spec: manifest.spec.clone(),
                     terms: manifest.terms.clone(),
+                    next: None,
                     deleting: false,
                 };
                 if let Some(replica) = wishes.insert(key.clone(), replica) {
@@ -361,16 +366,6 @@ impl SyncLoop {
                 Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
-        // One that is refused for now may go on coming; one of a replica that leaves is nobody's.
-        let wanted = desired
-            .replicas
-            .values()
-            .filter(|wanted| !wanted.replica.deleting);
-        let sources = wanted.filter_map(|wanted| match wanted.replica.spec.source() {
-            Ok(ModelSource::Hub(model)) => Some(model),
-            Ok(ModelSource::Local(_) | ModelSource::File(_)) | Err(_) => None,
-        });
-        self.models.retain_pulls(&sources.collect());
         self.used_models = Some(used);
         released
     }

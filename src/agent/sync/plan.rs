@@ -69,7 +69,7 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Disk of everything that has a process.
-    fn promised_disk(&self) -> Bytes {
+    pub(super) fn promised_disk(&self) -> Bytes {
         let running = self
             .replicas
             .values()

@@ -91,6 +91,7 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
             golden_prompts: Vec::new(),
             priority: number(&fields, "priority", 0),
         },
+        next: None,
         deleting: fields.contains_key("deleting"),
     };
     let model = match fields.get("model") {

@@ -37,6 +37,18 @@ const BAD_MODEL: &str = r#"while [ $# -gt 0 ]; do
 done
 exit 78"#;
 
+/// A process that another test of this one is starting has the lock of an earlier life until it is another program.
+fn open(path: &Utf8Path) -> StateDir {
+    let mut tries = 0;
+    loop {
+        match StateDir::open(path) {
+            Err(err) if err.is_locked() && tries < 1000 => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+        tries += 1;
+    }
+}
+
 struct Scene {
     directory: TempDir,
     tasks: Tasks,
@@ -69,7 +81,7 @@ impl Scene {
             grace: Duration::from_secs(1),
             answer_grace: Duration::from_secs(1),
         };
-        let state = Arc::new(StateDir::open(&state_path).unwrap());
+        let state = Arc::new(open(&state_path));
         let workers = Workers::adopt(
             state.clone(),
             command,
@@ -102,6 +114,7 @@ impl Scene {
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
             used_models: None,
+            prepared: BTreeMap::new(),
             calibrator: Calibrator::new(state),
             memory_watch,
             recorder: None,

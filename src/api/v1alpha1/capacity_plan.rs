@@ -91,7 +91,7 @@ pub(crate) struct DemandSpec {
     #[schemars(length(min = 1, max = 63))]
     pub(crate) name: Option<String>,
     /// The model: a published one by its name, such as `qwen3-8b` with `quantization` or `Qwen3-8B-4bit`; or
-    /// `local://NAME`, a directory that some node has. `rooflet plan` reads directories, config.json files and hf://, too.
+    /// `local://NAME`, a directory that some node has, or `hf://OWNER/NAME`, which some node has downloaded. `rooflet plan` asks the hub itself, and reads directories and config.json files, too.
     #[schemars(length(min = 1, max = 1024))]
     pub(crate) model: String,
     /// Format of the weights where the model does not say it, such as mlx4, mlx8 or bf16.

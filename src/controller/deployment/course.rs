@@ -63,6 +63,8 @@ pub(super) struct Standing {
     pub(super) weight: Option<u8>,
     /// What is ready is replaced only when it is idle.
     pub(super) idleness: Option<Idleness>,
+    /// What follows is downloaded before.
+    pub(super) prepares: bool,
     /// When it may go on although nothing else happens.
     pub(super) look_again_after: Option<Duration>,
 }
@@ -75,6 +77,7 @@ impl Standing {
             hold: None,
             weight: None,
             idleness: None,
+            prepares: false,
             look_again_after: None,
         }
     }
@@ -131,6 +134,8 @@ pub(super) enum Hold {
     OutsideMaintenanceWindow(Closed),
     /// The next replicas are in use; since when that keeps them.
     WaitingForIdle(InUse, Timestamp),
+    /// The nodes of the next replicas download what follows.
+    Preparing(String),
     /// The plan is worse than what must be held, or no replica can be spared.
     ThroughputFloor(String),
     /// What was replaced so far is far slower than it should be.
@@ -156,6 +161,7 @@ impl Hold {
             "AnalysisInconclusive",
             "OutsideMaintenanceWindow",
             "WaitingForIdle",
+            "Preparing",
             "ThroughputFloor",
             "SlowerThanPredicted",
         ]
@@ -169,7 +175,7 @@ impl Hold {
             | Self::Inconclusive { .. }
             | Self::OutsideMaintenanceWindow(_)
             | Self::WaitingForIdle(..) => Truth::Unknown,
-            Self::Analysing { .. } => Truth::True,
+            Self::Analysing { .. } | Self::Preparing(_) => Truth::True,
             Self::ThroughputFloor(_) | Self::SlowerThanPredicted(_) => Truth::False,
         }
     }
@@ -182,6 +188,7 @@ impl Hold {
             Self::Inconclusive { .. } => "AnalysisInconclusive",
             Self::OutsideMaintenanceWindow(_) => "OutsideMaintenanceWindow",
             Self::WaitingForIdle(..) => "WaitingForIdle",
+            Self::Preparing(_) => "Preparing",
             Self::ThroughputFloor(_) => "ThroughputFloor",
             Self::SlowerThanPredicted(_) => "SlowerThanPredicted",
         }
@@ -232,7 +239,7 @@ impl Hold {
                 format!("{when}{told}; `rooflet rollout promote --full mdep/{deployment}` goes on now")
             }
             Self::WaitingForIdle(in_use, began) => in_use.message(*began),
-            Self::ThroughputFloor(message) => message.clone(),
+            Self::ThroughputFloor(message) | Self::Preparing(message) => message.clone(),
             Self::SlowerThanPredicted(why) => format!(
                 "no more replicas are replaced: {why}; `rooflet rollout undo mdep/{deployment}` goes back, `rooflet rollout promote --full mdep/{deployment}` goes on"
             ),
@@ -311,6 +318,7 @@ impl Situation<'_> {
         if !self.is_replacing {
             return standing;
         }
+        standing.prepares = true;
         let maintenance = Maintenance::at(&strategy.maintenance_windows, self.now);
         let changes = maintenance.changes_after(self.now);
         standing.look_again_after = standing.look_again_after.into_iter().chain(changes).min();
@@ -480,6 +488,7 @@ impl Situation<'_> {
             hold,
             weight: is_under_way.then_some(weight),
             idleness: None,
+            prepares: false,
             look_again_after,
         }
     }

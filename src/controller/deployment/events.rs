@@ -10,13 +10,14 @@ use crate::api::conditions::condition_type;
 use crate::client::EventType;
 
 /// Reasons of the condition Progressing at which nothing is wrong, and that a user may wait for.
-const TOLD_PROGRESS: [&str; 6] = [
+const TOLD_PROGRESS: [&str; 7] = [
     ROLLOUT_COMPLETE,
     "Paused",
     "CanaryPaused",
     "AnalysisInconclusive",
     "OutsideMaintenanceWindow",
     "WaitingForIdle",
+    "Preparing",
 ];
 
 /// Those at which a person must look.

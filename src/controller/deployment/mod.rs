@@ -17,6 +17,7 @@ mod maintenance;
 mod namesake;
 mod ownership;
 mod plan;
+mod preparation;
 mod refused;
 mod replica;
 mod revision;

@@ -15,6 +15,7 @@ use super::counts::counts;
 use super::course::{Hold, Situation, Standing};
 use super::events::events;
 use super::figures::figures;
+use super::preparation::{Preparation, asked};
 use super::replica::{REFUSAL_STANDS, is_ending, is_leaving, is_of, is_ready, refusal, refused_recently};
 use super::revision::{Current, RevisionStep};
 use super::rollout::{Bounds, Course, DeleteReason, Extent, scale};
@@ -22,7 +23,7 @@ use super::start::last_start;
 use super::throughput::{Chips, Floor, Throughput, rounded};
 use super::trial::{Outcome, Trial};
 use crate::api::conditions::{condition_type, whole_seconds};
-use crate::api::meta::ADMISSION_ANNOTATION;
+use crate::api::meta::{ADMISSION_ANNOTATION, PREPARE_ANNOTATION};
 use crate::api::v1alpha1::{
     ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaSpec, ModelRevision, RolloutStatus,
     TrafficShare,
@@ -143,6 +144,10 @@ impl<'a> DeploymentPlan<'a> {
             .filter(|replica| is_ending(replica) && !is_updated(replica))
             .count();
         let remaining = without_leaving(&active, Bounds::of(&deployment.spec).surge());
+        let preparation = current
+            .as_ref()
+            .filter(|_| standing.prepares)
+            .and_then(|current| Preparation::of(current, observed.fleet));
         let course = Course {
             has_target: current.is_some(),
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
@@ -150,6 +155,7 @@ impl<'a> DeploymentPlan<'a> {
             floor,
             chips,
             idleness: standing.idleness,
+            preparation,
             leaving: active.len() - remaining.len(),
         };
         let scaling = scale(&deployment.spec, course, &is_updated, &remaining, ending_old);
@@ -175,7 +181,8 @@ impl<'a> DeploymentPlan<'a> {
             .filter(stays)
             .copied()
             .partition(|replica| is_updated(replica));
-        let amend = observed.amendments(updated.iter().chain(&old).copied());
+        let next = |replica: &ModelReplica| preparation?.wanted_by(replica, &scaling.unprepared);
+        let amend = observed.amendments(updated.iter().chain(&old).copied(), &next);
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
         let has_replaced = delete.iter().any(|(_, why)| *why == DeleteReason::Outdated);
         let waited_since = standing
@@ -198,6 +205,10 @@ impl<'a> DeploymentPlan<'a> {
             .clone()
             .filter(|hold| !(is_all_new && matches!(hold, Hold::OutsideMaintenanceWindow(_))))
             .or_else(|| in_use.map(|(in_use, began)| Hold::WaitingForIdle(in_use, began.0)))
+            .or_else(|| {
+                let waits = preparation.filter(|_| scaling.awaits_preparation)?;
+                Some(Hold::Preparing(waits.message(&scaling.unprepared)))
+            })
             .or_else(|| Some(Hold::at_floor(scaling.at_floor?, floor)));
         let on_simulated = |replica: &&&ModelReplica| {
             let node = replica.spec.node_name.as_deref();
@@ -301,7 +312,12 @@ impl<'a> Observed<'a, '_> {
 
     /// Objectives, placement, priority and the override of admission are no part of the template: replicas that run
     /// follow them. One that may not stay where it is keeps its placement, by which it is known.
-    fn amendments(&self, replicas: impl Iterator<Item = &'a ModelReplica>) -> Vec<(&'a ModelReplica, Value)> {
+    /// `next` is what a replica's agent is to download for the one that follows.
+    fn amendments<'n>(
+        &self,
+        replicas: impl Iterator<Item = &'a ModelReplica>,
+        next: &dyn Fn(&ModelReplica) -> Option<&'n str>,
+    ) -> Vec<(&'a ModelReplica, Value)> {
         let deployment = self.deployment;
         let value =
             |spec: &ModelReplicaSpec| serde_json::to_value(spec).expect("a spec has only string keys");
@@ -319,11 +335,17 @@ impl<'a> Observed<'a, '_> {
                 if let Some(change) = merge_diff(&value(&replica.spec), &value(&wanted)) {
                     patch.insert("spec".to_owned(), change);
                 }
+                // In a merge patch null removes.
+                let mut annotations = Map::new();
                 let annotation = admission_annotation(deployment);
                 if admission_annotation(replica) != annotation {
-                    // In a merge patch null removes.
-                    let annotations = json!({ "annotations": { ADMISSION_ANNOTATION: annotation } });
-                    patch.insert("metadata".to_owned(), annotations);
+                    annotations.insert(ADMISSION_ANNOTATION.to_owned(), json!(annotation));
+                }
+                if asked(replica) != next(replica) {
+                    annotations.insert(PREPARE_ANNOTATION.to_owned(), json!(next(replica)));
+                }
+                if !annotations.is_empty() {
+                    patch.insert("metadata".to_owned(), json!({ "annotations": annotations }));
                 }
                 (!patch.is_empty()).then_some((replica, Value::Object(patch)))
             })

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use kube::ResourceExt;
 
 use super::idle::{Idleness, InUse};
+use super::preparation::Preparation;
 use super::replica::{is_of, is_ready, is_unplaceable};
 use super::throughput::{Chips, Floor, Throughput};
 use crate::api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
@@ -27,6 +28,10 @@ pub(super) struct Scaling<'a> {
     pub(super) at_floor: Option<AtFloor>,
     /// Nothing more can be replaced before these are in use no more.
     pub(super) in_use: Option<InUse>,
+    /// Replicas that would be replaced if their nodes had the model that follows.
+    pub(super) unprepared: Vec<&'a ModelReplica>,
+    /// Nothing more can be replaced before one of them has it.
+    pub(super) awaits_preparation: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +128,21 @@ pub(super) struct Course<'a> {
     pub(super) leaving: usize,
     /// What is ready goes only when it is idle.
     pub(super) idleness: Option<Idleness>,
+    /// What is ready and would be missed goes only when its node has what follows.
+    pub(super) preparation: Option<Preparation<'a>>,
 }
 
 impl Course<'_> {
     fn may_go(&self, replica: &ModelReplica) -> bool {
         let is_idle = |idleness: Idleness| idleness.is_idle(replica);
         !is_ready(replica) || self.idleness.is_none_or(is_idle)
+    }
+
+    fn is_prepared(&self, replica: &ModelReplica) -> bool {
+        !is_ready(replica)
+            || self
+                .preparation
+                .is_none_or(|preparation| preparation.is_done(replica))
     }
 
     fn in_use(&self, replicas: &[&ModelReplica]) -> Option<InUse> {
@@ -255,6 +269,12 @@ fn recreate<'a>(
     if !old.is_empty() || ending_old > 0 {
         scaling.create = 0;
     }
+    let unprepared = old.iter().copied().filter(|replica| !course.is_prepared(replica));
+    scaling.unprepared = unprepared.collect();
+    scaling.awaits_preparation = !scaling.unprepared.is_empty();
+    if scaling.awaits_preparation {
+        return scaling;
+    }
     let used: Vec<_> = old
         .iter()
         .copied()
@@ -355,7 +375,7 @@ fn replace<'a>(
         .saturating_sub(bounds.min_available)
         .saturating_sub(new_unavailable);
     let mut at_floor: Option<AtFloor> = None;
-    let mut used = Vec::new();
+    let (mut used, mut unprepared) = (Vec::new(), Vec::new());
     for (class, replica) in candidates {
         if excess[class] == 0 || may_go == 0 {
             continue;
@@ -371,6 +391,10 @@ fn replace<'a>(
                     now,
                     would_leave: left.max(nearest),
                 });
+                continue;
+            }
+            if ready <= bounds.wanted && !course.is_prepared(replica) {
+                unprepared.push(replica);
                 continue;
             }
             if !course.may_go(replica) {
@@ -402,8 +426,10 @@ fn replace<'a>(
     Scaling {
         create,
         create_stable,
-        at_floor: at_floor.filter(|_| nothing_comes && used.is_empty()),
+        at_floor: at_floor.filter(|_| nothing_comes && used.is_empty() && unprepared.is_empty()),
         in_use: course.in_use(&used).filter(|_| nothing_comes),
+        awaits_preparation: nothing_comes && !unprepared.is_empty(),
+        unprepared,
         delete,
     }
 }

@@ -85,6 +85,7 @@ impl Trial<'_> {
             chips: Chips::new(&self.fleet, self.deployment),
             leaving: 0,
             idleness: None,
+            preparation: None,
         };
         let is_new = |replica: &ModelReplica| is_of(replica, self.wanted);
         let scaling = scale(&self.deployment.spec, course, &is_new, &all, 0);

@@ -160,3 +160,90 @@ fn a_download_that_goes_on_is_progress() {
             .starts_with("False ProgressDeadlineExceeded")
     );
 }
+
+/// One node with the models of these commits.
+fn mini(commits: &[&str]) -> FleetNode {
+    let mut node = FleetNode::new("mini", FleetNodeSpec::default());
+    let mut status = FleetNodeStatus {
+        models: commits
+            .iter()
+            .filter_map(|commit| match answer(commit) {
+                HubAnswer::Artifact { artifact, .. } => Some(artifact.model.clone()),
+                HubAnswer::Unknown { .. } => None,
+            })
+            .collect(),
+        ..FleetNodeStatus::default()
+    };
+    status.allocatable.memory = "64Gi".to_owned();
+    set_condition(
+        &mut status.conditions,
+        condition_type::READY,
+        Truth::True,
+        "Ok",
+        "",
+        None,
+        at(0),
+    );
+    node.status = Some(status);
+    node
+}
+
+/// Runs the first commit, and wants the second.
+fn changing(strategy: Value) -> Scene {
+    let mut scene = scene();
+    scene.hub = Some(answer("c0"));
+    scene.nodes = vec![mini(&["c0"])];
+    scene.change(json!({ "strategy": strategy }));
+    scene.step();
+    scene.run_all();
+    scene.step();
+    scene.hub = Some(answer("c1"));
+    scene.change(json!({ "restartedAt": "now" }));
+    scene
+}
+
+fn asked_for(scene: &Scene) -> Vec<Option<&str>> {
+    let annotation = |replica: &'_ ModelReplica| replica.annotations().get("rooflet.dev/prepare").cloned();
+    let told = scene.replicas.iter().map(annotation);
+    told.map(|model| model.map(|model| if model.ends_with("@c1") { "c1" } else { "other" }))
+        .collect()
+}
+
+#[test]
+fn a_replica_in_place_stays_until_its_node_has_what_follows() {
+    let in_place = json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } });
+    for strategy in [in_place.clone(), json!({ "type": "Recreate" })] {
+        let mut scene = changing(strategy);
+        assert_eq!(scene.step(), "revision 2 ~r1");
+        assert_eq!(asked_for(&scene), [Some("c1")]);
+        scene.check_condition(
+            "Progressing",
+            "True Preparing: the replicas of mini stay until hf://owner/guide@c1 is downloaded there",
+        );
+        // However long that takes.
+        scene.second += 10_000;
+        assert_eq!(scene.step(), "");
+        scene.nodes = vec![mini(&["c0", "c1"])];
+        assert!(scene.step().starts_with("-r1(outdated)"));
+    }
+    // What is taken back is not prepared any more, and what goes back waits for nothing.
+    let mut scene = changing(in_place.clone());
+    scene.step();
+    scene.change(json!({ "restartedAt": null }));
+    assert_eq!(scene.step(), "again as 3 ~r1");
+    assert_eq!(asked_for(&scene), [None]);
+
+    // A node that is not there, or has no room, is not waited for.
+    let mut scene = changing(in_place.clone());
+    scene.nodes[0].metadata.name = Some("other".to_owned());
+    assert!(scene.step().contains("-r1(outdated)"));
+    let mut scene = changing(in_place);
+    scene.nodes[0].status.as_mut().unwrap().allocatable.disk = Some("0".to_owned());
+    assert!(scene.step().contains("-r1(outdated)"));
+
+    // With a surge nothing is missing meanwhile.
+    let mut scene = changing(json!({ "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } }));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run("r2");
+    assert_eq!(scene.step(), "-r1(outdated)");
+}
