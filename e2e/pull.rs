@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Access, Cluster, Fault, Http, Hub, Process, Scratch, Times, copy_guide, eventually, free_port, kill_9,
-    repository,
+    repository, under_load,
 };
 
 const WEIGHTS: &str = "model.safetensors";
@@ -380,6 +380,53 @@ fn shard(directory: &Path) -> [String; 2] {
     std::fs::write(directory.join("model.safetensors.index.json"), index.to_string()).expect("writable");
     std::fs::remove_file(whole).expect("there");
     names
+}
+
+/// A replica without a surge beside it answers until the model that follows it is there: no request fails.
+#[test]
+fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
+    let Some((hub, cluster, commit)) = with_hub(None) else {
+        return;
+    };
+    let _agent = agent(&cluster);
+    let in_place = "  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n";
+    let guide = deployment("guide", "rooflet/guide", "") + in_place;
+    cluster.kubectl.apply(&guide).ok();
+    let first = wait_for_ready(&cluster, "guide");
+    let changed = cluster.scratch.join("changed");
+    copy_guide(&changed);
+    std::fs::write(changed.join("generation_config.json"), "{}").expect("writable");
+    let moved = hub.commit("rooflet/guide", &changed);
+    hub.limit(Some(100_000));
+    under_load(&cluster, || {
+        cluster.rollout_ok("restart mdep/guide");
+        let words =
+            format!("the replicas of node-1 stay until hf://rooflet/guide@{moved} is downloaded there");
+        wait_for_words(&cluster, "guide", &words);
+        eventually("some of it", || {
+            came(&cluster.scratch.join("node-1"))
+                .filter(|bytes| *bytes > 0)
+                .ok_or_else(String::new)
+        });
+        let still = replica(&cluster, "guide").expect("one");
+        assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"], "{still:#}");
+        assert_eq!(still["spec"]["model"]["revision"], commit, "{still:#}");
+        hub.limit(None);
+        cluster.rollout_ok("status mdep/guide --timeout=120s");
+    });
+    let second = wait_for_ready(&cluster, "guide");
+    assert_eq!(second["spec"]["model"]["revision"], moved, "{second:#}");
+    assert_eq!(
+        second["metadata"]["annotations"]["rooflet.dev/prepare"],
+        Value::Null
+    );
+    assert_eq!(downloads(&hub), [0, 0]);
+    // Its model was there when it came.
+    let name = second["metadata"]["name"].as_str().expect("a name");
+    let told = cluster
+        .kubectl
+        .run(&format!("get events --field-selector involvedObject.name={name}"));
+    assert!(!told.ok().contains("Pulling"), "it had to wait");
 }
 
 /// Nothing of a model is downloaded for which there is no room.

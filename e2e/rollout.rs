@@ -3,11 +3,10 @@
 //! to, and what does not work is taken back.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Http, Scratch, copy_guide, eventually};
+use crate::harness::{Cluster, Scratch, copy_guide, eventually, under_load};
 
 /// Name, chip and memory.
 const MACS: [(&str, &str, &str); 3] = [
@@ -15,9 +14,6 @@ const MACS: [(&str, &str, &str); 3] = [
     ("pro", "M4 Pro", "24Gi"),
     ("max", "M4 Max", "128Gi"),
 ];
-
-/// Requests that run at the same time.
-const STREAMS: usize = 3;
 
 /// The guide for contexts that take real memory; what it says does not change.
 fn with_long_context(model: &Path) {
@@ -27,46 +23,6 @@ fn with_long_context(model: &Path) {
     let mut parsed: Value = serde_json::from_str(&text).expect("JSON");
     parsed["max_position_embeddings"] = json!(131_072);
     std::fs::write(&config, parsed.to_string()).expect("writable");
-}
-
-/// Streams answers of `guide` one after the other while `act` runs. Every one has to come to its end.
-fn under_load(cluster: &Cluster, act: impl FnOnce()) {
-    let done = AtomicBool::new(false);
-    let answered = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..STREAMS {
-            let gateway = cluster.gateway.another();
-            scope.spawn(|| stream(gateway, &done, &answered));
-        }
-        // Also when `act` panics: the threads would go on for ever.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-        done.store(true, Ordering::SeqCst);
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
-        }
-    });
-    assert!(
-        answered.load(Ordering::SeqCst) > STREAMS,
-        "too few answers to tell"
-    );
-}
-
-fn stream(gateway: Http, done: &AtomicBool, answered: &AtomicUsize) {
-    let body = json!({
-        "model": "guide",
-        "messages": [{ "role": "user", "content": "What is rooflet?" }],
-        "stream": true,
-        "temperature": 0,
-        "max_tokens": 32
-    });
-    while !done.load(Ordering::SeqCst) {
-        let answer = gateway.post("/v1/chat/completions", &body).expect("an answer");
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        let end = answer.events().last().cloned();
-        assert_eq!(end.as_deref(), Some("[DONE]"), "{}", answer.text);
-        assert!(!answer.streamed_text().is_empty(), "{}", answer.text);
-        answered.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 /// Pids of all workers.

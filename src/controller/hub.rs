@@ -90,6 +90,11 @@ impl Hub {
         }
     }
 
+    /// What was answered is used up.
+    pub(super) fn forget(&self, model: &HubModel) {
+        self.known().remove(model);
+    }
+
     async fn survey(self, model: HubModel) {
         let stop = self.tasks.stop_token();
         let answer = tokio::select! {

@@ -12,7 +12,7 @@ use super::plan::{DeploymentPlan, Observed};
 use super::revision::RevisionStep;
 use super::rollout::DeleteReason;
 use crate::api::meta::CHANGE_CAUSE_ANNOTATION;
-use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
+use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision, ModelSource};
 use crate::client::{ApiError, EventType};
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::World;
@@ -112,6 +112,10 @@ impl DeploymentReconciler {
                 self.world
                     .create(&self.world.revisions, revision.as_ref())
                     .await?;
+                // The next template is of what its branch is then.
+                if let Ok(ModelSource::Hub(model)) = deployment.spec.model.parse() {
+                    self.world.hub.forget(&model);
+                }
                 let message = format!(
                     "Created revision {} ({})",
                     revision.spec.revision,
