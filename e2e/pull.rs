@@ -382,6 +382,65 @@ fn shard(directory: &Path) -> [String; 2] {
     names
 }
 
+/// What came to nodes before decides where the next model goes.
+#[test]
+fn a_model_goes_to_the_node_that_has_it_sooner() {
+    let Some((hub, cluster, _)) = with_hub(None) else {
+        return;
+    };
+    for name in ["near", "next"] {
+        hub.commit(&format!("rooflet/{name}"), &repository("examples/models/guide"));
+    }
+    let join = |node: &str| {
+        let agent = cluster.agent(node, &[]);
+        eventually(node, || cluster.kubectl.json(&format!("mac/{node}")));
+        cluster
+            .kubectl
+            .wait_for_condition(&format!("mac/{node}"), "Ready", "True");
+        agent
+    };
+    // By its name it would come first.
+    let _far = join("a-far");
+    hub.limit(Some(400_000));
+    let apply = |name: &str, model: &str| {
+        let model = format!("rooflet/{model}");
+        cluster.kubectl.apply(&deployment(name, &model, "")).ok();
+        wait_for_ready(&cluster, name)
+    };
+    apply("first", "guide");
+    hub.limit(None);
+    cluster
+        .kubectl
+        .run("patch mac a-far --type=merge -p {\"spec\":{\"unschedulable\":true}}")
+        .ok();
+    let _near = join("b-near");
+    apply("second", "near");
+    for node in ["a-far", "b-near"] {
+        eventually("how fast models came", || {
+            let found = cluster.kubectl.json(&format!("mac/{node}"))?;
+            let speed = &found["status"]["download"];
+            if speed.is_object() {
+                Ok(())
+            } else {
+                Err(format!("{speed:#}"))
+            }
+        });
+    }
+    cluster
+        .kubectl
+        .run("patch mac a-far --type=merge -p {\"spec\":{\"unschedulable\":false}}")
+        .ok();
+    let third = apply("third", "next");
+    assert_eq!(third["spec"]["nodeName"], "b-near", "{third:#}");
+    let name = third["metadata"]["name"].as_str().expect("a name");
+    let events = format!("get events --field-selector involvedObject.name={name},reason=Scheduled -o yaml");
+    let told = cluster.kubectl.run(&events).ok();
+    assert!(told.contains("weights downloaded and read within"), "{told}");
+    // Where a model is already is sooner than anywhere.
+    let fourth = apply("fourth", "guide");
+    assert_eq!(fourth["spec"]["nodeName"], "a-far", "{fourth:#}");
+}
+
 /// A replica without a surge beside it answers until the model that follows it is there: no request fails.
 #[test]
 fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
