@@ -90,26 +90,11 @@ impl Scene {
         if !self.nodes.is_empty() {
             return Fleet::new(&self.nodes, self.replicas.iter().chain(&self.others));
         }
-        let mut node = FleetNode::new("mini", FleetNodeSpec::default());
+        let mut node = mini(self.models.clone());
         if self.simulated {
             node.labels_mut()
                 .insert(SIMULATED_LABEL.to_owned(), "true".to_owned());
         }
-        let mut status = FleetNodeStatus {
-            models: self.models.clone(),
-            ..FleetNodeStatus::default()
-        };
-        status.allocatable.memory = "64Gi".to_owned();
-        set_condition(
-            &mut status.conditions,
-            condition_type::READY,
-            Truth::True,
-            "AgentReady",
-            "",
-            None,
-            at(0),
-        );
-        node.status = Some(status);
         if self.models.is_empty() {
             return Fleet::default();
         }
@@ -285,6 +270,28 @@ impl Scene {
     fn ready(&self) -> usize {
         self.alive().filter(|replica| is_ready(replica)).count()
     }
+}
+
+/// A node that is ready and has these models.
+fn mini(models: Vec<NodeModel>) -> FleetNode {
+    let mut node = FleetNode::new("mini", FleetNodeSpec::default());
+    let mut status = FleetNodeStatus {
+        models,
+        ..FleetNodeStatus::default()
+    };
+    status.allocatable.memory = "64Gi".to_owned();
+    let kind = condition_type::READY;
+    set_condition(
+        &mut status.conditions,
+        kind,
+        Truth::True,
+        "AgentReady",
+        "",
+        None,
+        at(0),
+    );
+    node.status = Some(status);
+    node
 }
 
 fn describe(plan: &DeploymentPlan<'_>) -> String {

@@ -162,37 +162,19 @@ fn a_download_that_goes_on_is_progress() {
 }
 
 /// One node with the models of these commits.
-fn mini(commits: &[&str]) -> FleetNode {
-    let mut node = FleetNode::new("mini", FleetNodeSpec::default());
-    let mut status = FleetNodeStatus {
-        models: commits
-            .iter()
-            .filter_map(|commit| match answer(commit) {
-                HubAnswer::Artifact { artifact, .. } => Some(artifact.model.clone()),
-                HubAnswer::Unknown { .. } => None,
-            })
-            .collect(),
-        ..FleetNodeStatus::default()
-    };
-    status.allocatable.memory = "64Gi".to_owned();
-    set_condition(
-        &mut status.conditions,
-        condition_type::READY,
-        Truth::True,
-        "Ok",
-        "",
-        None,
-        at(0),
-    );
-    node.status = Some(status);
-    node
+fn with_commits(commits: &[&str]) -> FleetNode {
+    let models = commits.iter().filter_map(|commit| match answer(commit) {
+        HubAnswer::Artifact { artifact, .. } => Some(artifact.model.clone()),
+        HubAnswer::Unknown { .. } => None,
+    });
+    mini(models.collect())
 }
 
 /// Runs the first commit, and wants the second.
 fn changing(strategy: Value) -> Scene {
     let mut scene = scene();
     scene.hub = Some(answer("c0"));
-    scene.nodes = vec![mini(&["c0"])];
+    scene.nodes = vec![with_commits(&["c0"])];
     scene.change(json!({ "strategy": strategy }));
     scene.step();
     scene.run_all();
@@ -223,7 +205,7 @@ fn a_replica_in_place_stays_until_its_node_has_what_follows() {
         // However long that takes.
         scene.second += 10_000;
         assert_eq!(scene.step(), "");
-        scene.nodes = vec![mini(&["c0", "c1"])];
+        scene.nodes = vec![with_commits(&["c0", "c1"])];
         assert!(scene.step().starts_with("-r1(outdated)"));
     }
     // What is taken back is not prepared any more, and what goes back waits for nothing.
