@@ -52,6 +52,7 @@ mod tests {
                 "store",
                 "pki",
                 "client",
+                "connection",
                 "host",
                 "artifact",
                 "process",

@@ -47,6 +47,7 @@ mod table;
 // Adapters: one outside thing each.
 mod artifact;
 mod client;
+mod connection;
 mod host;
 #[cfg(feature = "mlx")]
 mod mlx;

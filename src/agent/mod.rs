@@ -36,6 +36,7 @@ pub(crate) mod workers;
 pub(crate) use node::LEASE_PERIOD;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,7 @@ use crate::artifact::ModelDirectory;
 use crate::artifact::remote::HubAccess;
 use crate::client::{Changes, Recorder, watch as watch_kind};
 use crate::clock::Clock;
+use crate::connection;
 use crate::error::Chain;
 use crate::host::{Host, Identity};
 use crate::latest::Latest;
@@ -495,9 +497,10 @@ fn serve(tasks: &Tasks, listener: TcpListener, app: App) {
         Box::pin(async move {
             // Connections end with their clients or the process: a stream must not hold up the agent's end.
             tokio::select! {
-                () = stop.cancelled() => Ok(()),
-                outcome = async { axum::serve(listener, router).await } => outcome,
+                () = stop.cancelled() => {}
+                () = connection::serve_tcp(listener, router, stop.clone()) => {}
             }
+            Ok::<_, Infallible>(())
         })
     });
 }

@@ -1,6 +1,5 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and an orderly end.
 
-use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,9 +10,6 @@ use futures::FutureExt as _;
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -25,6 +21,7 @@ use super::handlers::Api;
 use super::reply::{self, Reply};
 use super::request::{Certificates, Query, Request};
 use super::status::ApiError;
+use crate::connection::{MAX_CONNECTIONS, carry};
 use crate::task::Tasks;
 
 /// What a real server reads of a body.
@@ -32,12 +29,6 @@ const BODY_MAX_BYTES: usize = 3 << 20;
 /// A client that sends its body slower than this is cut off.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Every agent and controller holds one or two; more than this is a leak or an attack.
-const CONNECTIONS_MAX: usize = 4_096;
-/// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
-const HTTP2_STREAMS_MAX: u32 = 1_000;
-const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
@@ -50,7 +41,7 @@ pub(super) async fn accept(
     stop: CancellationToken,
 ) {
     let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let place = tokio::select! {
             () = stop.cancelled() => return,
@@ -73,7 +64,7 @@ pub(super) async fn accept(
         tasks.spawn_detached(async move {
             let _place = place;
             api.metrics.connections.inc();
-            connection(stream, acceptor, &api, stop).await;
+            connection(stream, acceptor, &api, &stop).await;
             api.metrics.connections.dec();
         });
     }
@@ -92,7 +83,7 @@ async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     api: &Arc<Api>,
-    stop: CancellationToken,
+    stop: &CancellationToken,
 ) {
     // Small answers must not wait for more.
     if let Err(err) = stream.set_nodelay(true) {
@@ -116,37 +107,13 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     certificates: Certificates,
     api: &Arc<Api>,
-    stop: CancellationToken,
+    stop: &CancellationToken,
 ) {
-    let service = service_fn(|request: http::Request<Incoming>| {
+    let answer = |request| {
         let (api, certificates) = (Arc::clone(api), Arc::clone(&certificates));
-        async move { Ok::<_, Infallible>(answer(&api, certificates, request).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
-        .keep_alive_interval(HTTP2_PING_INTERVAL);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let mut is_stopping = false;
-    let outcome = loop {
-        tokio::select! {
-            outcome = connection.as_mut() => break outcome,
-            () = stop.cancelled(), if !is_stopping => {
-                is_stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
+        async move { answer(&api, certificates, request).await }
     };
-    if let Err(err) = outcome {
-        debug!(error = %err, "connection ended");
-    }
+    carry(stream, answer, stop).await;
 }
 
 /// Answers one request; a panic becomes a 500 and harms nobody else.

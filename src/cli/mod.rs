@@ -37,6 +37,7 @@ use clap::{Parser, Subcommand};
 
 use crate::client::KubeconfigSource;
 use crate::error::ExitStatus;
+use crate::process::open_files;
 use crate::telemetry::{self, LogFormat};
 
 /// Where the API server listens unless told otherwise.
@@ -155,6 +156,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
     telemetry::init(cli.log_format, "info,kube_client=off");
+    open_files::raise_limit();
     let done = execute(cli.command);
     // Half of an answer is none.
     let done = done.and_then(|status| match ui::lost() {

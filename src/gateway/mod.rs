@@ -28,6 +28,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use kube::runtime::watcher;
@@ -76,7 +77,10 @@ pub(crate) fn serve(
         }
     });
     tasks.spawn("gateway", move |stop| {
-        Box::pin(server::run(listener, Arc::new(gateway), stop))
+        Box::pin(async move {
+            server::run(listener, Arc::new(gateway), stop).await;
+            Ok::<_, Infallible>(())
+        })
     });
     Ok(())
 }

@@ -1,20 +1,19 @@
 //! The HTTP surface: which URL does what.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 use super::routes::Gateway;
 use crate::anthropic;
+use crate::connection;
 use crate::metrics::TEXT_FORMAT;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{ApiError, headers, openapi};
@@ -38,25 +37,11 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
 }
 
 /// Accepts until `stop`; then answers that are under way may end.
-pub(super) async fn run(
-    listener: TcpListener,
-    gateway: Arc<Gateway>,
-    stop: CancellationToken,
-) -> Result<(), String> {
+pub(super) async fn run(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "gateway listens");
     }
-    let listener = listener.tap_io(|stream| {
-        // A token must not wait for the next one to fill a packet.
-        if let Err(err) = stream.set_nodelay(true) {
-            error!(error = %err, "a connection cannot be set to send at once");
-        }
-    });
-    let service = router(gateway).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .map_err(|err| format!("the gateway's listener failed: {err}"))
+    connection::serve_tcp(listener, router(gateway), stop).await;
 }
 
 async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {

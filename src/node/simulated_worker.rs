@@ -26,6 +26,7 @@ use super::simulated_chip::Chip;
 use super::simulated_mac::Conditions;
 use crate::agent::models::ServableModel;
 use crate::clock::Clock;
+use crate::connection;
 use crate::error::Chain;
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
@@ -124,15 +125,15 @@ pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<
         .route("/v1/completions", post(text))
         .with_state(app);
     let stop = tasks.stop_token();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
     let over = async {
         stop.cancelled().await;
         tokio::time::sleep(grace).await;
     };
     tokio::select! {
-        outcome = async { serving.await } => outcome,
-        () = over => Ok(()),
+        () = connection::serve_unix(listener, router, stop.clone()) => {}
+        () = over => {}
     }
+    Ok(())
 }
 
 async fn status(State(app): State<Arc<App>>) -> Json<WorkerStatus> {

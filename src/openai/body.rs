@@ -1,8 +1,12 @@
-//! Request bodies at every server of the API: encodings that are not read are refused, and what a refused client is still
-//! sending is taken, so that it reads the answer instead of a connection that was reset.
+//! Request bodies at every server of the API: encodings that are not read are refused, clients that stop sending are not
+//! waited for, and what a refused client is still sending is taken, so that it reads the answer instead of a connection
+//! that was reset.
 
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -14,12 +18,15 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
+use tokio::time::Sleep;
 
 use super::ApiError;
 
 /// The most that is read only to be thrown away. Who sends more finds the connection closed.
 const MAX_DRAINED_BYTES: usize = 128 << 20;
 const MAX_DRAINING: Duration = Duration::from_secs(10);
+/// Between two pieces of a body, as nginx's `client_body_timeout`.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// See the module's text.
 pub(crate) async fn settle(request: Request, next: Next) -> Response {
@@ -28,8 +35,11 @@ pub(crate) async fn settle(request: Request, next: Next) -> Response {
     let encoding = encoding(request.headers());
     let (parts, body) = request.into_parts();
     let (back_tx, mut back_rx) = oneshot::channel();
+    let is_stalled = Arc::new(AtomicBool::new(false));
     let body = Body::new(Lent {
         body,
+        silence: None,
+        is_stalled: Arc::clone(&is_stalled),
         back: Some(back_tx),
     });
     let request = Request::from_parts(parts, body);
@@ -43,6 +53,9 @@ pub(crate) async fn settle(request: Request, next: Next) -> Response {
             response
         }
     };
+    if is_stalled.load(Ordering::Relaxed) {
+        return ApiError::request_timeout(MAX_SILENCE).into_response();
+    }
     let status = response.status();
     if (status.is_client_error() || status.is_server_error())
         && !waits
@@ -71,9 +84,12 @@ async fn drain(mut body: Body) {
     }
 }
 
-/// A body that comes back from whoever lets go of it.
+/// A body that comes back from whoever lets go of it, and fails where nothing comes for too long.
 struct Lent {
     body: Body,
+    /// Since the last piece.
+    silence: Option<Pin<Box<Sleep>>>,
+    is_stalled: Arc<AtomicBool>,
     back: Option<oneshot::Sender<Body>>,
 }
 
@@ -93,7 +109,18 @@ impl http_body::Body for Lent {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_ready() {
+            self.silence = None;
+            return frame;
+        }
+        let silence = self
+            .silence
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(MAX_SILENCE)));
+        ready!(silence.as_mut().poll(context));
+        self.is_stalled.store(true, Ordering::Relaxed);
+        let err = io::Error::from(io::ErrorKind::TimedOut);
+        Poll::Ready(Some(Err(axum::Error::new(err))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -111,6 +138,7 @@ mod tests {
     use axum::routing::post;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
+    use tower::ServiceExt as _;
 
     use super::*;
 
@@ -164,6 +192,37 @@ mod tests {
             .await
             .expect("no reset");
         assert!(plain.starts_with("HTTP/1.1 413 "), "{plain}");
+    }
+
+    /// Half a minute between two pieces is slow, more than a minute is nothing.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_sending_is_told_and_a_slow_one_is_not() {
+        async fn answer(pause: Duration) -> Response {
+            let app = Router::new()
+                .route(
+                    "/",
+                    post(|body: axum::body::Bytes| async move { format!("{} bytes", body.len()) }),
+                )
+                .layer(axum::middleware::from_fn(settle));
+            let pieces = futures::stream::unfold(0, move |at| async move {
+                tokio::time::sleep(pause).await;
+                (at < 4).then_some((Ok::<_, io::Error>("piece"), at + 1))
+            });
+            let request = Request::post("/").body(Body::from_stream(pieces));
+            app.oneshot(request.expect("a request"))
+                .await
+                .expect("infallible")
+        }
+        let slow = answer(Duration::from_secs(30)).await;
+        assert_eq!(slow.status(), 200);
+        let stopped = answer(Duration::from_secs(3600)).await;
+        assert_eq!(stopped.status(), 408);
+        let body = stopped.into_body().collect().await.expect("a body").to_bytes();
+        let body = String::from_utf8_lossy(&body);
+        assert!(
+            body.contains("request_timeout") && body.contains("60 seconds"),
+            "{body}"
+        );
     }
 
     /// It waits for leave to send: the answer is its leave to stop.

@@ -53,6 +53,7 @@ pub(crate) enum ErrorCode {
     ResponseNotFound,
     ServerError,
     UnknownUrl,
+    RequestTimeout,
     UnsupportedContentEncoding,
     UnknownParameter,
     UnsupportedParameter,
@@ -175,6 +176,18 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::MethodNotAllowed,
             format!("Not allowed to {method} on {path}."),
+        )
+    }
+
+    pub(crate) fn request_timeout(silent: std::time::Duration) -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            ErrorType::InvalidRequest,
+            ErrorCode::RequestTimeout,
+            format!(
+                "Nothing more of the request body came for {} seconds.",
+                silent.as_secs()
+            ),
         )
     }
 

@@ -5,6 +5,7 @@
 
 mod identity;
 pub(crate) mod logs;
+pub(crate) mod open_files;
 mod spawn;
 mod supervise;
 

@@ -18,7 +18,7 @@ use crate::units::Bytes;
 const COPYING_SHARE: u32 = 10;
 /// Where no step has been seen yet.
 const COPYING_TIME: Duration = Duration::from_millis(1);
-/// While nobody waits; who comes then waits for no more than this.
+/// While nothing is computed and nobody comes; then the rest is looked after again.
 const IDLE_COPYING_TIME: Duration = Duration::from_millis(5);
 
 /// See the module's text.
@@ -99,19 +99,21 @@ impl KvMemory {
         sequence.is_loading()
     }
 
-    /// Takes over what the disk has done, and gives it more to do; without holding up those that decode.
-    pub(crate) fn tend(&mut self, active: &mut [Sequence], pace: Pace, clock: &Clock) {
+    /// Takes over what the disk has done, and gives it more to do; without holding up those that decode, nor who `comes`.
+    pub(crate) fn tend(
+        &mut self,
+        active: &mut [Sequence],
+        comes: impl Fn() -> bool,
+        pace: Pace,
+        clock: &Clock,
+    ) {
         if !self.prefixes.has_files() {
             return;
         }
-        let copying = match pace.step {
-            _ if active.is_empty() => IDLE_COPYING_TIME,
-            Some(step) => step / COPYING_SHARE,
-            None => COPYING_TIME,
-        };
+        let is_idle = active.is_empty();
         let (room, now) = (self.room_beside(active), || clock.instant());
         let begin = now();
-        let time = || now() - begin < copying;
+        let time = || now() - begin < copying_time(pace.step, is_idle, is_idle && comes());
         let tended = self.prefixes.tend(room, now, time);
         self.sound(tended);
         for sequence in active {
@@ -191,5 +193,29 @@ impl KvMemory {
                 None
             }
         }
+    }
+}
+
+/// How long slices of blocks may be copied for the disk at a time; it takes one in any case.
+fn copying_time(step: Option<Duration>, is_idle: bool, somebody_comes: bool) -> Duration {
+    match step {
+        _ if somebody_comes => Duration::ZERO,
+        _ if is_idle => IDLE_COPYING_TIME,
+        Some(step) => step / COPYING_SHARE,
+        None => COPYING_TIME,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_for_the_disk_hold_nobody_up() {
+        let step = Some(Duration::from_millis(20));
+        assert_eq!(copying_time(step, false, false), Duration::from_millis(2));
+        assert_eq!(copying_time(None, false, false), COPYING_TIME);
+        assert_eq!(copying_time(step, true, false), IDLE_COPYING_TIME);
+        assert_eq!(copying_time(step, true, true), Duration::ZERO);
     }
 }

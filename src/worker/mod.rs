@@ -44,7 +44,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt;
 use camino::Utf8PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -59,6 +58,7 @@ use self::responses::store::ResponseStore;
 use self::server::App;
 use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use crate::clock::Clock;
+use crate::connection;
 use crate::error::{Chain, ExitStatus};
 use crate::latest::LatestSeen;
 use crate::metrics::Registry;
@@ -147,11 +147,6 @@ pub(crate) enum WorkerError {
         #[source]
         err: EngineError,
     },
-    #[error("serving HTTP")]
-    Serve {
-        #[source]
-        err: io::Error,
-    },
     #[error("registering metrics")]
     Metrics {
         #[source]
@@ -183,7 +178,7 @@ impl WorkerError {
             Self::Engine {
                 err: EngineError::Warm(_) | EngineError::Device(_) | EngineError::Spawn { .. },
             } => "EngineFailed",
-            Self::Serve { .. } | Self::Metrics { .. } => "WorkerFailed",
+            Self::Metrics { .. } => "WorkerFailed",
         }
     }
 
@@ -212,7 +207,7 @@ impl WorkerError {
                         err: OpenFilesError::InUse { .. },
                     },
             } => ExitStatus::Unavailable,
-            Self::Engine { .. } | Self::Serve { .. } | Self::Metrics { .. } => ExitStatus::Failure,
+            Self::Engine { .. } | Self::Metrics { .. } => ExitStatus::Failure,
         }
     }
 
@@ -344,7 +339,7 @@ impl Worker {
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = &mut engine_ended => return ended(outcome),
-                outcome = &mut serving => return outcome.map_err(|err| WorkerError::Serve { err }),
+                () = &mut serving => return Ok(()),
                 Ok(()) = phase.changed() => {
                     if phase.see_latest() == WorkerPhase::Ready {
                         tracing::info!(model = %app.name, "ready");
@@ -354,7 +349,7 @@ impl Worker {
         }
         closing.cancel();
         tokio::select! {
-            outcome = &mut serving => outcome.map_err(|err| WorkerError::Serve { err })?,
+            () = &mut serving => {}
             outcome = &mut engine_ended => return ended(outcome),
             () = tokio::time::sleep(grace) => {
                 tracing::warn!(grace_seconds = grace.as_secs(), "requests were cut off: the grace period is over");
@@ -409,15 +404,10 @@ impl Listener {
         }
     }
 
-    async fn serve(self, router: Router, closing: CancellationToken) -> io::Result<()> {
-        let closed = closing.cancelled_owned();
+    async fn serve(self, router: Router, closing: CancellationToken) {
         match self {
-            Self::Tcp(listener) => {
-                // A token must not wait for the next one to fill a packet.
-                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                axum::serve(listener, router).with_graceful_shutdown(closed).await
-            }
-            Self::Unix(listener, _file) => axum::serve(listener, router).with_graceful_shutdown(closed).await,
+            Self::Tcp(listener) => connection::serve_tcp(listener, router, closing).await,
+            Self::Unix(listener, _file) => connection::serve_unix(listener, router, closing).await,
         }
     }
 }

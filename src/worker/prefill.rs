@@ -1,6 +1,7 @@
 //! Reading prompts: one pass over the next tokens of several takes the weights from memory once for all of them. Each
 //! sequence attends to its own tokens only; after the last of them its first token is chosen.
 
+use mlx_rs::ops::indexing::TryIndexOp as _;
 use mlx_rs::transforms;
 
 use super::choice::Choice;
@@ -79,6 +80,7 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
         .iter_mut()
         .map(|(row, tokens)| row.read_on(*tokens))
         .collect();
+    let gathers = rows.iter().any(|(row, _)| row.gathers());
     let read = rows.iter().zip(&parts);
     let tokens: Vec<u32> = read
         .flat_map(|((row, _), part)| &row.prompt()[part.clone()])
@@ -89,18 +91,18 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
         .zip(&parts)
         .map(|((row, _), part)| (row.cache_mut(), count(part.len())))
         .collect();
-    let hidden = model.hidden_parts(&token_row(&tokens), &mut caches)?;
-    if let ([(row, _)], [part]) = (&mut *rows, &parts[..]) {
-        row.gather(model, &hidden, part.clone())?;
-    }
+    let tokens = token_row(&tokens);
+    let last = if gathers {
+        let hidden = model.hidden_parts(&tokens, &mut caches)?;
+        // They read alone.
+        rows[0].0.gather(model, &hidden, parts[0].clone())?;
+        hidden.try_index((.., -1.., ..))?
+    } else {
+        model.hidden_ends(&tokens, &mut caches)?
+    };
     let (going, waited): (Vec<_>, Vec<_>) =
         (0..rows.len()).partition(|at| rows[*at].0.prompt_is_read() && rows[*at].0.answers());
     transforms::eval(waited.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
-    let ends = parts.iter().scan(0, |end, part| {
-        *end += part.len();
-        Some(count(*end))
-    });
-    let ends: Vec<i32> = ends.collect();
     let mut outcomes: Vec<Result<Prefilled, StepError>> = Vec::with_capacity(rows.len());
     for (row, _) in &mut *rows {
         let done = if row.prompt_is_read() {
@@ -116,8 +118,8 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
             chosen: None,
         });
     }
-    let last: Vec<i32> = going.iter().map(|at| ends[*at] - 1).collect();
-    let logits = model.logits_after(&hidden, &last)?;
+    let places: Vec<i32> = going.iter().map(|at| count(*at)).collect();
+    let logits = model.logits_after(&last, &places)?;
     for at in &going {
         let began = rows[*at].0.begin_answer(logits.dim(-1));
         if outcomes[*at].is_ok() {

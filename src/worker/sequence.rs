@@ -459,7 +459,7 @@ impl Sequence {
 
     /// Whether its prompt is read in passes of its own.
     pub(crate) fn reads_alone(&self) -> bool {
-        self.reading.is_some() || self.is_shunned || self.prompt().is_empty()
+        self.gathers() || self.is_shunned || self.prompt().is_empty()
     }
 
     /// A pass over its prompt and others failed: it is read once more, by itself.
@@ -484,6 +484,11 @@ impl Sequence {
     /// Whether anything is asked for behind the prompt.
     pub(crate) fn answers(&self) -> bool {
         self.request().max_tokens > 0
+    }
+
+    /// Whether something is asked for of each token of the prompt.
+    pub(crate) fn gathers(&self) -> bool {
+        self.reading.is_some()
     }
 
     /// Gathers what is asked for of a part of the prompt from its hidden states.

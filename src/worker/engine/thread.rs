@@ -97,7 +97,8 @@ impl EngineThread {
             self.state.set_progress();
             self.drop_cancelled();
             let begin = self.config.clock.instant();
-            kv.tend(&mut self.active, self.pace, &self.config.clock);
+            let comes = || !self.waiting.is_empty() || !self.commands.is_empty();
+            kv.tend(&mut self.active, comes, self.pace, &self.config.clock);
             let plan = self.plan(kv.limit(), backend);
             self.join(&plan, &model);
             let rows = self.active.len();

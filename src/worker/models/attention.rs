@@ -28,13 +28,16 @@ enum Projections {
 }
 
 impl Projections {
-    fn apply(&self, x: &Array) -> Result<(Array, Array, Array)> {
+    /// Queries of the tokens that something is asked for, keys and values of all.
+    fn apply(&self, x: &Array, rows: &LayerRows<'_>) -> Result<(Array, Array, Array)> {
         match self {
-            Self::Split { query, key, value } => Ok((query.apply(x)?, key.apply(x)?, value.apply(x)?)),
+            Self::Split { query, key, value } => {
+                Ok((query.apply(&rows.asked(x)?)?, key.apply(x)?, value.apply(x)?))
+            }
             Self::Fused { all, at } => {
                 let mut parts = split_at_indices(all.apply(x)?, at, -1)?.into_iter();
                 let mut next = || parts.next().expect("two cuts make three parts");
-                Ok((next(), next(), next()))
+                Ok((rows.asked(&next())?, next(), next()))
             }
         }
     }
@@ -132,17 +135,17 @@ impl Attention {
     }
 
     pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
-        let (batch, tokens) = (x.dim(0), x.dim(1));
-        let (mut queries, mut keys, values) = self.projections.apply(x)?;
+        let (mut queries, mut keys, values) = self.projections.apply(x, &rows)?;
+        let (batch, asked) = (x.dim(0), queries.dim(1));
         if let Norms::Full { query, key } = &self.norms {
             (queries, keys) = (query.apply(&queries)?, key.apply(&keys)?);
         }
-        let split = |projected: Array, heads: i32| projected.reshape(&[batch, tokens, heads, -1]);
+        let split = |projected: Array, heads: i32| projected.reshape(&[batch, projected.dim(1), heads, -1]);
         let mut queries = split(queries, self.heads)?;
         let mut gate = None;
         if self.gated {
             let halves = split_equal(&queries, 2, -1)?;
-            gate = Some(halves[1].reshape(&[batch, tokens, -1])?);
+            gate = Some(halves[1].reshape(&[batch, asked, -1])?);
             queries = halves[0].clone();
         }
         let mut keys = split(keys, self.kv_heads)?;
@@ -152,11 +155,16 @@ impl Attention {
         }
         let by_head = |array: &Array| array.transpose_axes(&[0, 2, 1, 3]);
         let (mut queries, mut keys, values) = (by_head(&queries)?, by_head(&keys)?, by_head(&values)?);
+        let at_ends = matches!(rows, LayerRows::Ends(_));
         let attended = match rows {
-            LayerRows::Parts(parts) => {
+            LayerRows::Parts(parts) | LayerRows::Ends(parts) => {
                 let (cuts, alone) = (cache::cuts(&parts), parts.len() == 1);
                 let each = |array: &Array| split_at_indices(array, &cuts, 2);
-                let (queries, keys, values) = (each(&queries)?, each(&keys)?, each(&values)?);
+                let (keys, values) = (each(&keys)?, each(&values)?);
+                let queries = match at_ends {
+                    true => split_equal(&queries, asked, 2)?,
+                    false => each(&queries)?,
+                };
                 let projected = queries.into_iter().zip(keys).zip(values);
                 let attended = parts
                     .into_iter()
@@ -199,24 +207,30 @@ impl Attention {
                 concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
             }
         };
-        let merged = by_head(&attended)?.reshape(&[batch, tokens, -1])?;
+        let merged = by_head(&attended)?.reshape(&[batch, asked, -1])?;
         match gate {
             Some(gate) => self.output.apply(&merged.multiply(sigmoid(gate)?)?),
             None => self.output.apply(&merged),
         }
     }
 
-    /// Rotates what some tokens of one sequence bring, puts their keys and values into its cache, and reads that.
+    /// Rotates what some tokens of one sequence bring, puts their keys and values into its cache, and reads that with the
+    /// queries of all of them or of the last.
     fn read_part(
         &self,
-        Part { cache, offset, .. }: Part<'_>,
+        Part {
+            cache,
+            offset,
+            tokens,
+        }: Part<'_>,
         mut queries: Array,
         mut keys: Array,
         values: &Array,
         masks: &mut Masks,
     ) -> Result<Array> {
         if let Some(rope) = &self.rope {
-            (queries, keys) = (rope.apply(&queries, offset)?, rope.apply(&keys, offset)?);
+            let asked = offset + tokens - queries.dim(2);
+            (queries, keys) = (rope.apply(&queries, asked)?, rope.apply(&keys, offset)?);
         }
         let held = cache.update(offset, &keys, values)?;
         self.read(queries, held, masks)

@@ -100,11 +100,12 @@ impl Block {
     }
 
     pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
+        let asked = rows.asked(x)?;
         let attended = match &self.before_attention {
             Some(norm) => self.mixer.apply(&norm.apply(x)?, rows, masks)?,
             None => self.mixer.apply(x, rows, masks)?,
         };
-        let x = self.add(x, attended, self.after_attention.as_ref())?;
+        let x = self.add(&asked, attended, self.after_attention.as_ref())?;
         let transformed = match &self.before_feed_forward {
             Some(norm) => self.feed_forward.apply(&norm.apply(&x)?)?,
             None => self.feed_forward.apply(&x)?,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp, take_axis};
 use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 
 use crate::mlx::put_tokens;
@@ -30,6 +30,8 @@ const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
 pub(crate) enum LayerRows<'a> {
     /// Some tokens of each of several sequences, one after the other in one row.
     Parts(Vec<Part<'a>>),
+    /// The same, where only what the last token of each sequence reads is asked for.
+    Ends(Vec<Part<'a>>),
     /// One token for each of several sequences.
     Many {
         caches: Vec<&'a mut LayerCache>,
@@ -37,6 +39,23 @@ pub(crate) enum LayerRows<'a> {
         /// `offsets` on the device.
         positions: &'a Array,
     },
+}
+
+impl LayerRows<'_> {
+    /// Of what each token has, `[rows, tokens, …]`, that of those that something is asked for.
+    pub(super) fn asked(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Parts(_) | Self::Many { .. } => Ok(x.clone()),
+            Self::Ends(parts) => {
+                let last: Vec<i32> = ends(parts).map(|end| end - 1).collect();
+                if last == [x.dim(1) - 1] {
+                    return x.try_index((.., -1.., ..));
+                }
+                let last = Array::from_slice(&last, &[length(last.len())]);
+                take_axis(x, last, 1)
+            }
+        }
+    }
 }
 
 /// The next tokens of one sequence, the first of them at position `offset`.
@@ -49,11 +68,14 @@ pub(crate) struct Part<'a> {
 
 /// Where all but the first of them begin.
 pub(super) fn cuts(parts: &[Part<'_>]) -> Vec<i32> {
-    let ends = parts.iter().scan(0, |end, part| {
+    ends(parts).take(parts.len() - 1).collect()
+}
+
+fn ends(parts: &[Part<'_>]) -> impl Iterator<Item = i32> {
+    parts.iter().scan(0, |end, part| {
         *end += part.tokens;
         Some(*end)
-    });
-    ends.take(parts.len() - 1).collect()
+    })
 }
 
 /// All layers' caches of one sequence.

@@ -62,6 +62,13 @@ impl LayerByLayer {
     }
 }
 
+/// Which hidden states of each sequence are asked for.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Each,
+    Last,
+}
+
 /// What a layer keeps of a sequence.
 #[derive(Debug, Clone, Copy)]
 enum Keeps {
@@ -145,8 +152,8 @@ impl Decoder {
     /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one, `[1, vocabulary]`,
     /// in float32. Lazy: nothing is computed before the result is evaluated.
     pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
-        let x = self.hidden(tokens, cache)?;
-        self.logits(&x.try_index((.., -1.., ..))?)
+        let last = self.hidden_ends(tokens, &mut [(cache, tokens.dim(1))])?;
+        self.logits(&last)
     }
 
     /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of them, `[n, vocabulary]`, in
@@ -207,6 +214,16 @@ impl Decoder {
     /// The same of `tokens` that are those of several sequences, one after the other: so many after what each cache
     /// holds. Lazy, but for [`LayerByLayer`].
     pub(crate) fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+        self.run(tokens, parts, Asked::Each)
+    }
+
+    /// The same of the last token of each sequence, `[1, sequences, hidden]`. Of the last layer, that is all that is computed
+    /// besides what it keeps: no other token's hidden state is read any more.
+    pub(crate) fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+        self.run(tokens, parts, Asked::Last)
+    }
+
+    fn run(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)], asked: Asked) -> Result<Array> {
         let mut x = self.embed(tokens)?;
         let mut masks = Masks::default();
         let mut one_by_one = LayerByLayer::new(tokens.dim(1), self.backend);
@@ -216,7 +233,12 @@ impl Decoder {
                 cache: cache.layer_mut(layer),
                 tokens: *tokens,
             });
-            x = block.apply(&x, LayerRows::Parts(of_layer.collect()), &mut masks)?;
+            let of_layer = of_layer.collect();
+            let rows = match asked {
+                Asked::Last if layer + 1 == self.blocks.len() => LayerRows::Ends(of_layer),
+                Asked::Last | Asked::Each => LayerRows::Parts(of_layer),
+            };
+            x = block.apply(&x, rows, &mut masks)?;
             one_by_one.gives(&x)?;
         }
         for (cache, tokens) in parts {
@@ -225,7 +247,7 @@ impl Decoder {
         Ok(x)
     }
 
-    /// The logits after the tokens at some places of [`Self::hidden_parts`], `[places, vocabulary]`. Lazy.
+    /// The logits after some tokens, by their places in `hidden`, `[1, tokens, hidden]`: `[places, vocabulary]`. Lazy.
     pub(crate) fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
         let count = i32::try_from(places.len()).expect("rows are few");
         let places = Array::from_slice(places, &[count]);

@@ -135,12 +135,18 @@ impl GatedDelta {
 
     pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>) -> Result<Array> {
         let projected = self.project(x)?;
+        let gate = rows.asked(&projected.gate)?;
+        let at_ends = matches!(rows, LayerRows::Ends(_));
         let said = match rows {
-            LayerRows::Parts(parts) => {
+            LayerRows::Parts(parts) | LayerRows::Ends(parts) => {
                 let each = projected.split(&cache::cuts(&parts))?;
                 let said = parts.into_iter().zip(&each).map(|(part, projected)| {
                     let Part { cache, offset, .. } = part;
-                    self.say(projected, vec![cache], &[offset])
+                    let said = self.say(projected, vec![cache], &[offset])?;
+                    match at_ends {
+                        true => said.try_index((.., -1.., ..)),
+                        false => Ok(said),
+                    }
                 });
                 match &said.collect::<Result<Vec<Array>>>()?[..] {
                     [one] => one.clone(),
@@ -149,8 +155,8 @@ impl GatedDelta {
             }
             LayerRows::Many { caches, offsets, .. } => self.say(&projected, caches, offsets)?,
         };
-        let said = self.gated(&said, &projected.gate)?;
-        self.output.apply(&said.reshape(&[x.dim(0), x.dim(1), -1])?)
+        let said = self.gated(&said, &gate)?;
+        self.output.apply(&said.reshape(&[x.dim(0), gate.dim(1), -1])?)
     }
 
     /// What as many tokens of each cache's sequence read, which go into it.

@@ -20,7 +20,7 @@ impl Masks {
         window: Option<i32>,
     ) -> Result<Option<ScaledDotProductAttentionMask<'_>>> {
         match window {
-            // A cache gives a single token no more than its window.
+            // A single token is given no more keys than its window has.
             _ if tokens == 1 => Ok(None),
             Some(window) if keys > window => {
                 let key = (tokens, keys, window);

@@ -352,18 +352,12 @@ fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
             let rows = rows.filter(|(at, _)| going.contains(at));
             let length = |at: usize| i32::try_from(parts[at].len()).unwrap();
             let mut rows: Vec<_> = rows.map(|(at, cache)| (cache, length(at))).collect();
-            let hidden = model.hidden_parts(&tokens(&inputs), &mut rows).unwrap();
-            let ends: Vec<i32> = going
-                .iter()
-                .scan(0, |end, at| {
-                    *end += length(*at);
-                    Some(*end - 1)
-                })
-                .collect();
-            let logits = model.logits_after(&hidden, &ends).unwrap();
-            for (place, at) in going.into_iter().enumerate() {
-                let expected = model.forward(&tokens(of(at)), &mut alone[at]).unwrap();
-                let own = logits.try_index(i32::try_from(place).unwrap()).unwrap();
+            let ends = model.hidden_ends(&tokens(&inputs), &mut rows).unwrap();
+            for (place, at) in (0..).zip(going) {
+                let own = model.logits_after(&ends, &[place]).unwrap();
+                // Alone, with the hidden states of all tokens.
+                let hidden = model.hidden(&tokens(of(at)), &mut alone[at]).unwrap();
+                let expected = model.logits_after(&hidden, &[length(at) - 1]).unwrap();
                 assert!(bits(&own) == bits(&expected), "{name}: {} tokens", parts[at].end);
             }
         }

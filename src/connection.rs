@@ -1,0 +1,237 @@
+//! Connections to every server of this binary: how many there may be, how long one may say nothing, an orderly end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::serve::{Listener, ListenerExt as _};
+use axum::{BoxError, Router};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+use tracing::debug;
+
+/// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an attack, and waits until
+/// others end.
+pub(crate) const MAX_CONNECTIONS: usize = 16_384;
+/// For the head of a request: from the beginning, and from the end of the answer before it. Clients that keep a connection
+/// give it up sooner by themselves (those of Go and Rust after 90 s), so that no request meets one that is being closed.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
+const HTTP2_STREAMS_MAX: u32 = 1_000;
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Serves `router` to whoever connects, until `stop`: then nobody else is let in, and answers that are under way may end.
+/// Handlers find the client's address as [`ConnectInfo`].
+pub(crate) async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let listener = listener.tap_io(|stream| {
+        // A token must not wait for the next one to fill a packet.
+        if let Err(err) = stream.set_nodelay(true) {
+            debug!(error = %err, "setting TCP_NODELAY failed");
+        }
+    });
+    serve(listener, router, Some, stop).await;
+}
+
+/// As [`serve_tcp`]; there is no address.
+pub(crate) async fn serve_unix(listener: UnixListener, router: Router, stop: CancellationToken) {
+    serve(listener, router, |_| None, stop).await;
+}
+
+async fn serve<L: Listener>(
+    mut listener: L,
+    router: Router,
+    address: impl Fn(L::Addr) -> Option<SocketAddr>,
+    stop: CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = TaskTracker::new();
+    loop {
+        let place = stop.run_until_cancelled(Arc::clone(&places).acquire_owned());
+        let Some(Ok(place)) = place.await else { break };
+        let Some((io, from)) = stop.run_until_cancelled(listener.accept()).await else {
+            break;
+        };
+        let (from, router, stop) = (address(from), router.clone(), stop.clone());
+        connections.spawn(async move {
+            let _place = place;
+            let answer = |request: Request<Incoming>| {
+                let mut request = request.map(Body::new);
+                if let Some(from) = from {
+                    request.extensions_mut().insert(ConnectInfo(from));
+                }
+                let answer = router.clone().oneshot(request);
+                async {
+                    let Ok(answer) = answer.await;
+                    answer
+                }
+            };
+            carry(io, answer, &stop).await;
+        });
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+/// Answers what comes over one connection, until its client leaves or says nothing for too long, or until `stop`: then what
+/// is under way is finished.
+pub(crate) async fn carry<I, A, F, B>(io: I, answer: A, stop: &CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let asked = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        let answer = answer(request);
+        async { Ok::<_, Infallible>(answer.await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .keep_alive_interval(HTTP2_PING_INTERVAL);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    // hyper's own timer begins when it knows which HTTP is spoken, which takes the first bytes.
+    let mut silence = pin!(tokio::time::sleep(HEAD_TIMEOUT));
+    let (mut is_stopping, mut is_silent) = (false, true);
+    let outcome = loop {
+        tokio::select! {
+            outcome = connection.as_mut() => break outcome,
+            () = stop.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = silence.as_mut(), if is_silent => {
+                is_silent = false;
+                if !asked.load(Ordering::Relaxed) {
+                    return debug!("a connection asked for nothing");
+                }
+            }
+        }
+    };
+    if let Err(err) = outcome {
+        debug!(error = %err, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n";
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        TaskTracker::new().spawn(task)
+    }
+
+    /// The other end of a connection whose requests are answered after a second, and the end of serving it.
+    fn connect(stop: &CancellationToken) -> (DuplexStream, JoinHandle<()>) {
+        let (client, server) = tokio::io::duplex(4096);
+        let stop = stop.clone();
+        let answer = |_request| async {
+            tokio::time::sleep(SECOND).await;
+            Response::new("done".to_owned())
+        };
+        (client, spawn(async move { carry(server, answer, &stop).await }))
+    }
+
+    /// What the server sends before it closes the connection, if it closes it in time.
+    async fn rest(client: &mut DuplexStream, limit: Duration) -> Option<String> {
+        let mut text = String::new();
+        let read = timeout(limit, client.read_to_string(&mut text)).await;
+        read.ok().map(|read| {
+            read.expect("text");
+            text
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_asks_is_left() {
+        let stop = CancellationToken::new();
+        for said in ["", "GET", "GET / HTTP/1.1\r\nhost: h\r\nx-slow: "] {
+            let (mut client, _served) = connect(&stop);
+            client.write_all(said.as_bytes()).await.expect("sent");
+            assert_eq!(rest(&mut client, HEAD_TIMEOUT - SECOND).await, None, "{said:?}");
+            assert_eq!(
+                rest(&mut client, 2 * SECOND).await.as_deref(),
+                Some(""),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_asked_may_wait_and_ask_again() {
+        let stop = CancellationToken::new();
+        let (mut client, _served) = connect(&stop);
+        let mut read = [0; 4096];
+        for _ in 0..3 {
+            client.write_all(REQUEST).await.expect("sent");
+            let bytes = client.read(&mut read).await.expect("an answer");
+            assert!(read[..bytes].starts_with(b"HTTP/1.1 200"), "{bytes}");
+            tokio::time::sleep(HEAD_TIMEOUT - SECOND).await;
+        }
+        assert_eq!(rest(&mut client, 2 * SECOND).await.as_deref(), Some(""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_under_way_is_finished_and_nothing_is_waited_for() {
+        let stop = CancellationToken::new();
+        let (mut busy, busy_served) = connect(&stop);
+        let (mut idle, idle_served) = connect(&stop);
+        busy.write_all(REQUEST).await.expect("sent");
+        tokio::time::sleep(SECOND / 2).await;
+        stop.cancel();
+        assert_eq!(rest(&mut idle, SECOND / 4).await.as_deref(), Some(""));
+        let answer = rest(&mut busy, SECOND).await.expect("closed");
+        assert!(answer.ends_with("done"), "{answer}");
+        busy_served.await.expect("served");
+        idle_served.await.expect("served");
+    }
+
+    #[tokio::test]
+    async fn handlers_know_who_asks_and_serving_ends_with_the_last_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let to = listener.local_addr().expect("bound");
+        let who = get(|ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.to_string() });
+        let stop = CancellationToken::new();
+        let served = spawn(serve_tcp(listener, Router::new().route("/", who), stop.clone()));
+        let mut client = tokio::net::TcpStream::connect(to).await.expect("accepted");
+        let own = client.local_addr().expect("bound").to_string();
+        client.write_all(REQUEST).await.expect("sent");
+        let mut read = [0; 4096];
+        let bytes = client.read(&mut read).await.expect("an answer");
+        let text = String::from_utf8_lossy(&read[..bytes]);
+        assert!(text.ends_with(&own), "{text} {own}");
+        stop.cancel();
+        served.await.expect("it ends though the client stays");
+    }
+}
