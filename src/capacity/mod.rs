@@ -21,5 +21,5 @@ mod verdict;
 mod working;
 
 pub(crate) use question::Question;
-pub(crate) use spec::{PlanError, current_fleet, question};
+pub(crate) use spec::{PlanError, WantedModel, current_fleet, question};
 pub(crate) use verdict::answer;

@@ -55,7 +55,7 @@ impl<'a> Shop<'a> {
         let everything: Vec<u32> = self.instance.classes.iter().map(|class| class.nodes).collect();
         let (mut best, lower_bound) = self.cheapest(&everything)?;
         let mut others = Vec::new();
-        if self.buys(&best) {
+        if self.buys(&best) || !self.survives(&best) {
             others = self.alternatives(&best);
             // Of what is not proven to be the least, one offer by itself may be less.
             if let Some(first) = others.first_mut()

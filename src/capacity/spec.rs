@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::question::{NodeClass, PlannedModel, Question};
 use crate::api::v1alpha1::{
-    CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, ModelSource, OfferSpec,
+    CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, ModelSource, NodeModel, OfferSpec,
 };
 use crate::quantity;
 use crate::roofline::admission::Objectives;
@@ -47,13 +47,21 @@ fn wrong(field: String, message: impl ToString) -> PlanError {
     }
 }
 
+/// A model that somebody wants to serve.
+#[derive(Debug, Clone)]
+pub(crate) struct WantedModel {
+    pub(crate) served: ServedModel,
+    /// In tokens; `None` where only dimensions are known.
+    pub(crate) longest_context: Option<u32>,
+}
+
 /// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models that are neither
 /// known by name nor on a node; it gives `None` for what is no place to load from.
 pub(crate) fn question(
     spec: &CapacityPlanSpec,
     current: Vec<NodeClass>,
     nodes: &[FleetNode],
-    load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
+    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, String>>,
 ) -> Result<Question, PlanError> {
     if spec.demand.is_empty() {
         return Err(wrong(
@@ -122,7 +130,7 @@ fn planned(
     demand: &DemandSpec,
     field: &str,
     nodes: &[FleetNode],
-    load: &dyn Fn(&DemandSpec) -> Option<Result<ServedModel, String>>,
+    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, String>>,
 ) -> Result<PlannedModel, PlanError> {
     let at = |name: &str| format!("{field}.{name}");
     for (name, tokens) in [
@@ -178,10 +186,24 @@ fn planned(
         .disk_size
         .as_ref()
         .map(|size| quantity::parse_bytes(size).map_err(|err| wrong(at("diskSize"), err)));
-    let served = match load(demand) {
+    let WantedModel {
+        served,
+        longest_context,
+    } = match load(demand) {
         Some(loaded) => loaded.map_err(|err| wrong(at("model"), err))?,
         None => known(demand, field, nodes)?,
     };
+    if let Some(longest) = longest_context.filter(|longest| *longest < context_tokens) {
+        let name = match demand.context_tokens {
+            Some(_) => "contextTokens",
+            None => "promptTokens",
+        };
+        let message = format!(
+            "{context_tokens} tokens of prompt and answer: `{}` has contexts of up to {longest}, so every node would refuse it",
+            demand.model
+        );
+        return Err(wrong(at(name), message));
+    }
     // As admission: what a node would refuse is no plan.
     let served = served
         .with_kv_bits(demand.kv_bits)
@@ -203,15 +225,13 @@ fn planned(
 }
 
 /// A model on some node, or one of the built-in table.
-fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<ServedModel, PlanError> {
+fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<WantedModel, PlanError> {
     if let Ok(ModelSource::Local(name)) = demand.model.parse() {
         let models = nodes
             .iter()
             .filter_map(|node| node.status.as_ref())
             .flat_map(|status| &status.models);
-        let found = models
-            .filter(|model| model.name == name)
-            .find_map(ServedModel::published);
+        let found = models.filter(|model| model.name == name).find_map(published);
         return found.ok_or_else(|| {
             let message = format!("no FleetNode has a servable directory `{name}` in its --model-dir");
             wrong(format!("{field}.model"), message)
@@ -228,7 +248,7 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Served
         let mut models = models
             .flat_map(|status| &status.models)
             .filter(|model| is_it(&model.name));
-        if let Some(found) = models.find_map(ServedModel::published) {
+        if let Some(found) = models.find_map(published) {
             return Ok(found);
         }
     }
@@ -249,12 +269,23 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Served
         };
         wrong(format!("{field}.{name}"), err)
     })?;
-    Ok(ServedModel {
+    let served = ServedModel {
         cost: ModelCost {
             weights: Weights::estimate(&found.dimensions, found.format),
             dimensions: found.dimensions,
         },
         kv_bits: KvBits::HALF,
+    };
+    Ok(WantedModel {
+        served,
+        longest_context: None,
+    })
+}
+
+fn published(model: &NodeModel) -> Option<WantedModel> {
+    Some(WantedModel {
+        served: ServedModel::published(model)?,
+        longest_context: Some(model.max_context_tokens),
     })
 }
 
@@ -288,8 +319,9 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
     if !chip.memory.contains(&memory) {
         let sizes: Vec<_> = chip.memory.iter().map(ToString::to_string).collect();
         let message = format!(
-            "{} is sold with {}, not with {memory}",
+            "{} with {} GPU cores is sold with {}, not with {memory}",
             chip.name,
+            chip.gpu_cores,
             sizes.join(", ")
         );
         return Err(wrong(format!("{field}.memory"), message));

@@ -40,7 +40,6 @@ const ALIASES: &[(&str, &str)] = &[
     ("qwen3.5-35b", "qwen3.6-35b-a3b"),
     ("qwen3.5-27b", "qwen3.6-27b"),
     ("gemma4-26b", "gemma4-26b-a4b"),
-    ("deepseek-r1-distill-qwen-1.5b", "qwen2.5-1.5b"),
     ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
     ("deepseek-r1-distill-qwen-14b", "qwen2.5-14b"),
     ("deepseek-r1-distill-qwen-32b", "qwen2.5-32b"),
@@ -59,6 +58,11 @@ const ALIASES: &[(&str, &str)] = &[
     ("mistral-large", "mistral-large-123b"),
     ("mistral-nemo", "mistral-nemo-12b"),
     ("mistral-small-3", "mistral-small-24b"),
+    ("mistral-small-3-24b", "mistral-small-24b"),
+    ("mistral-small-3.1", "mistral-small-24b"),
+    ("mistral-small-3.1-24b", "mistral-small-24b"),
+    ("mistral-small-3.2", "mistral-small-24b"),
+    ("mistral-small-3.2-24b", "mistral-small-24b"),
     ("mixtral", "mixtral-8x7b"),
     ("codestral", "codestral-22b"),
     ("command-r", "command-r-35b"),
@@ -184,8 +188,9 @@ impl Spelling {
             format: None,
         };
         let mut joins = false;
-        let pieces: Vec<&str> = base
-            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
+        let words = base.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'));
+        let pieces: Vec<&str> = words
+            .flat_map(split_format)
             .filter(|piece| !piece.is_empty())
             .collect();
         let mut at = 0;
@@ -244,6 +249,16 @@ fn size(piece: &str) -> Option<f64> {
         None => (piece.strip_suffix('m')?, 1e6),
     };
     number.parse::<f64>().ok().filter(|n| *n > 0.0).map(|n| n * scale)
+}
+
+/// `llama-2-7b.Q4_0` is `llama-2-7b` in `Q4_0`.
+fn split_format(piece: &str) -> impl Iterator<Item = &str> {
+    let is_format = |rest: &str| format_in(&[rest]).is_some();
+    let (name, format) = match piece.rsplit_once('.') {
+        Some((name, format)) if is_format(format) => (name, Some(format)),
+        Some(_) | None => (piece, None),
+    };
+    std::iter::once(name).chain(format)
 }
 
 /// A format of weights at the start of `pieces`, and how many of them it takes.
@@ -333,6 +348,16 @@ mod tests {
             ("Qwen3-4B-Instruct-2507", "qwen3-4b"),
             ("gpt-oss-120b MXFP4", "gpt-oss-120b"),
             ("DeepSeek-R1-Distill-Qwen-7B-4bit", "qwen2.5-7b"),
+            // Its head is a matrix of its own, other than the base model's.
+            (
+                "DeepSeek-R1-Distill-Qwen-1.5B-4bit",
+                "deepseek-r1-distill-qwen-1.5b",
+            ),
+            ("llama-2-7b.Q4_0.gguf", "llama2-7b"),
+            ("mixtral-8x7b-instruct-v0.1.Q4_K_M.gguf", "mixtral-8x7b"),
+            ("Qwen3-8B.Q8_0.gguf", "qwen3-8b"),
+            ("Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-24b"),
+            ("mistral-small3.2:24b", "mistral-small-24b"),
             ("DeepSeek-R1", "deepseek-v3-671b"),
             ("DeepSeek-V3 Q4", "deepseek-v3-671b"),
             ("DeepSeek-Coder-V2-Lite-Instruct", "deepseek-coder-v2-lite"),

@@ -202,6 +202,26 @@ proptest! {
     }
 }
 
+/// A fleet that carries the demand and would not without one node: what survives that is told all the same.
+#[test]
+fn a_spare_is_recommended_where_nothing_else_is_missing() {
+    let question = question_of(json!({
+        "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 800, "answerTokens": 250}],
+        "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 1}]},
+        "catalogue": [{"name": "spare", "chip": "M4", "memory": "16Gi", "price": 599}],
+    }));
+    let purchase = answer(&question).purchase.unwrap();
+    let best = purchase.best.unwrap();
+    assert!(best.items.is_empty() && !best.survives_node_loss);
+    let [spare] = &purchase.alternatives[..] else {
+        panic!("{:?}", purchase.alternatives)
+    };
+    assert!(
+        spare.survives_node_loss && spare.price == Some(599.0),
+        "{spare:?}"
+    );
+}
+
 /// One model that nowhere fits hides nothing of the others.
 #[test]
 fn what_no_node_can_serve_leaves_the_others_their_placement() {

@@ -73,7 +73,12 @@ pub(super) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
     /// Predict every row of a CSV file of measurements, and print the rows with the predictions added.
-    #[arg(long, value_name = "FILE.csv", requires = "shapes")]
+    #[arg(
+        long,
+        value_name = "FILE.csv",
+        requires = "shapes",
+        conflicts_with_all = ["output", "chip", "gpu_cores", "memory", "probe", "engine", "context", "concurrency", "prompt", "cached", "kv_bits", "quantization"]
+    )]
     cases: Option<Utf8PathBuf>,
     /// Model dimensions for --cases, by name.
     #[arg(long, value_name = "FILE.json", requires = "cases")]
@@ -195,12 +200,12 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
     }
 }
 
-/// `24Gi`, or `24GB` as it says on the box, which is the same for memory.
+/// `24Gi`, or `24GB`, `24 gb`, `24G` as it says on the box, which is the same for memory.
 pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
-    let binary = match text.trim().strip_suffix(['B', 'b']) {
-        Some(decimal) if decimal.ends_with('G') => format!("{decimal}i"),
-        Some(binary) => binary.to_owned(),
-        None => text.trim().to_owned(),
+    let size = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
+    let binary = match size.strip_suffix(['G', 'g']) {
+        Some(number) => format!("{}Gi", number.trim_end()),
+        None => text.trim().trim_end_matches(['B', 'b']).to_owned(),
     };
     let size = quantity::parse_bytes(&binary).map_err(|err| err.to_string())?;
     if size < Bytes::gib(1) {

@@ -21,7 +21,8 @@ fn parse(text: &str) -> anyhow::Result<CapacityPlanSpec> {
         1 => documents.remove(0),
         count => return Err(anyhow!("expected one CapacityPlan, found {count} documents")),
     };
-    if object.get("kind").and_then(Value::as_str) != Some("CapacityPlan") {
+    let says = |field: &str, what: &str| object.get(field).and_then(Value::as_str) == Some(what);
+    if !says("kind", "CapacityPlan") || !says("apiVersion", "rooflet.dev/v1alpha1") {
         return Err(anyhow!(
             "kind: must be CapacityPlan, in apiVersion rooflet.dev/v1alpha1"
         ));
@@ -63,6 +64,8 @@ mod tests {
             misspelt.contains("spec.demand[0].promptTokns: unknown field"),
             "{misspelt}"
         );
+        let later = parse("apiVersion: rooflet.dev/v1\nkind: CapacityPlan\nspec: {}\n").unwrap_err();
+        assert!(later.to_string().contains("rooflet.dev/v1alpha1"), "{later}");
         let zero = message(&good.replace("answerTokens: 300", "answerTokens: 0"));
         assert!(zero.contains("spec.demand[0].answerTokens"), "{zero}");
     }

@@ -20,7 +20,7 @@ use super::{Failure, block_on};
 use crate::api::v1alpha1::{
     CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,
 };
-use crate::capacity::{self, PlanError};
+use crate::capacity::{self, PlanError, WantedModel};
 use crate::client::{ApiError, KubeconfigSource, connect};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
@@ -86,13 +86,13 @@ pub(super) struct Args {
     #[arg(long)]
     current: bool,
     /// With --current: leave to what runs now what it has reserved.
-    #[arg(long, requires = "current")]
+    #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
     beside_running: bool,
     /// Which API server to ask. Default: what kubectl would use.
     #[arg(long, value_name = "FILE", requires = "current")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Say what to buy of the catalogue and the offers.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "compare")]
     recommend: bool,
     /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three.
     #[arg(long, value_name = "MAC", requires = "recommend")]
@@ -246,13 +246,13 @@ async fn fleet(source: KubeconfigSource) -> Result<(Vec<FleetNode>, Vec<ModelRep
 
 /// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. Names are known to the planner itself, and
 /// `local://` is on nodes.
-fn load(demand: &DemandSpec) -> Option<Result<ServedModel, String>> {
+fn load(demand: &DemandSpec) -> Option<Result<WantedModel, String>> {
     let text = &demand.model;
     let path = text.contains('#') || text.contains('/') || Utf8Path::new(text).exists();
     if text.starts_with("local://") || !path {
         return None;
     }
-    let load = || -> Result<ServedModel, String> {
+    let load = || -> Result<WantedModel, String> {
         let format: Option<WeightFormat> = match &demand.quantization {
             Some(format) => Some(
                 format
@@ -268,9 +268,12 @@ fn load(demand: &DemandSpec) -> Option<Result<ServedModel, String>> {
                 model.name
             )
         })?;
-        Ok(ServedModel {
-            cost,
-            kv_bits: KvBits::HALF,
+        Ok(WantedModel {
+            served: ServedModel {
+                cost,
+                kv_bits: KvBits::HALF,
+            },
+            longest_context: model.facts.max_context_tokens,
         })
     };
     Some(load())

@@ -314,9 +314,6 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let Some(best) = &purchase.best else {
         return "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned();
     };
-    if best.items.is_empty() {
-        return "Nothing: the fleet carries the demand.".to_owned();
-    }
     let what = if purchase.minimises == "Price" {
         "the least price"
     } else {
@@ -327,7 +324,10 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     } else {
         format!("nothing below {} is enough", amount(purchase.lower_bound))
     };
-    let mut out = format!("{}: {what} ({proof}). {}", basket(best), gives(best));
+    let mut out = match best.items.as_slice() {
+        [] => format!("Nothing: the fleet carries the demand. {}", gives(best)),
+        [_, ..] => format!("{}: {what} ({proof}). {}", basket(best), gives(best)),
+    };
     for other in &purchase.alternatives {
         out += &format!("\nor {}. {}", basket(other), gives(other));
     }

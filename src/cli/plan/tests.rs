@@ -83,7 +83,10 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         ("--quantization=tiny", "--quantization: "),
         ("--model=./nowhere", "--model: "),
         ("--fleet=M9 16Gi", "--fleet `M9 16Gi`: no chip is called `M9`"),
-        ("--fleet=M4 17Gi", "--fleet `M4 17Gi`: Apple M4 is sold with"),
+        (
+            "--fleet=M4 17Gi",
+            "--fleet `M4 17Gi`: Apple M4 with 10 GPU cores is sold with",
+        ),
         ("--fleet=M4 16Gi, M4 16Gi", "--fleet `M4 16Gi`: `"),
         ("--fleet=0 x M4 16Gi", "--fleet: every count is 0"),
         (
@@ -110,6 +113,13 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         assert_eq!(failure.status, ExitStatus::Usage, "{flag}: {message}");
         assert!(message.contains(told), "{flag}: {message}");
     }
+    let failure =
+        run_with(&["--model=examples/models/guide", "--context=8192"]).expect_err("too long a context");
+    let message = format!("{:#}", failure.error);
+    assert!(
+        message.contains("--context: 8192 tokens") && message.contains("contexts of up to 4096"),
+        "{message}"
+    );
     let failure = run_with(&["--recommend", "--offer=M9 16Gi @ 5"]).expect_err("no such chip");
     let message = format!("{:#}", failure.error);
     assert!(

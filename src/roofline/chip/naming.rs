@@ -35,6 +35,8 @@ pub(in crate::roofline) fn chip_names(text: &str) -> Vec<String> {
             "pro" => " Pro",
             "max" => " Max",
             "ultra" => " Ultra",
+            // Known to no catalogue, which says so: the base chip would be another one.
+            _ if is_nearly_a_tier(next) => &format!(" {next}"),
             _ if glued.is_empty() => "",
             _ => continue,
         };
@@ -43,6 +45,27 @@ pub(in crate::roofline) fn chip_names(text: &str) -> Vec<String> {
     }
     names.dedup();
     names
+}
+
+/// A tier with one letter missing, too much, wrong or in the wrong place, or one that is not made.
+fn is_nearly_a_tier(word: &str) -> bool {
+    // As in `M4 Mac mini`, `the M4 may`.
+    const WORDS: [&str; 3] = ["mac", "man", "may"];
+    let near = |tier: &&str| {
+        let (word, tier): (Vec<char>, Vec<char>) = (word.chars().collect(), tier.chars().collect());
+        let same = |a: &[char], b: &[char]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let head = same(&word, &tier);
+        let (mut word, mut tier) = (word[head..].to_vec(), tier[head..].to_vec());
+        word.reverse();
+        tier.reverse();
+        let tail = same(&word, &tier);
+        let swapped = |a: &[char], b: &[char]| matches!((a, b), ([a, b], [c, d]) if a == d && b == c);
+        let (word, tier) = (&word[tail..], &tier[tail..]);
+        word.len().max(tier.len()) <= 1 || swapped(word, tier)
+    };
+    word.len() > 1
+        && !WORDS.contains(&word)
+        && (word == "extreme" || ["pro", "max", "ultra"].iter().any(near))
 }
 
 /// `M4 Max 40-core GPU` → 40, unless the cores are said to be the CPU's.
@@ -74,6 +97,28 @@ mod tests {
         ];
         for (text, name) in cases {
             assert_eq!(chip_names(text), [name], "{text}");
+        }
+        for text in [
+            "M4 Maxx",
+            "m4 ulrta",
+            "M3 Utlra",
+            "Apple M4 Por",
+            "M4 Mx",
+            "M4 Extreme",
+        ] {
+            let misspelt = text.to_ascii_lowercase();
+            let tier = misspelt.rsplit(' ').next().unwrap_or_default();
+            assert!(chip_names(text)[0].ends_with(tier), "{text}");
+        }
+        for text in [
+            "M4 Mac mini",
+            "M4 may do",
+            "M4 16 GB",
+            "M4, two of them",
+            "M4 Air",
+            "M4 GPU",
+        ] {
+            assert_eq!(chip_names(text), ["Apple M4"], "{text}");
         }
         assert_eq!(chip_names("M3/M4"), ["Apple M3", "Apple M4"]);
         assert!(chip_names("RTX 4090").is_empty() && chip_names("MacBook Pro").is_empty());

@@ -21,9 +21,6 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
         return out
             + "<div class=\"card\">Nothing in the catalogue, as often as it can be had, carries the demand.</div>\n";
     };
-    if best.items.is_empty() {
-        return out + "<div class=\"card\">Nothing: the Macs there are carry the demand.</div>\n";
-    }
     let what = if purchase.minimises == "Price" {
         "The least price"
     } else {
@@ -34,9 +31,16 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
     } else {
         format!("nothing below {} is enough", amount(purchase.lower_bound))
     };
+    let (basket, why) = if best.items.is_empty() {
+        (
+            "Nothing".to_owned(),
+            "The Macs there are carry the demand".to_owned(),
+        )
+    } else {
+        (escaped(&basket(best)), format!("{what}; {proof}"))
+    };
     out += &format!(
-        "<div class=\"card\"><b>{}</b><p>{what}; {proof}. Then the fleet carries {} times the demand, and the loss of one Mac {}.</p></div>\n",
-        escaped(&basket(best)),
+        "<div class=\"card\"><b>{basket}</b><p>{why}. Then the fleet carries {} times the demand, and the loss of one Mac {}.</p></div>\n",
         number(best.demand_factor),
         if best.survives_node_loss {
             "is survived"
