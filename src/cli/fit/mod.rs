@@ -36,7 +36,7 @@ pub(super) struct Args {
     #[arg(long)]
     chip: Option<String>,
     /// GPU cores of --chip, where it comes with several numbers.
-    #[arg(long, requires = "chip")]
+    #[arg(long, requires = "chip", conflicts_with = "all_chips")]
     gpu_cores: Option<u32>,
     /// Memory of the machine, such as 24Gi. Without it: the least that --chip comes with.
     #[arg(long, value_parser = memory_size)]

@@ -6,6 +6,7 @@ mod svg;
 mod table;
 
 use std::fs;
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -43,16 +44,21 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // A path that is wrong should not cost ten seconds.
+    let mut svg = match &args.svg {
+        Some(path) => Some(fs::File::create(path).with_context(|| format!("--svg: writing `{path}`"))?),
+        None => None,
+    };
     let report = measure(args, &Host::Native, &Clock::System)?;
     let roofline = Roofline::new(&report.measurements);
     args.output.print(&report, || {
         let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
         Ok(format!("{}\n{picture}", table::render(&report)))
     })?;
-    if let (Some(path), Some(roofline)) = (&args.svg, &roofline) {
+    if let (Some(file), Some(roofline)) = (&mut svg, &roofline) {
         let (title, subtitle) = table::titles(&report);
         let drawn = svg::draw(roofline, &title, &subtitle);
-        fs::write(path, drawn).with_context(|| format!("--svg: writing `{path}`"))?;
+        file.write_all(drawn.as_bytes()).context("--svg: writing")?;
     }
     Ok(())
 }

@@ -291,9 +291,9 @@ impl Reader<'_> {
             Blocks::Dense => Ok(all(dense(text.dimension("intermediate_size")?))),
             Blocks::Routed => {
                 let experts = text.dimension("num_local_experts")?;
-                let active = match text.optional_dimension("num_experts_per_tok")? {
-                    Some(active) => active,
-                    None => text.dimension("experts_per_token")?,
+                let active = match text.present("num_experts_per_tok") {
+                    Some(_) => self.active("num_experts_per_tok", experts)?,
+                    None => self.active("experts_per_token", experts)?,
                 };
                 Ok(all(routed(
                     experts,
@@ -308,7 +308,7 @@ impl Reader<'_> {
                 let double = text.optional_bool("use_double_wide_mlp")?.unwrap_or(false);
                 let plan = if text.optional_bool("enable_moe_block")?.unwrap_or(false) {
                     let experts = text.dimension("num_experts")?;
-                    let active = text.dimension("top_k_experts")?;
+                    let active = self.active("top_k_experts", experts)?;
                     let expert = match text.optional_dimension("moe_intermediate_size")? {
                         Some(size) => size,
                         None => text.dimension("expert_intermediate_size")?,
@@ -331,7 +331,7 @@ impl Reader<'_> {
                 let dense_layers = self.indices("mlp_only_layers")?;
                 let routed = routed(
                     experts,
-                    text.dimension("num_experts_per_tok")?,
+                    self.active("num_experts_per_tok", experts)?,
                     text.dimension("moe_intermediate_size")?,
                     self.count("shared_expert_intermediate_size")?,
                 );
@@ -357,7 +357,7 @@ impl Reader<'_> {
                 let shared = self.count("n_shared_experts")?.checked_mul(expert);
                 let shared = shared
                     .ok_or_else(|| text.invalid("n_shared_experts", "a number of experts".to_owned()))?;
-                let active = text.dimension("num_experts_per_tok")?;
+                let active = self.active("num_experts_per_tok", experts)?;
                 Ok(BlockPlan {
                     dense: dense(text.dimension("intermediate_size")?),
                     routed: routed(experts, active, expert, shared),
@@ -368,6 +368,16 @@ impl Reader<'_> {
                     shared_factor: 1,
                 })
             }
+        }
+    }
+
+    /// Of so many experts, how many a token goes to.
+    fn active(&self, field: &str, experts: u32) -> Result<u32, FieldError> {
+        match self.text.dimension(field)? {
+            active if active <= experts => Ok(active),
+            _ => Err(self
+                .text
+                .invalid(field, format!("at most the number of experts ({experts})"))),
         }
     }
 

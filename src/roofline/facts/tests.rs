@@ -517,3 +517,17 @@ proptest! {
         drop(ModelFacts::new(&text, Tensors::Unknown));
     }
 }
+
+#[test]
+fn no_more_experts_are_active_than_there_are() {
+    let config = json!({
+        "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 8,
+        "num_experts_per_tok": 9, "tie_word_embeddings": false
+    });
+    let err = ModelFacts::new(&config.to_string(), Tensors::Unknown).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "config.json: field `num_experts_per_tok` is 9, expected at most the number of experts (8)"
+    );
+}
