@@ -132,6 +132,16 @@ fn arithmetic_that_holds_is_left_alone() {
         "2 * 3 -> 6",
         "5 min 30 s = 330 s",
         "20 ms/token = 50 tok/s",
+        "100 -> 50 = -50 %",
+        "60 -> 72 = 120 %",
+        "100 tok/s -> 300 tok/s = +200 %",
+        "(72-60)/60 = +20 %",
+        "-12 / 60 = -20 %",
+        "8.19 billion * 4.5 bits / 8 = 4.61 GB",
+        "8B params * 4 bits / 8 = 4 GB",
+        "4.5 bits / 8 * 8.19 billion = 4.61 GB",
+        "10 Gbit/s / 8 = 1.25 GB/s",
+        "64 bits / 8 = 1 byte",
     ] {
         let said = outcome(text);
         assert!(matches!(said, Outcome::Holds { .. }), "{text}: {said:?}");
@@ -160,6 +170,12 @@ fn arithmetic_that_does_not_hold_is_corrected() {
         ("200 GB/s / 4 GB = 60 tok/s", 50.0),
         ("16829/571 = 28.5x", 29.47),
         ("60 -> 72 = +25 %", 20.0),
+        ("60 -> 72 = +12 %", 20.0),
+        ("60 -> 72 = +120 %", 20.0),
+        ("100 -> 50 = +50 %", -50.0),
+        ("100 tok/s -> 300 tok/s = +300 %", 200.0),
+        ("8B params * 4 bits = 32 GB", 4.0),
+        ("117B * 4.25 bits / 8 = 70 GB", 62.2),
         ("20 ms/token = 40 tok/s", 50.0),
     ];
     for (text, right) in cases {
