@@ -328,6 +328,82 @@ fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
     }
 }
 
+fn assess(yaml: &str) -> Assessment {
+    let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
+    Assessment::new(&spec).unwrap_or_else(|err| panic!("{yaml}: {err}"))
+}
+
+/// Of a claim with one figure: its verdict, and all that is said of it.
+fn said_of_figure(yaml: &str) -> (ClaimVerdict, String) {
+    let assessment = assess(yaml);
+    let of_figure = |field: &str| field == "figures[0]";
+    let findings = assessment
+        .findings
+        .iter()
+        .filter(|finding| of_figure(&finding.field));
+    let checks = assessment.checks.iter().filter(|check| of_figure(&check.field));
+    let words: Vec<&str> = findings
+        .map(|finding| finding.message.as_str())
+        .chain(checks.flat_map(|check| check.remarks.iter().map(String::as_str)))
+        .collect();
+    (assessment.verdict, words.join("; "))
+}
+
+#[test]
+fn bits_per_weight_are_the_mean_of_all_weights() {
+    let verdict = |model: &str, format: &str, bits: &str| {
+        said_of_figure(&format!(
+            "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: bitsPerWeight, value: {bits}}}]}}"
+        ))
+        .0
+    };
+    for (model, format, bits) in [
+        ("gpt-oss-120b", "mxfp4", "4.33"),
+        // What the format is said to have.
+        ("gpt-oss-120b", "mxfp4", "4.25"),
+        ("qwen3-30b-a3b", "q4_k_xl", "4.65"),
+        ("gemma-4-26b-a4b", "q4_k_m", "5.3"),
+        ("llama-3.1-8b", "q4_k_m", "4.96"),
+        ("llama-3.1-8b", "q4_k_m", "4.85"),
+        ("gemma-3-12b", "mlx4", "4.5"),
+    ] {
+        assert_eq!(
+            verdict(model, format, bits),
+            ClaimVerdict::Plausible,
+            "{model} {bits}"
+        );
+    }
+    for (model, format, bits) in [
+        ("gpt-oss-120b", "mxfp4", "8.5"),
+        ("gemma-3-12b", "mlx4", "4"),
+        ("llama-3.1-8b", "q4_k_m", "4.0"),
+    ] {
+        assert_eq!(
+            verdict(model, format, bits),
+            ClaimVerdict::WrongFact,
+            "{model} {bits}"
+        );
+    }
+}
+
+#[test]
+fn what_is_calculated_of_weights_holds_as_it_is_printed() {
+    let others = ["llama-3.1-8b", "gpt-oss-120b", "gemma-4-26b-a4b"];
+    for model in MODELS.iter().chain(&others) {
+        for format in FORMATS.iter().chain(&["q4_k_xl"]) {
+            let (verdict, said) = said_of_figure(&format!(
+                "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: weightBytes, value: 900 GB}}]}}"
+            ));
+            assert_eq!(verdict, ClaimVerdict::WrongFact, "{model} {format}: {said}");
+            let checked = outcome(&said);
+            assert!(
+                matches!(checked, Outcome::Holds { .. }),
+                "{model} {format}: {said}: {checked:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn bad_input_names_its_field() {
     let message = |yaml: &str| {
