@@ -405,6 +405,69 @@ fn what_is_calculated_of_weights_holds_as_it_is_printed() {
 }
 
 #[test]
+fn what_a_smaller_cache_allows_is_said_so() {
+    let at = |rate: f64| {
+        let spec = format!(
+            "{{hardware: {{chip: M4 Max, gpuCores: 40}}, model: {{name: llama-3.1-8b-4bit}}, workload: {{context: 131072}}, \
+             figures: [{{kind: decodeTokensPerSecond, value: {rate}}}]}}"
+        );
+        (said_of_figure(&spec), assess(&spec))
+    };
+    let ((verdict, said), _) = at(25.0);
+    assert_eq!(verdict, ClaimVerdict::Plausible);
+    assert!(!said.contains("4 bits"), "{said}");
+    let ((verdict, said), _) = at(60.0);
+    assert_eq!(verdict, ClaimVerdict::Plausible);
+    assert!(
+        said.contains("possible only with a cache in 4 bits") && !said.contains("25.5"),
+        "{said}"
+    );
+    let ((verdict, said), assessment) = at(70.0);
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
+    assert!(said.contains("4 bits") && !said.contains("25.5"), "{said}");
+    let right = assessment.findings[0].right_value.unwrap();
+    assert!((60.0..62.0).contains(&right), "{right}");
+
+    let seconds = "{hardware: {chip: M4 Max, gpuCores: 40}, model: {name: llama-3.1-8b-4bit}, \
+                   workload: {context: 131072, generated: 701}, figures: [{kind: decodeSeconds, value: 10}]}";
+    let right = assess(seconds).findings[0].right_value.unwrap();
+    assert!((11.0..12.0).contains(&right), "{right}");
+}
+
+#[test]
+fn throughput_without_its_batch_is_unclear_up_to_what_compute_allows() {
+    let said = |workload: &str, rate: u32| {
+        said_of_figure(&format!(
+            "{{engine: vllm-mlx, hardware: {{chip: M3 Ultra, gpuCores: 80}}, model: {{name: qwen3-8b-4bit}}, \
+             workload: {workload}, figures: [{{kind: throughputTokensPerSecond, value: {rate}}}]}}"
+        ))
+    };
+    assert_eq!(said("{}", 150).0, ClaimVerdict::Plausible);
+    let (verdict, words) = said("{}", 420);
+    assert_eq!(verdict, ClaimVerdict::MethodUnclear, "{words}");
+    assert!(words.contains("batch"), "{words}");
+    assert_eq!(said("{batch: 16}", 420).0, ClaimVerdict::Plausible);
+    assert_eq!(said("{batch: 1}", 420).0, ClaimVerdict::ExceedsRoofline);
+    let (verdict, words) = said("{}", 9000);
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline, "{words}");
+    assert!(words.contains("TFLOPS"), "{words}");
+}
+
+#[test]
+fn where_compute_is_the_limit_operations_are_the_argument() {
+    let (verdict, said) = said_of_figure(
+        "{hardware: {chip: M4 Max, gpuCores: 40}, model: {name: qwen3-8b-4bit}, workload: {batch: 64}, \
+         figures: [{kind: decodeTokensPerSecond, value: 5000}]}",
+    );
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
+    assert!(
+        said.contains("75.7 TFLOPS") && said.contains("21.2 TFLOPS"),
+        "{said}"
+    );
+    assert!(!said.contains("GB of weights"), "{said}");
+}
+
+#[test]
 fn bad_input_names_its_field() {
     let message = |yaml: &str| {
         let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
