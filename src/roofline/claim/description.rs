@@ -1,7 +1,8 @@
 //! What a claim says of chip and model, against what they are: bandwidth, memory sizes, layers, heads, parameters.
 
-use super::cell::{Cell, Knowledge, read, read_memory};
+use super::cell::{Cell, Knowledge};
 use super::facts::{GIB_PER_GB, parameters, weights};
+use super::field::{read, read_memory};
 use super::limits::gigabytes;
 use super::machine::{ChipNaming, default_working_set, gigabytes_per_second};
 use super::model::KnownModel;

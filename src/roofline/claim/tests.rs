@@ -468,6 +468,58 @@ fn where_compute_is_the_limit_operations_are_the_argument() {
 }
 
 #[test]
+fn what_cannot_be_a_number_of_its_kind_is_refused() {
+    let message = |yaml: &str| {
+        let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
+        match Assessment::new(&spec) {
+            Err(err) => err.to_string(),
+            Ok(assessment) => panic!("{yaml}: {assessment:?}"),
+        }
+    };
+    let figure = |kind: &str, value: &str| message(&format!("figures: [{{kind: {kind}, value: '{value}'}}]"));
+    for (kind, value) in [
+        ("decodeTokensPerSecond", "-5"),
+        ("decodeTokensPerSecond", "0"),
+        ("timeToFirstTokenSeconds", "-1 s"),
+        ("weightBytes", "0 GB"),
+        ("bandwidth", "-3"),
+        ("bitsPerWeight", "0"),
+        ("shareOfBandwidth", "-3 %"),
+    ] {
+        let said = figure(kind, value);
+        assert!(
+            said.starts_with(&format!("figures[0].value: `{value}` ")),
+            "{said}"
+        );
+        assert!(said.contains("write"), "{said}");
+    }
+    let workload = |workload: &str| {
+        message(&format!(
+            "{{workload: {workload}, figures: [{{kind: decodeTokensPerSecond, value: 5}}]}}"
+        ))
+    };
+    assert!(workload("{context: -5}").starts_with("workload.context: `-5` "));
+    assert!(workload("{generated: -1}").starts_with("workload.generated: `-1` "));
+    assert!(workload("{batch: 0}").starts_with("workload.batch: "));
+    let said = workload("{prompt: 100, cached: 200}");
+    assert!(
+        said.starts_with("workload.cached: ") && said.contains("200") && said.contains("100"),
+        "{said}"
+    );
+    let own = "{workload: {prompt: 100}, figures: [{kind: timeToFirstTokenSeconds, value: 1, under: {cached: 200}}]}";
+    assert!(message(own).starts_with("figures[0].under.cached: "));
+    assert!(
+        message("{hardware: {bandwidth: 0}, statements: ['1 = 1']}").starts_with("hardware.bandwidth: `0` ")
+    );
+    let model = "{model: {name: foo, parameters: 3B, activeParameters: 30B}, statements: ['1 = 1']}";
+    assert!(message(model).starts_with("model.activeParameters: "));
+    // Decoding is measured without a prompt, too, and a gain may be a loss.
+    assess(
+        "{workload: {context: 0, cached: 0, prompt: 0}, figures: [{kind: throughputGain, value: '-5 %'}]}",
+    );
+}
+
+#[test]
 fn bad_input_names_its_field() {
     let message = |yaml: &str| {
         let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
