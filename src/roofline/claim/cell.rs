@@ -1,6 +1,7 @@
 //! One figure of a claim with everything that holds for it: its machine, its model and its conditions.
 
 use super::InvalidClaim;
+use super::field::{Least, read, read_memory, read_within};
 use super::machine::Machine;
 use super::model::{ClaimedFormat, KnownModel, format_of_name};
 use super::stated::{Measure, Reading, Stated};
@@ -82,51 +83,6 @@ impl Model {
     pub(super) fn sized(&self) -> Option<(&KnownModel, Knowledge, ClaimedFormat)> {
         let (known, knowledge) = self.known.as_ref()?;
         Some((known, *knowledge, self.format?.of(known)))
-    }
-}
-
-/// Reads a published number that must be a `measure`.
-pub(super) fn read(
-    published: Option<&Published>,
-    measure: Measure,
-    field: &str,
-) -> Result<Option<Reading>, InvalidClaim> {
-    let Some(published) = published else {
-        return Ok(None);
-    };
-    let reading = Stated::parse(published).and_then(|stated| stated.read(measure));
-    reading.map(Some).map_err(|err| InvalidClaim::new(field, err))
-}
-
-/// A size of main memory: `24`, `24 GB` and `24Gi` are all 24 GiB, as such sizes are meant.
-pub(super) fn read_memory(
-    published: Option<&Published>,
-    field: &str,
-) -> Result<Option<Reading>, InvalidClaim> {
-    let Some(published) = published else {
-        return Ok(None);
-    };
-    let text = published.to_string();
-    let lower = text.trim().to_ascii_lowercase();
-    let terabytes = lower.ends_with("tb") || lower.ends_with("ti") || lower.ends_with("tib");
-    let number = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c.is_whitespace());
-    let unit = lower[number.len()..].trim();
-    let known = matches!(unit, "" | "g" | "gb" | "gi" | "gib" | "tb" | "ti" | "tib");
-    match number.trim().parse::<f64>() {
-        Ok(number) if known && number > 0.0 && number < 1e6 => {
-            let value = number * if terabytes { 1024.0 } else { 1.0 };
-            Ok(Some(Reading {
-                value,
-                low: value,
-                high: value,
-                is_range: false,
-                significant: 3,
-            }))
-        }
-        _ => Err(InvalidClaim::new(
-            field,
-            format!("`{text}` is not a size of memory; write it as sold, such as 24 GB"),
-        )),
     }
 }
 
@@ -220,6 +176,7 @@ impl Cell {
         let reading = stated
             .read(figure.kind.measure())
             .map_err(|err| InvalidClaim::new(&value, err))?;
+        let reading = Least::of(figure.kind).check(reading, &figure.value, &value)?;
         let cell = Self::new(
             spec,
             &figure.under,
@@ -254,7 +211,11 @@ impl Cell {
             .filter(|kind| !kind.is_general());
         let kind = said.unwrap_or(FigureKind::WeightBytes);
         // Where it cannot be read as that kind, the calculation stands for itself.
-        let Ok(reading) = stated.read(kind.measure()) else {
+        let Some(reading) = stated
+            .read(kind.measure())
+            .ok()
+            .filter(|reading| Least::of(kind).admits(*reading))
+        else {
             return Ok(None);
         };
         let conditions = ClaimedConditions::default();
@@ -283,7 +244,12 @@ impl Cell {
         };
         let conditions = under.or(&spec.workload);
         let tokens = |published: &Option<Published>, name: &str, is_own: bool| {
-            read(published.as_ref(), Measure::Count, &place(name, is_own))
+            read_within(
+                published.as_ref(),
+                Measure::Count,
+                Least::Zero,
+                &place(name, is_own),
+            )
         };
         let engine = conditions.engine.clone().or_else(|| spec.engine.clone());
 
@@ -328,7 +294,7 @@ impl Cell {
             cached: tokens(&conditions.cached, "cached", under.cached.is_some())?,
             context: tokens(&conditions.context, "context", under.context.is_some())?,
             generated: tokens(&conditions.generated, "generated", under.generated.is_some())?,
-            batch: f64::from(conditions.batch.unwrap_or(1).max(1)),
+            batch: f64::from(conditions.batch.unwrap_or(1)),
             kv_bits: conditions.kv_bits.map(|bits| {
                 if bits >= 16 {
                     f64::from(bits)
@@ -338,6 +304,24 @@ impl Cell {
             }),
             speculative: conditions.speculative.unwrap_or(names_speculation),
         };
+        if conditions.batch == Some(0) {
+            return Err(InvalidClaim::new(
+                place("batch", under.batch.is_some()),
+                "`0` sequences make no tokens; write how many were decoded together, 1 or more",
+            ));
+        }
+        if let (Some(cached), Some(prompt)) = (workload.cached, workload.prompt)
+            && cached.low > prompt.high
+        {
+            let message = format!(
+                "{:.0} tokens cannot have been in the cache of a prompt that has {:.0}; write as cached those of the prompt alone",
+                cached.value, prompt.value
+            );
+            return Err(InvalidClaim::new(
+                place("cached", under.cached.is_some()),
+                message,
+            ));
+        }
         Ok(Self {
             field: field.to_owned(),
             name: None,
@@ -493,6 +477,14 @@ fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, 
         Measure::Count,
         "model.activeParameters",
     )?;
+    if let (Some(active), Some(parameters)) = (active, parameters)
+        && active.low > parameters.high
+    {
+        return Err(InvalidClaim::new(
+            "model.activeParameters",
+            "a token cannot use more than all of model.parameters; write those that one token uses",
+        ));
+    }
     let mixture = claimed.experts.is_some() && active.is_none();
     match parameters {
         Some(parameters) => Ok(Some((

@@ -1,9 +1,10 @@
 //! What a claim says of chip and model, against what they are: bandwidth, memory sizes, layers, heads, parameters.
 
-use super::cell::{Cell, Knowledge, read, read_memory};
+use super::cell::{Cell, Knowledge};
 use super::facts::{GIB_PER_GB, parameters, weights};
+use super::field::{read, read_memory};
 use super::limits::gigabytes;
-use super::machine::{ChipNaming, default_working_set, gigabytes_per_second};
+use super::machine::{Bin, ChipNaming, default_working_set, gigabytes_per_second, sizes};
 use super::model::KnownModel;
 use super::stated::Measure;
 use super::{Flag, InvalidClaim, Report};
@@ -68,7 +69,7 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
         report.open("hardware.chip", format!("hardware.chip = {chip}"));
         match machine.naming {
             ChipNaming::Named => {
-                let bins: Vec<String> = machine.bins.iter().map(super::machine::Bin::shown).collect();
+                let bins: Vec<String> = machine.bins.iter().map(Bin::shown).collect();
                 report.pass("hardware.chip", bins.join(" or "));
             }
             ChipNaming::Vague => report.remark(
@@ -120,19 +121,13 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
             continue;
         };
         report.open(&field, format!("{field} = {published}"));
-        let mut sizes: Vec<u64> = machine
-            .bins
-            .iter()
-            .flat_map(|bin| bin.memory_gib.clone())
-            .collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        if machine.naming != ChipNaming::Named || spec.hardware.memory.is_some() && sizes.is_empty() {
+        let has_size = |bin: &Bin| bin.memory_gib.contains(&(size.value.round() as u64));
+        if machine.naming != ChipNaming::Named {
             report.remark(&field, "not checked: the chip is not known");
-        } else if sizes.contains(&(size.value.round() as u64)) {
+        } else if machine.bins.iter().any(has_size) {
             report.pass(&field, "sold so");
         } else {
-            let right = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("/");
+            let right = sizes(&machine.bins);
             let mut flag = Flag::new(
                 ClaimVerdict::WrongFact,
                 format!("that chip comes with {right} GB, not with {published}"),

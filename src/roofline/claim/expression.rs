@@ -1,7 +1,7 @@
 //! Arithmetic as claims write it, with units and with the rounding of its numbers: read, and evaluated.
 
 use super::lexer::{Lexer, Token};
-use super::unit::{Dimension, Unit};
+use super::unit::{self, Dimension, Unit};
 
 /// How deep parentheses may nest.
 const MAX_DEPTH: usize = 32;
@@ -176,7 +176,11 @@ impl<'a> Parser<'a> {
     fn product(&mut self) -> Result<Expression, ExpressionError> {
         let mut left = self.factor()?;
         while let Some(operator) = self.operator(&[Operator::Multiply, Operator::Divide]) {
-            left = Expression::Binary(operator, Box::new(left), Box::new(self.factor()?));
+            let mut right = self.factor()?;
+            if operator == Operator::Divide {
+                right.convert_bits_of(&left);
+            }
+            left = Expression::Binary(operator, Box::new(left), Box::new(right));
         }
         Ok(left)
     }
@@ -249,6 +253,23 @@ impl Expression {
                 left.literals(into);
                 right.literals(into);
             }
+        }
+    }
+
+    /// The 8 of `4.5 bits / 8` may turn bits into bytes, which their unit has done already.
+    fn convert_bits_of(&mut self, dividend: &Self) {
+        let mut literals = Vec::new();
+        dividend.literals(&mut literals);
+        if let Self::Number(literal) = self
+            && literal.number == 8.0
+            && literal.unit.is_empty()
+            && literals.iter().any(|literal| unit::counts_bits(&literal.unit))
+        {
+            let eighth = Unit {
+                scale: 0.125,
+                ..Unit::ONE
+            };
+            literal.meanings.insert(0, eighth);
         }
     }
 

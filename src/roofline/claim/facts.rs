@@ -1,7 +1,7 @@
 //! Figures that state a fact, against what follows from chip and model: parameters, and the bytes of weights and caches.
 
 use super::cell::Cell;
-use super::limits::{DecodeLimit, gigabytes, kv_bytes};
+use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes};
 use super::machine::gigabytes_per_second;
 use super::model::{ClaimedFormat, KnownModel};
 use super::stated::Reading;
@@ -51,15 +51,15 @@ pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
         return;
     };
     match cell.kind {
-        FigureKind::WeightBytes | FigureKind::FileBytes => match cell.model.format {
-            Some(format) => weights(field, &cell.stated, stated, cell.kind, model, format, report),
+        FigureKind::WeightBytes | FigureKind::FileBytes => match cell.model.sized() {
+            Some((_, _, format)) => weights(field, &cell.stated, stated, cell.kind, model, format, report),
             None => report.remark(field, "not checked: the format of the weights is not stated"),
         },
         FigureKind::StreamedBytes => streamed(cell, model, report),
         FigureKind::KvBytes => kv_cache(cell, model, report),
         FigureKind::KvBytesPerToken => kv_per_token(cell, model, report),
         FigureKind::MemoryBytes => memory_in_use(cell, model, report),
-        FigureKind::BitsPerWeight => bits_per_weight(cell, report),
+        FigureKind::BitsPerWeight => bits_per_weight(cell, model, report),
         FigureKind::Parameters if model.dimensions.is_some() => {
             parameters(field, &cell.stated, stated, model.parameters, model, report);
         }
@@ -119,10 +119,11 @@ pub(super) fn weights(
     let right = model.resident(format.likely);
     let leeway = SIZE + format.spread;
     let shown = gigabytes(right);
+    let bits = model.mean_bits(format.likely);
     let calculation = format!(
         "{:.2} billion × {} bits / 8 = {shown}",
         model.parameters / 1e9,
-        format.likely.body
+        Trimmed(bits)
     );
     if (stated.value / right - 1.0).abs() <= leeway {
         report.pass(field, calculation);
@@ -139,10 +140,11 @@ pub(super) fn weights(
     let is_nominal = [model.parameters, named]
         .iter()
         .any(|parameters| (stated.value / nominal(*parameters) - 1.0).abs() <= 0.03);
-    let wrong = if format.likely.body - format.nominal >= 0.2 && is_nominal {
+    let wrong = if bits - format.nominal >= 0.2 && is_nominal {
         Some(format!(
             "that counts {} bits per weight; scales and biases make it {}: {calculation}",
-            format.nominal, format.likely.body
+            format.nominal,
+            Trimmed(bits)
         ))
     } else if may_be(stated, right, leeway) {
         report.pass(field, calculation);
@@ -364,7 +366,7 @@ fn memory_in_use(cell: &Cell, model: &KnownModel, report: &mut Report) {
     );
 }
 
-fn bits_per_weight(cell: &Cell, report: &mut Report) {
+fn bits_per_weight(cell: &Cell, model: &KnownModel, report: &mut Report) {
     let Some(format) = cell.model.format else {
         report.remark(
             &cell.field,
@@ -372,16 +374,23 @@ fn bits_per_weight(cell: &Cell, report: &mut Report) {
         );
         return;
     };
-    let right = format.likely.body;
-    if (cell.reading.value / right - 1.0).abs() <= 0.03 + format.spread {
-        report.pass(&cell.field, format!("{right} bits"));
+    let right = model.mean_bits(format.of(model).likely);
+    // Of a format people say the bits that most weights have, and not the mean with those kept in more.
+    let said = [right, format.likely.experts];
+    let leeway = 0.03 + format.spread;
+    let shown = Trimmed(right).to_string();
+    if said
+        .iter()
+        .any(|bits| (cell.reading.value / bits - 1.0).abs() <= leeway)
+    {
+        report.pass(&cell.field, format!("{shown} bits"));
         return;
     }
-    let message = format!("scales and biases count: {right} bits per weight");
+    let message = format!("scales and biases count: {shown} bits per weight");
     report.flag(
         &cell.field,
         Flag::new(ClaimVerdict::WrongFact, message)
-            .instead(cell.stated.clone(), right.to_string(), right)
+            .instead(cell.stated.clone(), shown, right)
             .factor(cell.reading.value / right),
     );
 }

@@ -14,6 +14,7 @@ use self::bandwidth::{bandwidth, kv_bandwidth};
 use self::disk::disk;
 use self::memory::{memory, memory_in_use};
 use self::prefill::prefill;
+use self::shown::operations_per_second;
 pub(super) use self::shown::{Trimmed, gigabytes, with_unit};
 use super::cell::{Cell, Knowledge};
 use super::machine::{Bin, gigabytes_per_second};
@@ -80,40 +81,103 @@ pub(super) fn check(cell: &Cell, report: &mut Report) {
 pub(super) struct DecodeLimit {
     /// Tokens per second of all sequences together, with every benefit of the doubt.
     pub(super) hard: f64,
-    /// Bandwidth over the bytes of one token, as one would compute it by hand.
+    /// Bandwidth over the bytes of one token, or what compute allows if that is less, as one would compute it by hand.
     pub(super) ceiling: f64,
     /// Weights that one pass reads.
     pub(super) streamed: f64,
     /// Cache that one pass reads, at the precision stated, else 16 bits.
     cache: f64,
+    /// That cache is taken to be in four bits, which the claim does not say.
+    small_cache: bool,
     /// Of all machines together.
     pub(super) bandwidth: f64,
+    /// Tokens per second that the arithmetic of their weights allows, however many decode together.
+    compute: f64,
 }
 
 impl DecodeLimit {
     /// `None` where model, format or machine are not known well enough.
     pub(super) fn new(cell: &Cell) -> Option<Self> {
+        let Self { hard, .. } = Self::with_cache(cell, LEAST_KV_BITS)?;
+        let usual = Self::with_cache(cell, KvBits::HALF.0)?;
+        Some(Self { hard, ..usual })
+    }
+
+    /// What `rate` is judged by: the cache is in 16 bits unless only a smaller one allows it.
+    fn judging(cell: &Cell, rate: f64) -> Option<Self> {
+        let usual = Self::with_cache(cell, KvBits::HALF.0)?;
+        if rate <= usual.hard {
+            Some(usual)
+        } else {
+            Self::with_cache(cell, LEAST_KV_BITS)
+        }
+    }
+
+    /// With a cache of so many bits where the claim does not say.
+    fn with_cache(cell: &Cell, bits: f64) -> Option<Self> {
         let bin = cell.machine.fastest()?;
         let (model, _, format) = cell.model.sized()?;
         let bandwidth = bin.bandwidth * cell.machine.machines;
         let streamed = model.least_streamed(format.likely)?;
         let least = model.least_streamed(format.least)?;
         let batch = cell.workload.batch;
-        let context = cell.workload.context_tokens();
-        let kv = |bits: f64| kv_bytes(model, context, bits) * batch;
-        let stated_kv = cell.workload.kv_bits;
+        let stated = cell.workload.kv_bits;
+        let cache = batch * kv_bytes(model, cell.workload.context_tokens(), stated.unwrap_or(bits));
         let unread = bin.cache * cell.machine.machines;
-        // A pass never reads less than a hundredth of the weights, whatever the cache holds.
-        let fewest = (least - unread).max(least / 100.0) + kv(stated_kv.unwrap_or(LEAST_KV_BITS));
+        // A pass never reads less than a hundredth of the weights, whatever the system cache holds.
+        let fewest = (least - unread).max(least / 100.0) + cache;
         let compute = cell.machine.peak()? / (2.0 * model.active?);
-        let usual_kv = kv(stated_kv.unwrap_or(KvBits::HALF.0));
         Some(Self {
             hard: (batch * bandwidth / fewest).min(compute),
-            ceiling: (batch * bandwidth / (streamed + usual_kv)).min(compute),
+            ceiling: (batch * bandwidth / (streamed + cache)).min(compute),
             streamed,
-            cache: usual_kv,
+            cache,
+            small_cache: stated.is_none() && cache > 0.0 && bits < KvBits::HALF.0,
             bandwidth,
+            compute,
         })
+    }
+
+    fn is_compute(&self) -> bool {
+        self.compute <= self.ceiling
+    }
+
+    /// What the figure takes of what there is, in a sentence.
+    fn working(&self, cell: &Cell, bin: &Bin, model: &KnownModel) -> String {
+        let name = machine_name(cell, bin);
+        let rate = cell.reading.value;
+        if let (true, Some(active)) = (self.is_compute(), model.active) {
+            let per_token = 2.0 * active;
+            return format!(
+                "{:.1} GFLOP per token × {} tok/s = {}, and {name} has {} at most; ceiling {:.1} tok/s",
+                per_token / 1e9,
+                Trimmed(rate),
+                operations_per_second(per_token * rate),
+                operations_per_second(per_token * self.compute),
+                self.ceiling,
+            );
+        }
+        let kind = if model.is_mixture() {
+            "active weights"
+        } else {
+            "weights"
+        };
+        let cache = if self.cache > 0.01 * self.streamed {
+            let bits = if self.small_cache { ", in 4 bits," } else { "" };
+            format!(" and {} of cache{bits}", gigabytes(self.cache))
+        } else {
+            String::new()
+        };
+        let passes = rate / cell.workload.batch;
+        let used = passes * (self.streamed + self.cache);
+        format!(
+            "{} of {kind}{cache} per pass × {} passes/s = {}, {:.0} % of {name}; ceiling {:.1} tok/s",
+            gigabytes(self.streamed),
+            Trimmed(passes),
+            gigabytes_per_second(used),
+            100.0 * used / self.bandwidth,
+            self.ceiling,
+        )
     }
 }
 
@@ -125,47 +189,39 @@ pub(super) fn kv_bytes(model: &KnownModel, context: f64, bits: f64) -> f64 {
     })
 }
 
+/// A throughput that may be that of any number of sequences: the claim does not say how many.
+fn lacks_batch(cell: &Cell) -> bool {
+    cell.kind == FigureKind::ThroughputTokensPerSecond && cell.conditions.batch.is_none()
+}
+
 fn decode(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
-    let Some(limit) = DecodeLimit::new(cell) else {
+    let low = cell.reading.low;
+    let Some(limit) = DecodeLimit::judging(cell, low) else {
         beyond_any_format(cell, report);
         return;
     };
     let (Some(bin), Some((model, knowledge, format))) = (cell.machine.fastest(), cell.model.sized()) else {
         return;
     };
-    let batch = cell.workload.batch;
-    let passes = cell.reading.value / batch;
-    let used = passes * (limit.streamed + limit.cache);
-    let share = used / limit.bandwidth;
-    let cache = if limit.cache > 0.01 * limit.streamed {
-        format!(" and {} of cache", gigabytes(limit.cache))
-    } else {
-        String::new()
-    };
-    let kind = if model.is_mixture() {
-        "active weights"
-    } else {
-        "weights"
-    };
-    let working = format!(
-        "{} of {kind}{cache} per pass × {} passes/s = {}, {:.0} % of {}; ceiling {:.1} tok/s",
-        gigabytes(limit.streamed),
-        Trimmed(passes),
-        gigabytes_per_second(used),
-        100.0 * share,
-        machine_name(cell, bin),
-        limit.ceiling,
-    );
-    if cell.reading.low <= limit.hard {
+    if low <= limit.hard {
+        let passes = cell.reading.value / cell.workload.batch;
         if cell.workload.speculative && passes * limit.streamed > limit.bandwidth {
             report.pass(field, "speculative decoding makes several tokens per pass");
         }
-        report.pass(field, working);
+        if limit.small_cache {
+            report.pass(field, "possible only with a cache in 4 bits");
+        }
+        let doubt = if cell.reading.value > limit.ceiling {
+            format!(", {:.1} with every benefit of the doubt", limit.hard)
+        } else {
+            String::new()
+        };
+        report.pass(field, format!("{}{doubt}", limit.working(cell, bin, model)));
         return;
     }
     if cell.workload.speculative {
-        let per_pass = cell.reading.low / limit.hard;
+        let per_pass = low / limit.hard;
         if per_pass <= MOST_SPECULATED {
             report.pass(field, format!("possible only because speculative decoding makes several tokens per pass: at least {per_pass:.1} must be accepted each time"));
         } else {
@@ -176,14 +232,31 @@ fn decode(cell: &Cell, report: &mut Report) {
     if knowledge == Knowledge::Name && model.active.is_some_and(|active| active >= model.parameters) {
         report.remark(field, "read as a dense model");
     }
+    if lacks_batch(cell) && low <= limit.compute {
+        let message = format!(
+            "{} is more than one sequence can have: {}; state the batch, how many were decoded together",
+            with_unit(cell),
+            limit.working(cell, bin, model)
+        );
+        report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, message));
+        return;
+    }
+    // However many there were, compute is their limit.
+    let ceiling = if lacks_batch(cell) {
+        limit.compute
+    } else {
+        limit.ceiling
+    };
+    let limit = DecodeLimit { ceiling, ..limit };
+    let fewest = if format.spread > 0.0 && !limit.is_compute() {
+        " (with the fewest bits a build of that name can have)"
+    } else {
+        ""
+    };
     let message = format!(
-        "{} is impossible: {working}{}",
+        "{} is impossible: {}{fewest}",
         with_unit(cell),
-        if format.spread > 0.0 {
-            " (with the fewest bits a build of that name can have)"
-        } else {
-            ""
-        },
+        limit.working(cell, bin, model)
     );
     report.flag(
         field,
@@ -204,15 +277,21 @@ fn decode_time(cell: &Cell, report: &mut Report) {
         report.remark(field, "not checked: the number of generated tokens is not stated");
         return;
     };
-    let Some(limit) = DecodeLimit::new(cell) else {
+    let batch = cell.workload.batch;
+    let decoded = |generated: f64| (generated - 1.0).max(0.0) * batch;
+    let slowest = decoded(generated.low) / cell.reading.high.max(1e-9);
+    let Some(limit) = DecodeLimit::judging(cell, slowest) else {
         report.remark(field, why_untestable(cell));
         return;
     };
-    let batch = cell.workload.batch;
-    let decoded = |generated: f64| (generated - 1.0).max(0.0) * batch;
+    let cache = if limit.small_cache {
+        " with a cache in 4 bits"
+    } else {
+        ""
+    };
     let rate = decoded(generated.value) / cell.reading.value.max(1e-9);
     let working = format!(
-        "{:.0} tokens in {} are {} tok/s; ceiling {:.1} tok/s",
+        "{:.0} tokens in {} are {} tok/s; ceiling {:.1} tok/s{cache}",
         generated.value * batch,
         with_unit(cell),
         Trimmed(rate),
@@ -222,7 +301,7 @@ fn decode_time(cell: &Cell, report: &mut Report) {
         report.remark(field, format!("{working}, without speculative decoding"));
         return;
     }
-    if decoded(generated.low) <= limit.hard * cell.reading.high {
+    if slowest <= limit.hard {
         report.pass(field, working);
         return;
     }
@@ -246,8 +325,14 @@ fn decode_time(cell: &Cell, report: &mut Report) {
 fn beyond_any_format(cell: &Cell, report: &mut Report) {
     let mut fewest = cell.clone();
     fewest.model.format.get_or_insert_with(ClaimedFormat::fewest);
-    let limit =
-        DecodeLimit::new(&fewest).filter(|limit| cell.reading.low > limit.hard && !cell.workload.speculative);
+    let limit = DecodeLimit::new(&fewest).filter(|limit| {
+        let most = if lacks_batch(cell) {
+            limit.compute
+        } else {
+            limit.hard
+        };
+        cell.reading.low > most && !cell.workload.speculative
+    });
     let Some(limit) = limit else {
         report.remark(&cell.field, why_untestable(cell));
         return;

@@ -298,19 +298,29 @@ impl Machine {
         if sibling.is_some_and(|sibling| sibling.bandwidth.0 == bin.bandwidth) {
             return;
         }
-        let mut sizes: Vec<u64> = self.bins.iter().flat_map(|bin| bin.memory_gib.clone()).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let sizes = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("/");
         let tier = bin.catalogued.map(|chip| chip.tier);
         let elsewhere = sibling.or_else(|| others(&|chip| Some(chip.tier) == tier));
         let hint = elsewhere.map_or_else(String::new, |chip| format!("; {gib} GB is {chip}"));
+        // Bins of one bandwidth are told as one: see above.
+        let kinds: Vec<String> = self
+            .bins
+            .chunk_by(|a, b| a.bandwidth == b.bandwidth)
+            .map(|bins| {
+                let cores: Vec<String> = bins.iter().map(|bin| bin.gpu_cores.to_string()).collect();
+                let bandwidth = gigabytes_per_second(bins[0].bandwidth);
+                format!(
+                    "{} GB ({} GPU cores, {bandwidth})",
+                    sizes(bins),
+                    cores.join(" or ")
+                )
+            })
+            .collect();
         let message = format!(
-            "{} comes with {sizes} GB and {}, not with {gib} GB{hint}",
-            bin.shown(),
-            gigabytes_per_second(bin.bandwidth)
+            "{} comes with {}, not with {gib} GB{hint}",
+            bin.name,
+            kinds.join(" or ")
         );
-        let right = format!("{sizes} GB");
+        let right = format!("{} GB", sizes(&self.bins));
         self.faults.push(Fault {
             field: "hardware.memory",
             message,
@@ -382,6 +392,14 @@ impl Machine {
     }
 }
 
+/// What some bins are sold with: `48/64/128`.
+pub(super) fn sizes(bins: &[Bin]) -> String {
+    let mut sizes: Vec<u64> = bins.iter().flat_map(|bin| bin.memory_gib.clone()).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("/")
+}
+
 /// What the GPU may use of `memory` bytes by default: seen are 67 % of 16 and 24 GB, 78 % of 32, 81 % of 64, 84 % of 128.
 pub(super) fn default_working_set(memory: f64) -> f64 {
     let gib = memory / GIB;
@@ -426,6 +444,16 @@ mod tests {
         let (field, message) = fault(machine("M3 Ultra", None, Some(192.0))).unwrap();
         assert!(
             field == "hardware.memory" && message.contains("96/256/512") && message.contains("M2 Ultra"),
+            "{message}"
+        );
+        let (_, message) = fault(machine("M4 Max", None, Some(192.0))).unwrap();
+        assert!(
+            message.contains("36 GB (32 GPU cores, 410 GB/s) or 48/64/128 GB (40 GPU cores, 546 GB/s)"),
+            "{message}"
+        );
+        let (_, message) = fault(machine("M4 Max", Some(32), Some(64.0))).unwrap();
+        assert!(
+            message.contains("with 36 GB (32 GPU cores, 410 GB/s), not with 64 GB") && message.contains("40"),
             "{message}"
         );
         let (_, message) = fault(machine("M4 Ultra", None, None)).unwrap();

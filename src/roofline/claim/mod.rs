@@ -9,6 +9,7 @@ mod consistency;
 mod description;
 mod expression;
 mod facts;
+mod field;
 mod lexer;
 mod limits;
 mod machine;

@@ -69,6 +69,11 @@ impl KnownModel {
             None => self.parameters * bits.body / 8.0,
         }
     }
+
+    /// Bits per weight, of all weights together.
+    pub(super) fn mean_bits(&self, bits: FormatBits) -> f64 {
+        8.0 * self.resident(bits) / self.parameters
+    }
 }
 
 /// Bytes of what every token reads, and of so many parameters of experts.

@@ -275,14 +275,16 @@ impl<'a> Statement<'a> {
         if let (true, Some(gain)) = (self.is_gain(), sooner) {
             return vec![(gain, None)];
         }
-        let mut readings = vec![(value, None)];
+        let is_change = shown.percent && shown.signed;
+        let mut readings = if !(shown.percent && ratio) || is_change && is_difference(left) {
+            vec![(value, None)]
+        } else if is_change {
+            // With its sign a percentage says by how much, never how much there is of it.
+            vec![(value - 1.0, None)]
+        } else {
+            vec![(value, None), (value - 1.0, None), (1.0 - value, None)]
+        };
         readings.extend(sooner.map(|gain| (gain, None)));
-        if shown.percent && ratio {
-            readings.push((value - 1.0, None));
-            if !shown.signed {
-                readings.push((1.0 - value, None));
-            }
-        }
         if shown.factor && ratio && value != 0.0 {
             readings.push((value.recip(), None));
         }
@@ -317,6 +319,17 @@ fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool 
     literals
         .iter()
         .any(|literal| literal.unit.is_empty() && choose(literal).dimension == Dimension::NONE)
+}
+
+/// Whether what stands above the line is a change already: `(b-a)/a`.
+fn is_difference(left: &Expression) -> bool {
+    let Expression::Binary(Operator::Divide, above, _) = left else {
+        return false;
+    };
+    matches!(
+        above.as_ref(),
+        Expression::Negative(_) | Expression::Binary(Operator::Subtract, ..)
+    )
 }
 
 /// Whether a time stands over another.

@@ -132,6 +132,16 @@ fn arithmetic_that_holds_is_left_alone() {
         "2 * 3 -> 6",
         "5 min 30 s = 330 s",
         "20 ms/token = 50 tok/s",
+        "100 -> 50 = -50 %",
+        "60 -> 72 = 120 %",
+        "100 tok/s -> 300 tok/s = +200 %",
+        "(72-60)/60 = +20 %",
+        "-12 / 60 = -20 %",
+        "8.19 billion * 4.5 bits / 8 = 4.61 GB",
+        "8B params * 4 bits / 8 = 4 GB",
+        "4.5 bits / 8 * 8.19 billion = 4.61 GB",
+        "10 Gbit/s / 8 = 1.25 GB/s",
+        "64 bits / 8 = 1 byte",
     ] {
         let said = outcome(text);
         assert!(matches!(said, Outcome::Holds { .. }), "{text}: {said:?}");
@@ -160,6 +170,12 @@ fn arithmetic_that_does_not_hold_is_corrected() {
         ("200 GB/s / 4 GB = 60 tok/s", 50.0),
         ("16829/571 = 28.5x", 29.47),
         ("60 -> 72 = +25 %", 20.0),
+        ("60 -> 72 = +12 %", 20.0),
+        ("60 -> 72 = +120 %", 20.0),
+        ("100 -> 50 = +50 %", -50.0),
+        ("100 tok/s -> 300 tok/s = +300 %", 200.0),
+        ("8B params * 4 bits = 32 GB", 4.0),
+        ("117B * 4.25 bits / 8 = 70 GB", 62.2),
         ("20 ms/token = 40 tok/s", 50.0),
     ];
     for (text, right) in cases {
@@ -310,6 +326,197 @@ fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
             "{format}"
         );
     }
+}
+
+fn assess(yaml: &str) -> Assessment {
+    let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
+    Assessment::new(&spec).unwrap_or_else(|err| panic!("{yaml}: {err}"))
+}
+
+/// Of a claim with one figure: its verdict, and all that is said of it.
+fn said_of_figure(yaml: &str) -> (ClaimVerdict, String) {
+    let assessment = assess(yaml);
+    let of_figure = |field: &str| field == "figures[0]";
+    let findings = assessment
+        .findings
+        .iter()
+        .filter(|finding| of_figure(&finding.field));
+    let checks = assessment.checks.iter().filter(|check| of_figure(&check.field));
+    let words: Vec<&str> = findings
+        .map(|finding| finding.message.as_str())
+        .chain(checks.flat_map(|check| check.remarks.iter().map(String::as_str)))
+        .collect();
+    (assessment.verdict, words.join("; "))
+}
+
+#[test]
+fn bits_per_weight_are_the_mean_of_all_weights() {
+    let verdict = |model: &str, format: &str, bits: &str| {
+        said_of_figure(&format!(
+            "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: bitsPerWeight, value: {bits}}}]}}"
+        ))
+        .0
+    };
+    for (model, format, bits) in [
+        ("gpt-oss-120b", "mxfp4", "4.33"),
+        // What the format is said to have.
+        ("gpt-oss-120b", "mxfp4", "4.25"),
+        ("qwen3-30b-a3b", "q4_k_xl", "4.65"),
+        ("gemma-4-26b-a4b", "q4_k_m", "5.3"),
+        ("llama-3.1-8b", "q4_k_m", "4.96"),
+        ("llama-3.1-8b", "q4_k_m", "4.85"),
+        ("gemma-3-12b", "mlx4", "4.5"),
+    ] {
+        assert_eq!(
+            verdict(model, format, bits),
+            ClaimVerdict::Plausible,
+            "{model} {bits}"
+        );
+    }
+    for (model, format, bits) in [
+        ("gpt-oss-120b", "mxfp4", "8.5"),
+        ("gemma-3-12b", "mlx4", "4"),
+        ("llama-3.1-8b", "q4_k_m", "4.0"),
+    ] {
+        assert_eq!(
+            verdict(model, format, bits),
+            ClaimVerdict::WrongFact,
+            "{model} {bits}"
+        );
+    }
+}
+
+#[test]
+fn what_is_calculated_of_weights_holds_as_it_is_printed() {
+    let others = ["llama-3.1-8b", "gpt-oss-120b", "gemma-4-26b-a4b"];
+    for model in MODELS.iter().chain(&others) {
+        for format in FORMATS.iter().chain(&["q4_k_xl"]) {
+            let (verdict, said) = said_of_figure(&format!(
+                "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: weightBytes, value: 900 GB}}]}}"
+            ));
+            assert_eq!(verdict, ClaimVerdict::WrongFact, "{model} {format}: {said}");
+            let checked = outcome(&said);
+            assert!(
+                matches!(checked, Outcome::Holds { .. }),
+                "{model} {format}: {said}: {checked:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_smaller_cache_allows_is_said_so() {
+    let at = |rate: f64| {
+        let spec = format!(
+            "{{hardware: {{chip: M4 Max, gpuCores: 40}}, model: {{name: llama-3.1-8b-4bit}}, workload: {{context: 131072}}, \
+             figures: [{{kind: decodeTokensPerSecond, value: {rate}}}]}}"
+        );
+        (said_of_figure(&spec), assess(&spec))
+    };
+    let ((verdict, said), _) = at(25.0);
+    assert_eq!(verdict, ClaimVerdict::Plausible);
+    assert!(!said.contains("4 bits"), "{said}");
+    let ((verdict, said), _) = at(60.0);
+    assert_eq!(verdict, ClaimVerdict::Plausible);
+    assert!(
+        said.contains("possible only with a cache in 4 bits") && !said.contains("25.5"),
+        "{said}"
+    );
+    let ((verdict, said), assessment) = at(70.0);
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
+    assert!(said.contains("4 bits") && !said.contains("25.5"), "{said}");
+    let right = assessment.findings[0].right_value.unwrap();
+    assert!((60.0..62.0).contains(&right), "{right}");
+
+    let seconds = "{hardware: {chip: M4 Max, gpuCores: 40}, model: {name: llama-3.1-8b-4bit}, \
+                   workload: {context: 131072, generated: 701}, figures: [{kind: decodeSeconds, value: 10}]}";
+    let right = assess(seconds).findings[0].right_value.unwrap();
+    assert!((11.0..12.0).contains(&right), "{right}");
+}
+
+#[test]
+fn throughput_without_its_batch_is_unclear_up_to_what_compute_allows() {
+    let said = |workload: &str, rate: u32| {
+        said_of_figure(&format!(
+            "{{engine: vllm-mlx, hardware: {{chip: M3 Ultra, gpuCores: 80}}, model: {{name: qwen3-8b-4bit}}, \
+             workload: {workload}, figures: [{{kind: throughputTokensPerSecond, value: {rate}}}]}}"
+        ))
+    };
+    assert_eq!(said("{}", 150).0, ClaimVerdict::Plausible);
+    let (verdict, words) = said("{}", 420);
+    assert_eq!(verdict, ClaimVerdict::MethodUnclear, "{words}");
+    assert!(words.contains("batch"), "{words}");
+    assert_eq!(said("{batch: 16}", 420).0, ClaimVerdict::Plausible);
+    assert_eq!(said("{batch: 1}", 420).0, ClaimVerdict::ExceedsRoofline);
+    let (verdict, words) = said("{}", 9000);
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline, "{words}");
+    assert!(words.contains("TFLOPS"), "{words}");
+}
+
+#[test]
+fn where_compute_is_the_limit_operations_are_the_argument() {
+    let (verdict, said) = said_of_figure(
+        "{hardware: {chip: M4 Max, gpuCores: 40}, model: {name: qwen3-8b-4bit}, workload: {batch: 64}, \
+         figures: [{kind: decodeTokensPerSecond, value: 5000}]}",
+    );
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
+    assert!(
+        said.contains("75.7 TFLOPS") && said.contains("21.2 TFLOPS"),
+        "{said}"
+    );
+    assert!(!said.contains("GB of weights"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_a_number_of_its_kind_is_refused() {
+    let message = |yaml: &str| {
+        let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
+        match Assessment::new(&spec) {
+            Err(err) => err.to_string(),
+            Ok(assessment) => panic!("{yaml}: {assessment:?}"),
+        }
+    };
+    let figure = |kind: &str, value: &str| message(&format!("figures: [{{kind: {kind}, value: '{value}'}}]"));
+    for (kind, value) in [
+        ("decodeTokensPerSecond", "-5"),
+        ("decodeTokensPerSecond", "0"),
+        ("timeToFirstTokenSeconds", "-1 s"),
+        ("weightBytes", "0 GB"),
+        ("bandwidth", "-3"),
+        ("bitsPerWeight", "0"),
+        ("shareOfBandwidth", "-3 %"),
+    ] {
+        let said = figure(kind, value);
+        assert!(
+            said.starts_with(&format!("figures[0].value: `{value}` ")),
+            "{said}"
+        );
+        assert!(said.contains("write"), "{said}");
+    }
+    let workload = |workload: &str| {
+        message(&format!(
+            "{{workload: {workload}, figures: [{{kind: decodeTokensPerSecond, value: 5}}]}}"
+        ))
+    };
+    assert!(workload("{context: -5}").starts_with("workload.context: `-5` "));
+    assert!(workload("{generated: -1}").starts_with("workload.generated: `-1` "));
+    assert!(workload("{batch: 0}").starts_with("workload.batch: "));
+    let said = workload("{prompt: 100, cached: 200}");
+    assert!(
+        said.starts_with("workload.cached: ") && said.contains("200") && said.contains("100"),
+        "{said}"
+    );
+    let own = "{workload: {prompt: 100}, figures: [{kind: timeToFirstTokenSeconds, value: 1, under: {cached: 200}}]}";
+    assert!(message(own).starts_with("figures[0].under.cached: "));
+    assert!(
+        message("{hardware: {bandwidth: 0}, statements: ['1 = 1']}").starts_with("hardware.bandwidth: `0` ")
+    );
+    let model = "{model: {name: foo, parameters: 3B, activeParameters: 30B}, statements: ['1 = 1']}";
+    assert!(message(model).starts_with("model.activeParameters: "));
+    // Decoding is measured without a prompt, too, and a gain may be a loss.
+    assess(
+        "{workload: {context: 0, cached: 0, prompt: 0}, figures: [{kind: throughputGain, value: '-5 %'}]}",
+    );
 }
 
 #[test]

@@ -170,6 +170,12 @@ pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
     })
 }
 
+/// Whether a unit as written counts bits.
+pub(super) fn counts_bits(unit: &str) -> bool {
+    let first = unit.split(['/', ' ']).next().unwrap_or_default();
+    matches!(first, "bit" | "bits" | "b" | "Gbit" | "Gb")
+}
+
 /// Words in a statement that say what a number is and change nothing.
 pub(super) fn is_remark(word: &str) -> bool {
     matches!(
