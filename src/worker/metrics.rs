@@ -236,6 +236,7 @@ impl WorkerMetrics {
         self.vllm.ended(outcome);
     }
 
+    /// So many tokens of a prompt were read, so many of an answer written, just now.
     pub(crate) fn tokens(&self, prompt: usize, completion: usize) {
         self.prompt_tokens.inc_by(prompt as u64);
         self.completion_tokens.inc_by(completion as u64);

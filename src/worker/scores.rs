@@ -30,6 +30,18 @@ pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
     }
 }
 
+/// What might have been said instead. A token that is a part of a character is written as its bytes, as OpenAI did: all of
+/// them would be the same `\u{fffd}`, and clients look there whether the chosen one was the most probable.
+fn alternative(spelled: &[u8]) -> String {
+    match std::str::from_utf8(spelled) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let bytes = spelled.iter().map(|byte| format!("\\x{byte:02x}"));
+            format!("bytes:{}", bytes.collect::<String>())
+        }
+    }
+}
+
 /// Of a completion, and of its prompt where that is repeated.
 pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> TextLogprobs {
     let spelled = |token: u32| String::from_utf8_lossy(&tokenizer.spelled(token)).into_owned();
@@ -43,7 +55,10 @@ pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
             let mut top: Vec<(String, f32)> = Vec::new();
             for (id, logprob) in all {
                 // Different tokens may be written alike: then the chosen one counts, or else the most probable.
-                let token = spelled(id);
+                let token = match id == score.token {
+                    true => own.clone(),
+                    false => alternative(&tokenizer.spelled(id)),
+                };
                 if id == score.token || token != own && top.iter().all(|(known, _)| *known != token) {
                     top.push((token, logprob));
                 }

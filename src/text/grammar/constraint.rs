@@ -11,6 +11,8 @@ use super::vocabulary::Vocabulary;
 
 /// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
 const MAX_MASKS: usize = 128;
+/// Places of the states that may be made for one mask: some tenths of a second, in which nobody else gets a token.
+const MAX_MADE: usize = 200_000;
 
 /// Why an answer cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,7 +147,11 @@ fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> R
     // States on the way down, each with where its nodes end.
     let mut way: Vec<(StateId, u32)> = Vec::new();
     let mut place = 0_u32;
+    let begin = automaton.made();
     while let Some(node) = slice.others.get(place as usize) {
+        if automaton.made() - begin > MAX_MADE {
+            return Err(TooAmbiguous);
+        }
         while way.last().is_some_and(|(_, end)| *end <= place) {
             way.pop();
         }
@@ -169,8 +175,8 @@ fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> R
 mod tests {
     use std::sync::Arc;
 
-    use super::super::tests::grammar;
-    use super::{Constraint, Vocabulary, lock};
+    use super::super::tests::{grammar, guide, matching};
+    use super::{Constraint, ConstraintError, MAX_MADE, Vocabulary, lock};
 
     #[test]
     fn answers_go_on_where_states_were_forgotten() {
@@ -200,5 +206,43 @@ mod tests {
         assert_eq!(allows(&mut one), Ok([true, false]));
         one.take(0).unwrap();
         assert!(one.is_complete() && !other.is_complete());
+    }
+    /// Every character may be the one that ends a part, so that what follows twenty of them is one of a million states.
+    #[test]
+    fn patterns_that_are_unsure_of_their_place_take_little_all_the_same() {
+        let tokenizer = guide();
+        let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 1024).unwrap());
+        for pattern in [
+            "^.{1,40}: .{1,80}$",
+            "@.{2,30}$",
+            "^(.{3,30}; ){1,3}.{3,30}$",
+            "^.{1,20}( .{1,20}){0,4}$",
+        ] {
+            let mut constraint = Constraint::new(matching(pattern), Arc::clone(&vocabulary)).unwrap();
+            for token in tokenizer.encode_chat("to: all; of us: @ you").unwrap() {
+                let before = lock(&constraint.known).automaton.made();
+                let allows = constraint.mask().unwrap().allows(token);
+                let made = lock(&constraint.known).automaton.made() - before;
+                assert!(made < MAX_MADE / 2, "{pattern}: {made}");
+                if allows {
+                    constraint.take(token).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mask_that_takes_too_long_is_given_up() {
+        let token = |number: u32| (0..15).map(|bit| b"cx"[(number >> bit & 1) as usize]).collect();
+        let vocabulary = Arc::new(Vocabulary::of(
+            (0..1 << 15).map(token).collect::<Vec<Vec<u8>>>(),
+            vec![],
+        ));
+        let mut constraint = Constraint::new(matching("^[cx]*c[cx]{15}$"), vocabulary).unwrap();
+        let given_up = constraint.mask();
+        assert!(
+            matches!(given_up, Err(ConstraintError::TooAmbiguous(_))),
+            "{given_up:?}"
+        );
     }
 }

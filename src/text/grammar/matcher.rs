@@ -11,6 +11,9 @@ use super::{ByteSet, Grammar, Node, NodeId};
 const MAX_PLACES: usize = 20_000;
 /// States that are kept; their transitions take 1 KiB each.
 const MAX_STATES: usize = 20_000;
+/// States that are looked at to find out how much plain text may follow: beyond, tokens are looked at one by one, which
+/// are fewer than what a pattern that is unsure of its place (`.{1,40}: .{1,80}`) has of them.
+const MAX_PLAIN_STATES: usize = 128;
 /// Frames that are kept. They are never forgotten: who finds more begins anew where it can.
 const MAX_STACKS: usize = 200_000;
 
@@ -95,7 +98,9 @@ enum BehindPlain {
 
 /// A state of the grammar has more places than are worth their time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the grammar is too ambiguous")]
+#[error(
+    "it is too ambiguous: there are too many ways to read the same text; shorten lengths such as {{1,80}}, or say what ends each part"
+)]
 pub(crate) struct TooAmbiguous;
 
 /// See the module's text.
@@ -107,6 +112,8 @@ pub(super) struct Automaton {
     states: Vec<State>,
     state_ids: HashMap<Arc<Places>, StateId>,
     start: StateId,
+    /// Places of all states that were ever made.
+    made: usize,
 }
 
 impl Automaton {
@@ -120,6 +127,7 @@ impl Automaton {
             states: Vec::new(),
             state_ids: HashMap::new(),
             start: DEAD,
+            made: 0,
         };
         automaton.intern(Places::default());
         automaton.start = automaton.start_of(start)?;
@@ -156,6 +164,11 @@ impl Automaton {
     /// More states are kept than is worth their memory.
     pub(super) fn has_many_states(&self) -> bool {
         self.states.len() > MAX_STATES
+    }
+
+    /// Places of all states that were made so far: what it took.
+    pub(super) fn made(&self) -> usize {
+        self.made
     }
 
     /// Too much is kept that cannot be forgotten.
@@ -219,7 +232,8 @@ impl Automaton {
         Ok(to)
     }
 
-    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than any number.
+    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than any number. Fewer than
+    /// may where that takes many states to say.
     pub(super) fn plain_characters(&mut self, from: StateId, most: usize) -> Result<usize, TooAmbiguous> {
         let mut seen = HashSet::from([from]);
         let mut reached = vec![from];
@@ -231,6 +245,9 @@ impl Automaton {
                     BehindPlain::States(states) => {
                         next.extend(states.iter().copied().filter(|state| seen.insert(*state)));
                     }
+                }
+                if seen.len() > MAX_PLAIN_STATES {
+                    return Ok(count);
                 }
             }
             if next.is_empty() {
@@ -284,6 +301,7 @@ impl Automaton {
             return *id;
         }
         let id = StateId(u32::try_from(self.states.len()).expect("bounded"));
+        self.made += 1 + places.count();
         let places = Arc::new(places);
         self.states.push(State {
             places: Arc::clone(&places),

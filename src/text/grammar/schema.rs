@@ -1,6 +1,7 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
 //! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
 
+use percent_encoding::percent_decode_str;
 use serde_json::Number;
 
 use super::TooLarge;
@@ -287,6 +288,8 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
         .strip_prefix('/')?
         .split('/')
         .try_fold(root, |value, part| {
+            // A pointer in a URI is percent-encoded (RFC 6901, section 6).
+            let part = percent_decode_str(part).decode_utf8().ok()?;
             let part = part.replace("~1", "/").replace("~0", "~");
             match value {
                 Json::Array(items) => items.get(part.parse::<usize>().ok()?),

@@ -120,7 +120,7 @@ fn a_grammar_that_is_everywhere_at_once_is_given_up() {
     assert!(ended.is_err());
 }
 
-fn matching(pattern: &str) -> Arc<Grammar> {
+pub(super) fn matching(pattern: &str) -> Arc<Grammar> {
     let hir = parsed(pattern).unwrap();
     grammar(|builder| {
         let mut rules = RegexRules {
@@ -182,7 +182,7 @@ fn bounds_as_wide_as_a_double_are_small_and_exact() {
     }
 }
 
-fn guide() -> Tokenizer {
+pub(super) fn guide() -> Tokenizer {
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/examples/models/guide/tokenizer.json"

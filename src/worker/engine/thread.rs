@@ -286,7 +286,6 @@ impl EngineThread {
             if !keep {
                 metrics.ended(Outcome::Cancelled);
                 spans::tell_cancelled(sequence.span());
-                metrics.tokens(sequence.prompt_tokens(), sequence.completion_tokens());
             }
             keep
         });
@@ -385,9 +384,12 @@ impl EngineThread {
                 self.config.metrics.guessed(checked.guessed, checked.right);
                 self.active[index].checked(checked);
             }
+            let before = self.active[index].completion_tokens();
             let taken = token.and_then(|token| {
                 self.active[index].take(token, logprobs, rows, tokenizer, || clock.instant())
             });
+            let metrics = &self.config.metrics;
+            metrics.tokens(0, self.active[index].completion_tokens() - before);
             let TokenTime {
                 since_last,
                 detokenizing: of_this,
@@ -481,6 +483,9 @@ impl EngineThread {
             return;
         };
         let sequence = &self.active[index];
+        if matches!(outcome, Ok(Prefilled::Chose | Prefilled::Done(_))) {
+            self.config.metrics.tokens(sequence.prompt_tokens(), 0);
+        }
         match outcome {
             Ok(Prefilled::Partly) => {
                 let keep = match sequence.is_at_stop() {
@@ -509,11 +514,8 @@ impl EngineThread {
             .spent(part, self.config.clock.instant() - since);
     }
 
-    /// Counts a sequence that is over, then tells its owner: who has the answer finds it in the counts.
+    /// Counts a request that is over, then tells its owner: who has the answer finds it in the counts.
     fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
-        self.config
-            .metrics
-            .tokens(sequence.prompt_tokens(), sequence.completion_tokens());
         self.state.set_load(self.active.len(), self.waiting.len());
         if let Some(span) = sequence.span() {
             spans::tell_sequence(span, sequence, outcome.as_ref(), self.config.clock.instant());

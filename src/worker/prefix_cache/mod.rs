@@ -193,8 +193,6 @@ impl PrefixCache {
             return Ok(None);
         }
         let cache = empty.begun(&blocks, prompt.len())?;
-        // Gigabytes are copied while what follows is described.
-        transforms::async_eval(cache.arrays())?;
         Ok(Some(Prefix { cache, tokens }))
     }
 

@@ -118,6 +118,11 @@ fn annotations_and_what_is_always_met_demand_nothing() {
         &["1"],
         &["null"],
     );
+    check(
+        json!({"$ref": "#/$defs/A%3CB%3E%20%C3%A9~1", "$defs": {"A<B> é/": {"type": "integer"}}}),
+        &["1"],
+        &["null"],
+    );
 }
 
 #[test]
