@@ -187,5 +187,7 @@ proptest! {
     }
 }
 
-/// Characters that may still be held when a text ends.
-const MAX_TRAILING: usize = 4;
+/// Characters that may still be held when a text ends: one for each of four tokens, and where these make the character
+/// before them no text any more (decoders take bytes that follow one another together), one more for each of its bytes but
+/// the first.
+const MAX_TRAILING: usize = 7;
