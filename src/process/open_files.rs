@@ -34,6 +34,8 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, before.min(1024), hard).expect("lowered");
         raise_limit();
         let after = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-        assert_eq!(after, (WANTED.min(hard), hard));
+        // A Mac may refuse the first.
+        let most = [WANTED, MACOS_MOST].map(|most| most.min(hard));
+        assert!(most.contains(&after.0) && after.1 == hard, "{after:?}");
     }
 }
