@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,7 +26,7 @@ use tracing::debug;
 
 /// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an attack, and waits until
 /// others end.
-pub(crate) const MAX_CONNECTIONS: usize = 16_384;
+const MAX_CONNECTIONS: usize = 16_384;
 /// For the head of a request: from the beginning, and from the end of the answer before it. Clients that keep a connection
 /// give it up sooner by themselves (those of Go and Rust after 90 s), so that no request meets one that is being closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,13 +37,16 @@ const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Serves `router` to whoever connects, until `stop`: then nobody else is let in, and answers that are under way may end.
 /// Handlers find the client's address as [`ConnectInfo`].
 pub(crate) async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let listener = listener.tap_io(|stream| {
-        // A token must not wait for the next one to fill a packet.
+    serve(without_delay(listener), router, Some, stop).await;
+}
+
+/// A token or a small answer must not wait for the next one to fill a packet.
+pub(crate) fn without_delay(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = SocketAddr> {
+    listener.tap_io(|stream| {
         if let Err(err) = stream.set_nodelay(true) {
             debug!(error = %err, "setting TCP_NODELAY failed");
         }
-    });
-    serve(listener, router, Some, stop).await;
+    })
 }
 
 /// As [`serve_tcp`]; there is no address.
@@ -52,11 +55,37 @@ pub(crate) async fn serve_unix(listener: UnixListener, router: Router, stop: Can
 }
 
 async fn serve<L: Listener>(
-    mut listener: L,
+    listener: L,
     router: Router,
     address: impl Fn(L::Addr) -> Option<SocketAddr>,
     stop: CancellationToken,
 ) {
+    let connection = |io, from| {
+        let (from, router, stop) = (address(from), router.clone(), stop.clone());
+        let answer = move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            if let Some(from) = from {
+                request.extensions_mut().insert(ConnectInfo(from));
+            }
+            let answer = router.clone().oneshot(request);
+            async {
+                let Ok(answer) = answer.await;
+                answer
+            }
+        };
+        async move { carry(io, answer, &stop).await }
+    };
+    accept(listener, &stop, connection).await;
+}
+
+/// Lets everybody in until `stop`, each in a task of its own, and returns when the last of them has ended.
+pub(crate) async fn accept<L: Listener, F>(
+    mut listener: L,
+    stop: &CancellationToken,
+    connection: impl Fn(L::Io, L::Addr) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let connections = TaskTracker::new();
     loop {
@@ -65,21 +94,10 @@ async fn serve<L: Listener>(
         let Some((io, from)) = stop.run_until_cancelled(listener.accept()).await else {
             break;
         };
-        let (from, router, stop) = (address(from), router.clone(), stop.clone());
+        let connection = connection(io, from);
         connections.spawn(async move {
             let _place = place;
-            let answer = |request: Request<Incoming>| {
-                let mut request = request.map(Body::new);
-                if let Some(from) = from {
-                    request.extensions_mut().insert(ConnectInfo(from));
-                }
-                let answer = router.clone().oneshot(request);
-                async {
-                    let Ok(answer) = answer.await;
-                    answer
-                }
-            };
-            carry(io, answer, &stop).await;
+            connection.await;
         });
     }
     drop(listener);
@@ -224,7 +242,7 @@ mod tests {
         let who = get(|ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.to_string() });
         let stop = CancellationToken::new();
         let served = spawn(serve_tcp(listener, Router::new().route("/", who), stop.clone()));
-        let mut client = tokio::net::TcpStream::connect(to).await.expect("accepted");
+        let mut client = TcpStream::connect(to).await.expect("accepted");
         let own = client.local_addr().expect("bound").to_string();
         client.write_all(REQUEST).await.expect("sent");
         let mut read = [0; 4096];

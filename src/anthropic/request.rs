@@ -67,6 +67,7 @@ impl MessagesRequest {
         let (mut apart, fields) = Fields::split(body, ORDERED)?;
         check_parameters(&fields)?;
         let mut options = Options::parse(&fields, 1)?;
+        fields.read("stop_sequences", "a list of strings", Value::as_array)?;
         options.stopping.strings = parse_strings(&fields, "stop_sequences", MAX_STOP_SEQUENCES)?;
         let output = Output::parse(apart.remove("output_config"), apart.remove("output_format"))?;
         options.format = output.format;
@@ -89,6 +90,12 @@ impl MessagesRequest {
 }
 
 fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
+    for name in WITHOUT_EFFECT {
+        match *name {
+            "inference_geo" | "service_tier" => drop(fields.text(name)?),
+            name => drop(fields.read(name, "an object", Value::as_object)?),
+        }
+    }
     for (name, value) in fields.iter() {
         if SERVED.contains(&name) || WITHOUT_EFFECT.contains(&name) {
             continue;
@@ -322,6 +329,11 @@ mod tests {
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"stop": "a"}), "stop"),
             (json!({"stop_sequences": [""]}), "stop_sequences"),
+            (json!({"stop_sequences": "a"}), "stop_sequences"),
+            (json!({"metadata": "x"}), "metadata"),
+            (json!({"service_tier": {}}), "service_tier"),
+            (json!({"cache_control": true}), "cache_control"),
+            (json!({"context_management": []}), "context_management"),
             (json!({"container": "x"}), "container"),
             (json!({"thinking": {"type": "much"}}), "thinking.type"),
             (

@@ -231,11 +231,11 @@ impl ApiServer {
             is_ready: AtomicBool::new(false),
             stop: stop.clone(),
         });
-        let (tls, connections) = (self.tls, tasks.clone());
+        let tls = self.tls;
         api.is_ready.store(true, Ordering::Release);
         tasks.spawn("apiserver-accept", |stop: CancellationToken| {
             Box::pin(async move {
-                server::accept(listener, tls, api, connections, stop).await;
+                server::serve(listener, tls, api, stop).await;
                 Ok::<_, StartApiServerError>(())
             })
         });

@@ -12,62 +12,39 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
 use super::handlers::Api;
 use super::reply::{self, Reply};
 use super::request::{Certificates, Query, Request};
 use super::status::ApiError;
-use crate::connection::{MAX_CONNECTIONS, carry};
-use crate::task::Tasks;
+use crate::connection::{accept, carry, without_delay};
 
 /// What a real server reads of a body.
 const BODY_MAX_BYTES: usize = 3 << 20;
 /// A client that sends its body slower than this is cut off.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long accepting pauses when the process has no file descriptors left.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
-/// Accepts connections until `stop`, each in its own task.
-pub(super) async fn accept(
+/// Answers whoever connects, until `stop`.
+pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     api: Arc<Api>,
-    tasks: Tasks,
     stop: CancellationToken,
 ) {
     let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let place = tokio::select! {
-            () = stop.cancelled() => return,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
-        let Ok(place) = place else { return };
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(err) => {
-                warn!(error = %err, "accepting a connection failed");
-                tokio::time::sleep(ACCEPT_BACKOFF).await;
-                continue;
-            }
-        };
+    let connection = |stream, _| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), stop.clone());
-        tasks.spawn_detached(async move {
-            let _place = place;
+        async move {
             api.metrics.connections.inc();
             connection(stream, acceptor, &api, &stop).await;
             api.metrics.connections.dec();
-        });
-    }
+        }
+    };
+    accept(without_delay(listener), &stop, connection).await;
 }
 
 fn with_alpn(config: Arc<rustls::ServerConfig>) -> Arc<rustls::ServerConfig> {
@@ -85,25 +62,21 @@ async fn connection(
     api: &Arc<Api>,
     stop: &CancellationToken,
 ) {
-    // Small answers must not wait for more.
-    if let Err(err) = stream.set_nodelay(true) {
-        debug!(error = %err, "setting TCP_NODELAY failed");
-    }
     let Some(acceptor) = acceptor else {
-        return serve(stream, Certificates::default(), api, stop).await;
+        return requests(stream, Certificates::default(), api, stop).await;
     };
     match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = shown.to_vec().into();
-            serve(stream, certificates, api, stop).await;
+            requests(stream, certificates, api, stop).await;
         }
         Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
         Err(_) => debug!("TLS handshake took too long"),
     }
 }
 
-async fn serve(
+async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     certificates: Certificates,
     api: &Arc<Api>,

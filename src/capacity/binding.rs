@@ -64,9 +64,30 @@ pub(super) fn unservable(working: &Working<'_>, model: usize) -> Option<Binding>
     })
 }
 
+/// A model that must be on more nodes than there are for it.
+fn too_few_nodes(working: &Working<'_>) -> Option<Binding> {
+    let judged = working.judged;
+    judged.models.iter().enumerate().find_map(|(model, planned)| {
+        let classes = judged.instance.classes.iter().enumerate();
+        let able = classes.filter(|(class, _)| judged.instance.need(model, *class).is_some());
+        let nodes: u32 = able.map(|(_, class)| class.nodes).sum();
+        (nodes < planned.replicas).then(|| Binding {
+            constraint: Constraint::Policy,
+            why: format!(
+                "{} must be on {} nodes, each with one replica, and {nodes} of the fleet's can have it",
+                working.name(model),
+                planned.replicas
+            ),
+        })
+    })
+}
+
 /// What keeps `capacity` from being more; `None` where nothing in sight does.
 pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: WhatIfs) -> Option<Binding> {
     let Some(most) = &capacity.placement else {
+        if let Some(few) = too_few_nodes(working) {
+            return Some(few);
+        }
         let disk = what_ifs.unlimited_disk;
         return Some(Binding {
             constraint: match disk.is_some_and(|disk| disk > CLEARLY * what_ifs.twice_memory) {

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::affinity::{Prefix, stable_hash};
 use crate::openai::MAX_COMPLETIONS;
+use crate::openai::top_level::TopLevel;
 
 /// Who the request is for, where requests wait: the name that the Gateway API inference extension gave this header.
 const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
@@ -27,6 +28,9 @@ pub(super) const RESPONSES_PATH: &str = "/v1/responses";
 
 /// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
 const BYTES_PER_TOKEN: u64 = 4;
+
+/// What a prompt is made of, in the order in which templates write it.
+const TEXTS: [&str; 6] = ["tools", "system", "instructions", "messages", "prompt", "input"];
 
 /// What has to be computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,56 +66,20 @@ pub(super) struct Ask {
     pub(super) client_timeout: Option<Duration>,
 }
 
-/// Everything else in the body is skipped. What has a wrong type is the worker's to refuse.
-#[derive(Default, Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-    #[serde(borrow)]
-    system: Option<&'a RawValue>,
-    #[serde(borrow)]
-    instructions: Option<&'a RawValue>,
-    #[serde(borrow)]
-    messages: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    priority: Option<&'a RawValue>,
-    #[serde(borrow)]
-    n: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_completion_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_output_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    cache_salt: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt_cache_key: Option<&'a RawValue>,
-    #[serde(borrow)]
-    user: Option<&'a RawValue>,
-    #[serde(borrow)]
-    previous_response_id: Option<&'a RawValue>,
-}
-
 fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
 }
 
-/// A text that says something: neither null nor empty.
+/// A text that is not empty.
 fn said(raw: Option<&RawValue>) -> Option<&str> {
-    raw.map(RawValue::get)
-        .filter(|text| !matches!(*text, "null" | "\"\""))
+    raw.map(RawValue::get).filter(|text| *text != "\"\"")
 }
 
 /// Prompts, each with its choices. More than a worker takes is refused there.
-fn rows(envelope: &Envelope<'_>) -> u32 {
+fn rows(asked: &TopLevel<'_>) -> u32 {
     let most = u32::try_from(MAX_COMPLETIONS).unwrap_or(u32::MAX);
-    let choices: u64 = number(envelope.n).unwrap_or(1);
-    let rows = choices.saturating_mul(prompts(envelope.prompt));
+    let choices: u64 = number(asked.get("n")).unwrap_or(1);
+    let rows = choices.saturating_mul(prompts(asked.get("prompt")));
     u32::try_from(rows).unwrap_or(most).clamp(1, most)
 }
 
@@ -140,26 +108,20 @@ impl Ask {
             "/v1/embeddings" => Work::Embed,
             _ => Work::Generate,
         };
-        let envelope: Envelope = serde_json::from_slice(body).unwrap_or_default();
+        // What has a wrong type is the worker's to refuse.
+        let asked: TopLevel<'_> = serde_json::from_slice(body).unwrap_or_default();
         let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-        let texts = [
-            envelope.tools,
-            envelope.system,
-            envelope.instructions,
-            envelope.messages,
-            envelope.prompt,
-            envelope.input,
-        ];
+        let texts = TEXTS.map(|name| asked.get(name));
         let texts = || texts.into_iter().filter_map(said);
         let bytes: usize = texts().map(str::len).sum();
-        let salt = said(envelope.cache_salt).map_or(0, stable_hash);
+        let salt = said(asked.get("cache_salt")).map_or(0, stable_hash);
         let session = header(SESSION_HEADER).map(stable_hash);
-        let in_body = || said(envelope.prompt_cache_key).or(said(envelope.user));
+        let in_body = || said(asked.get("prompt_cache_key")).or(said(asked.get("user")));
         let key = header("authorization").or_else(|| header("x-api-key"));
         let client = header(FAIRNESS_HEADER)
             .or(key)
             .map(stable_hash)
-            .or_else(|| said(envelope.user).map(stable_hash))
+            .or_else(|| said(asked.get("user")).map(stable_hash))
             .unwrap_or_else(|| stable_hash(address));
         let figure = |name: &str| {
             std::str::from_utf8(header(name)?)
@@ -171,16 +133,16 @@ impl Ask {
         let time = |value: f64| Duration::try_from_secs_f64(value).ok();
         Self {
             work,
-            priority: number(envelope.priority).unwrap_or_default(),
+            priority: number(asked.get("priority")).unwrap_or_default(),
             rows: match work {
-                Work::Generate => rows(&envelope),
+                Work::Generate => rows(&asked),
                 Work::Embed => 1,
                 Work::Tokenize => 0,
             },
             prompt_tokens: bytes as u64 / BYTES_PER_TOKEN,
-            max_tokens: number(envelope.max_completion_tokens)
-                .or_else(|| number(envelope.max_output_tokens))
-                .or_else(|| number(envelope.max_tokens)),
+            max_tokens: number(asked.get("max_completion_tokens"))
+                .or_else(|| number(asked.get("max_output_tokens")))
+                .or_else(|| number(asked.get("max_tokens"))),
             prefix: match work {
                 Work::Generate => Prefix::of(salt, texts()),
                 Work::Embed | Work::Tokenize => Prefix::default(),
@@ -188,7 +150,7 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
-            previous_response: number(envelope.previous_response_id)
+            previous_response: number(asked.get("previous_response_id"))
                 .filter(|_| path.starts_with(RESPONSES_PATH)),
             client_timeout: CLIENT_TIMEOUT_HEADERS
                 .iter()

@@ -113,14 +113,24 @@ impl ApiError {
         )
     }
 
-    /// `param` is `messages` or `prompt`.
-    pub(crate) fn context_length_exceeded(param: &str, prompt_tokens: usize, context_tokens: usize) -> Self {
+    /// `param` is `messages`, `prompt` or `input`.
+    pub(crate) fn context_length_exceeded(
+        param: &str,
+        prompt_tokens: usize,
+        context_tokens: usize,
+        completes: bool,
+    ) -> Self {
+        let room = if completes {
+            ", which leaves no room for a completion"
+        } else {
+            ""
+        };
         Self::invalid(
             ErrorCode::ContextLengthExceeded,
             param,
             format!(
                 "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
-                 {prompt_tokens} tokens, which leaves no room for a completion. Please shorten it."
+                 {prompt_tokens} tokens{room}. Please shorten it."
             ),
         )
     }
@@ -309,7 +319,7 @@ mod tests {
     #[test]
     fn the_body_has_all_four_fields() {
         assert_eq!(
-            ApiError::context_length_exceeded("messages", 3000, 2048).body(),
+            ApiError::context_length_exceeded("messages", 3000, 2048, true).body(),
             json!({"error": {
                 "message": "This model's maximum context length is 2048 tokens. However, your prompt has 3000 tokens, which leaves no room for a completion. Please shorten it.",
                 "type": "invalid_request_error",

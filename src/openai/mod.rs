@@ -25,6 +25,7 @@ pub(crate) mod responses;
 pub(crate) mod routes;
 #[cfg(feature = "mlx")]
 pub(crate) mod tools;
+pub(crate) mod top_level;
 
 /// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
 pub(crate) const MAX_COMPLETIONS: usize = 64;

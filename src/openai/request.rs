@@ -333,8 +333,8 @@ fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError>
 }
 
 pub(crate) fn parse_model(fields: &Fields) -> Result<String, ApiError> {
-    let model = fields.text("model")?.ok_or_else(|| ApiError::missing("model"))?;
-    Ok(model.to_owned())
+    let model = fields.text("model")?.filter(|model| !model.is_empty());
+    Ok(model.ok_or_else(|| ApiError::missing("model"))?.to_owned())
 }
 
 fn parse_n(fields: &Fields, prompts: usize) -> Result<usize, ApiError> {

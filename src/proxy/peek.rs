@@ -3,10 +3,10 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::error::Category;
 
 use crate::openai;
+use crate::openai::top_level::TopLevel;
 
 /// The largest request body that is taken, in bytes: some million tokens of text.
 pub(crate) const MAX_REQUEST_BODY_BYTES: usize = 16 << 20;
@@ -22,7 +22,8 @@ pub(crate) struct Peeked {
 impl Peeked {
     /// The body as it came, but for another model.
     pub(crate) fn for_model(&self, model: &str) -> Bytes {
-        let Ok(Envelope { model: Some(raw) }) = serde_json::from_slice(&self.body) else {
+        let top: Option<TopLevel<'_>> = serde_json::from_slice(&self.body).ok();
+        let Some(raw) = top.and_then(|top| top.get("model")) else {
             return self.body.clone();
         };
         // `raw` is a part of `body`.
@@ -33,13 +34,6 @@ impl Peeked {
             .concat()
             .into()
     }
-}
-
-/// Everything else in the body is checked for syntax and skipped without being kept.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
 }
 
 /// Why a request cannot be routed by its body.
@@ -53,6 +47,8 @@ pub(crate) enum PeekError {
     NotAnObject,
     #[error("the request names no `model`")]
     NoModel,
+    #[error("the `model` of the request is not a string")]
+    ModelType,
     #[error("reading the request body")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -65,6 +61,7 @@ impl From<PeekError> for openai::ApiError {
             PeekError::Json(problem) => Self::invalid_json(&problem),
             PeekError::NotAnObject => Self::invalid_json("it must be a JSON object"),
             PeekError::NoModel => Self::missing("model"),
+            PeekError::ModelType => Self::invalid_value("model", "'model' must be a string."),
             PeekError::Read(_) => Self::invalid_json("it ended early"),
         }
     }
@@ -84,23 +81,16 @@ pub(crate) async fn peek_model(body: Body, limit: usize) -> Result<Peeked, PeekE
 }
 
 fn model_of(body: &[u8]) -> Result<String, PeekError> {
-    let envelope: Result<Envelope, _> = serde_json::from_slice(body);
-    let is_json = |err: &serde_json::Error| err.classify() == serde_json::error::Category::Data;
-    match envelope {
-        // A sequence also reads as a struct.
-        Ok(_) if !starts_an_object(body) => Err(PeekError::NotAnObject),
-        Err(err) if is_json(&err) && !starts_an_object(body) => Err(PeekError::NotAnObject),
-        Err(err) => Err(PeekError::Json(err.to_string())),
-        Ok(envelope) => envelope
-            .model
-            .and_then(|raw| serde_json::from_str::<String>(raw.get()).ok())
-            .filter(|model| !model.is_empty())
-            .ok_or(PeekError::NoModel),
+    let top: TopLevel<'_> = serde_json::from_slice(body).map_err(|err| match err.classify() {
+        Category::Data => PeekError::NotAnObject,
+        Category::Io | Category::Syntax | Category::Eof => PeekError::Json(err.to_string()),
+    })?;
+    let model = top.get("model").ok_or(PeekError::NoModel)?;
+    match serde_json::from_str::<String>(model.get()) {
+        Ok(model) if model.is_empty() => Err(PeekError::NoModel),
+        Ok(model) => Ok(model),
+        Err(_) => Err(PeekError::ModelType),
     }
-}
-
-fn starts_an_object(body: &[u8]) -> bool {
-    body.trim_ascii_start().first() == Some(&b'{')
 }
 
 #[cfg(test)]
@@ -122,14 +112,16 @@ mod tests {
             r#" {"messages":[{"model":"not-me","content":"\ud83d\ude00"}],"model":"a/b"} "#,
             "a/b",
         );
+        check(r#"{"model":"a","model":"b"}"#, "b");
     }
 
     #[test]
     fn a_body_without_a_model_is_told_what_is_missing() {
         check("{}", "MissingParameter");
         check(r#"{"model":null}"#, "MissingParameter");
-        check(r#"{"model":7}"#, "MissingParameter");
         check(r#"{"model":""}"#, "MissingParameter");
+        check(r#"{"model":7}"#, "InvalidValue");
+        check(r#"{"model":["guide"]}"#, "InvalidValue");
         check("", "InvalidJson");
         check("[\"x\"]", "InvalidJson");
         check("7", "InvalidJson");

@@ -480,12 +480,13 @@ impl Prompter {
         self.check_tokens("logit_bias", asked.logit_bias.keys())?;
         self.check_tokens("stop_token_ids", options.stopping.token_ids.iter())?;
         let context_tokens = self.context_tokens();
-        let least = usize::from(options.max_tokens != Some(0));
-        if prompt.len() + least > context_tokens {
+        let completes = options.max_tokens != Some(0);
+        if prompt.len() + usize::from(completes) > context_tokens {
             return Err(ApiError::context_length_exceeded(
                 param,
                 prompt.len(),
                 context_tokens,
+                completes,
             ));
         }
         let room = context_tokens - prompt.len();

@@ -224,12 +224,13 @@ pub(crate) struct Remaining {
 }
 
 impl Remaining {
-    /// A text ends where it is cut at the latest, and otherwise after as many tokens as others have had.
+    /// A text ends where it is cut at the latest, and otherwise after as many tokens as others have had; one that has
+    /// more already is expected to be as long again, since the longer a text is, the longer it tends to go on.
     pub(crate) fn new(prompt_tokens: usize, produced: usize, max_tokens: usize, typical: usize) -> Self {
         let expected = if produced < typical {
             typical - produced
         } else {
-            typical
+            produced
         };
         Self {
             prompt_tokens,

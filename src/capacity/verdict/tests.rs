@@ -291,6 +291,17 @@ fn what_is_short_is_found_by_trial() {
 
 /// Two models fit a Mac's memory together and not its disk; the disk is what is short, and with one Mac less it is not enough.
 #[test]
+fn more_replicas_than_nodes_are_told_as_that() {
+    let demand = json!([{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 300,
+        "answerTokens": 50, "maxConcurrency": 1, "replicas": 3}]);
+    let macs = json!([{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}, {"name": "old", "chip": "M1", "memory": "8Gi", "count": 5}]);
+    let verdict = answer(&question_of(json!({"demand": demand, "fleet": {"macs": macs}})));
+    assert_eq!(verdict.binding.as_deref(), Some("Policy"), "{}", verdict.summary);
+    let told = "qwen3-8b must be on 3 nodes, each with one replica, and 2 of the fleet's can have it";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+}
+
+#[test]
 fn disks_are_counted_where_they_are_told() {
     let spec = |disk: serde_json::Value| {
         let model = |name: &str| {

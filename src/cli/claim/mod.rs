@@ -14,7 +14,7 @@ use crate::api::v1alpha1::{
     FigureKind, PerformanceClaimSpec, Published,
 };
 use crate::error::ExitStatus;
-use crate::roofline::claim::Assessment;
+use crate::roofline::claim::{Assessment, InvalidClaim};
 use crate::yaml;
 
 /// Check published numbers against physics, known facts and their own arithmetic.
@@ -121,12 +121,13 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
         .into_iter()
         .map(|(claim, spec)| {
             let assessment = Assessment::new(&spec).map_err(|err| {
-                let status = if args.files.is_empty() {
-                    ExitStatus::Usage
+                if args.files.is_empty() {
+                    let InvalidClaim { field, message } = err;
+                    let flag = flag(args, &field).unwrap_or(field);
+                    Failure::new(ExitStatus::Usage, anyhow!("{flag}: {message}"))
                 } else {
-                    ExitStatus::Config
-                };
-                Failure::new(status, anyhow!("{claim}: {err}"))
+                    Failure::new(ExitStatus::Config, anyhow!("{claim}: {err}"))
+                }
             })?;
             Ok(Judged {
                 claim,
@@ -170,16 +171,46 @@ fn outcome(judged: &[Judged]) -> ExitStatus {
     }
 }
 
+/// Figures with a flag of their own, in the order in which [`from_flags`] has them.
+fn figure_flags(args: &Args) -> impl Iterator<Item = (&'static str, FigureKind, &str)> {
+    [
+        ("--decode", FigureKind::DecodeTokensPerSecond, &args.decode),
+        ("--prefill", FigureKind::PrefillTokensPerSecond, &args.prefill),
+        ("--ttft", FigureKind::TimeToFirstTokenSeconds, &args.ttft),
+    ]
+    .into_iter()
+    .filter_map(|(flag, kind, value)| Some((flag, kind, value.as_deref()?)))
+}
+
+/// The flag that a field of the claim came from.
+fn flag(args: &Args, field: &str) -> Option<String> {
+    let index = |list: &str| -> Option<usize> {
+        let (index, _) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
+        index.parse().ok()
+    };
+    if let Some(index) = index("figures") {
+        let flags: Vec<_> = figure_flags(args).map(|(flag, ..)| flag.to_owned()).collect();
+        let others = args.figure.iter().map(|text| format!("--figure {text}"));
+        return flags.into_iter().chain(others).nth(index);
+    }
+    if let Some(index) = index("statements") {
+        return Some(format!("--statement {}", args.statement.get(index)?));
+    }
+    let flag = match field {
+        "model.name" => "model",
+        "hardware.gpuCores" => "gpu-cores",
+        _ => field.split_once('.').map_or(field, |(_, name)| name),
+    };
+    let command = <Args as clap::Args>::augment_args(clap::Command::new("claim"));
+    let known = command.get_arguments().any(|own| own.get_long() == Some(flag));
+    known.then(|| format!("--{flag}"))
+}
+
 fn from_flags(args: &Args) -> anyhow::Result<PerformanceClaimSpec> {
     let text = |value: &Option<String>| value.as_deref().map(Published::from);
-    let mut figures = Vec::new();
-    for (kind, value) in [
-        (FigureKind::DecodeTokensPerSecond, &args.decode),
-        (FigureKind::PrefillTokensPerSecond, &args.prefill),
-        (FigureKind::TimeToFirstTokenSeconds, &args.ttft),
-    ] {
-        figures.extend(value.as_deref().map(|value| figure(kind, value)));
-    }
+    let mut figures: Vec<_> = figure_flags(args)
+        .map(|(_, kind, value)| figure(kind, value))
+        .collect();
     for text in &args.figure {
         let (kind, value) = text
             .split_once('=')
@@ -226,5 +257,38 @@ fn figure(kind: FigureKind, value: &str) -> ClaimedFigure {
         presented_as: None,
         per: None,
         bytes: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_flag() {
+        for (flags, told) in [
+            (&["--decode=fast"][..], "--decode: `fast` is not a number"),
+            (&["--ttft=1", "--prefill=x"], "--prefill: `x` is not a number"),
+            (
+                &["--decode=3", "--figure=weightBytes=small"],
+                "--figure weightBytes=small: `small` is not a number",
+            ),
+            (&["--decode=3", "--memory=much"], "--memory: `much` is not"),
+            (&["--decode=3", "--prompt=long"], "--prompt: `long` is not"),
+        ] {
+            let words = ["rooflet", "--chip=Apple M4 Pro", "--model=qwen3-8b-4bit"];
+            let line = Line::try_parse_from(words.iter().chain(flags)).unwrap();
+            let failure = run(&line.args).unwrap_err();
+            let message = format!("{:#}", failure.error);
+            assert!(message.starts_with(told), "{message}");
+        }
     }
 }

@@ -8,6 +8,9 @@ use crate::units::{Bytes, BytesPerSecond};
 /// More rows of models on classes of node than this are cut to those that the placement uses.
 const MAX_FIT_ROWS: usize = 60;
 
+/// Fleets that carry this much of what the best one carries are told as equals.
+const ALIKE: f64 = 0.995;
+
 /// The whole answer.
 pub(super) fn text(verdict: &PlanVerdict) -> String {
     let mut out = format!("{}\n", verdict.summary);
@@ -131,7 +134,7 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
 }
 
 /// Which of several fleets to take, in a sentence.
-fn best(verdicts: &[(String, PlanVerdict)]) -> String {
+pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
     let feasible: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.feasible).collect();
     let most = verdicts
         .iter()
@@ -144,6 +147,18 @@ fn best(verdicts: &[(String, PlanVerdict)]) -> String {
                 .unwrap_or_default()
                 .total_cmp(&b.price.unwrap_or_default())
         });
+    let alike = |(_, verdict): &&(String, PlanVerdict)| {
+        most.is_some_and(|(_, most)| verdict.demand_factor >= most.demand_factor * ALIKE)
+    };
+    let equal: Vec<_> = verdicts
+        .iter()
+        .filter(alike)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let most_words = match &equal[..] {
+        [] | [_] => "carries most",
+        _ => "carries as much as any",
+    };
     let priced = feasible.iter().all(|(_, verdict)| verdict.price.is_some());
     match (feasible.as_slice(), most, cheapest) {
         ([], Some((name, verdict)), _) if verdict.demand_factor > 0.0 => {
@@ -151,12 +166,13 @@ fn best(verdicts: &[(String, PlanVerdict)]) -> String {
         }
         ([], _, _) => "None carries the demand.".to_owned(),
         ([(only, _)], _, _) => format!("Only {only} carries the demand."),
-        (_, Some((most, _)), Some((cheapest, _))) if priced && most != cheapest => {
-            format!("Of those that carry the demand, {cheapest} costs least; {most} carries most.")
+        (_, _, Some((cheapest, _))) if priced && equal.contains(&cheapest.as_str()) => {
+            format!("Of those that carry the demand, {cheapest} costs least and {most_words}.")
         }
-        (_, Some((most, _)), Some(_)) if priced => {
-            format!("Of those that carry the demand, {most} costs least and carries most.")
+        (_, Some((most, _)), Some((cheapest, _))) if priced => {
+            format!("Of those that carry the demand, {cheapest} costs least; {most} {most_words}.")
         }
+        (_, Some(_), _) if equal.len() > 1 => format!("{} carry the same.", equal.join(" and ")),
         (_, Some((most, _)), _) => format!("{most} carries most."),
         (_, None, _) => String::new(),
     }

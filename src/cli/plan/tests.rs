@@ -171,3 +171,32 @@ fn a_manifest_that_cannot_be_used_is_told_with_its_field() {
         assert!(message.contains(told), "{spec}: {message}");
     }
 }
+
+#[test]
+fn fleets_that_carry_the_same_are_told_as_equals() {
+    let best = |fleets: &[(&str, f64, Option<f64>)]| {
+        let verdict = |(name, carries, price): &(&str, f64, Option<f64>)| {
+            let verdict = PlanVerdict {
+                feasible: true,
+                demand_factor: *carries,
+                price: *price,
+                ..PlanVerdict::default()
+            };
+            ((*name).to_owned(), verdict)
+        };
+        table::best(&fleets.iter().map(verdict).collect::<Vec<_>>())
+    };
+    assert_eq!(
+        best(&[("a", 2.0, None), ("b", 2.0, None)]),
+        "a and b carry the same."
+    );
+    assert_eq!(best(&[("a", 2.0, None), ("b", 1.5, None)]), "a carries most.");
+    assert_eq!(
+        best(&[("a", 2.0, Some(3.0)), ("b", 2.0, Some(4.0))]),
+        "Of those that carry the demand, a costs least and carries as much as any."
+    );
+    assert_eq!(
+        best(&[("a", 2.0, Some(3.0)), ("b", 4.0, Some(4.0))]),
+        "Of those that carry the demand, a costs least; b carries most."
+    );
+}

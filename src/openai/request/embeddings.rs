@@ -37,6 +37,7 @@ impl EmbeddingsRequest {
                 ));
             }
         }
+        fields.text("user")?;
         let encoding = fields.read("encoding_format", "'float' or 'base64'", |value| {
             match value.as_str()? {
                 "float" => Some(Encoding::Float),

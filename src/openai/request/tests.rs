@@ -303,6 +303,13 @@ fn what_belongs_to_chats_is_unknown_elsewhere() {
 }
 
 #[test]
+fn who_asks_for_embeddings_is_told_by_a_text() {
+    let body = json!({"model": "m", "input": "a", "user": {}}).to_string();
+    let refusal = EmbeddingsRequest::parse(body.as_bytes()).unwrap_err();
+    assert_eq!(refusal.param.as_deref(), Some("user"));
+}
+
+#[test]
 fn choices_and_prompts_have_a_common_limit() {
     let parse = |prompts: usize, n: usize| {
         let body = json!({"model": "m", "prompt": vec!["a"; prompts], "n": n});

@@ -59,13 +59,13 @@ const SERVED: &[&str] = &[
     "truncation",
 ];
 
-/// Known and not served, and the value that asks for nothing.
-const UNSERVED: &[(&str, Value)] = &[
-    ("background", Value::Bool(false)),
-    ("conversation", Value::Null),
-    ("max_tool_calls", Value::Null),
-    ("prompt", Value::Null),
-    ("top_logprobs", Value::Null),
+/// Known and not served.
+const UNSERVED: &[&str] = &[
+    "background",
+    "conversation",
+    "max_tool_calls",
+    "prompt",
+    "top_logprobs",
 ];
 
 /// What may be in `include` for nothing: it belongs to tools that are not served, or is told anyway.
@@ -162,13 +162,12 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         if name != "max_tokens" && served.iter().any(|names| names.contains(&name)) {
             continue;
         }
-        match UNSERVED.iter().find(|(known, _)| *known == name) {
-            None => return Err(ApiError::unknown_parameter(name)),
-            Some((_, nothing)) if value == nothing || value.is_null() || *value == json!(0) => {}
-            Some(_) => {
-                let message = format!("'{name}' is not supported by this server.");
-                return Err(ApiError::unsupported(name, message));
-            }
+        if !UNSERVED.contains(&name) {
+            return Err(ApiError::unknown_parameter(name));
+        }
+        if !asks_for_nothing(name, value) {
+            let message = format!("'{name}' is not supported by this server.");
+            return Err(ApiError::unsupported(name, message));
         }
     }
     let expected = format!("a list with nothing but {}", INCLUDED.join(", "));
@@ -182,6 +181,14 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
             "truncation",
             "'truncation' must be 'disabled': nothing is left out of what the model reads.",
         )),
+    }
+}
+
+fn asks_for_nothing(name: &str, value: &Value) -> bool {
+    match name {
+        "background" => value.is_null() || *value == json!(false),
+        "max_tool_calls" | "top_logprobs" => value.is_null() || *value == json!(0),
+        _ => value.is_null(),
     }
 }
 
@@ -381,6 +388,8 @@ mod tests {
             (json!({"messages": []}), "messages"),
             (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
             (json!({"background": true}), "background"),
+            (json!({"background": 0}), "background"),
+            (json!({"conversation": 0}), "conversation"),
             (json!({"metadata": "a"}), "metadata"),
             (json!({"store": 1}), "store"),
             (json!({"truncation": "auto"}), "truncation"),

@@ -98,7 +98,13 @@ impl Part {
         if starts(&["embed_tokens_per_layer"]) {
             return Self::PerLayerEmbedding;
         }
-        if any(&["embed_tokens", "wte", "tok_embeddings", "word_embeddings"]) {
+        if any(&[
+            "embed_tokens",
+            "wte",
+            "tok_embeddings",
+            "token_embd",
+            "word_embeddings",
+        ]) {
             return Self::Embedding;
         }
         if any(&["lm_head", "embed_out"]) || segments.first() == Some(&"output") {

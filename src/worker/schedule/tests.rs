@@ -380,12 +380,13 @@ fn a_text_is_expected_to_be_as_long_as_others_but_not_longer_than_it_may_be() {
             tokens(0, 500),
             tokens(150, 500),
             tokens(150, 160),
-            tokens(450, 500)
+            tokens(450, 500),
+            tokens(300, 900)
         ],
-        [200, 50, 10, 50]
+        [200, 50, 10, 50, 300]
     );
-    // One that is longer than most says nothing about its end.
-    assert_eq!(tokens(250, 500), 200);
+    // One that is longer than most is likely to go on.
+    assert_eq!(tokens(250, 900), 250);
 }
 
 #[test]
