@@ -1,5 +1,7 @@
 //! Connections to every server of this binary: how many there may be, how long one may say nothing, an orderly end.
 
+mod stall;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -24,12 +26,16 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tracing::debug;
 
+use self::stall::Unstalled;
+
 /// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an attack, and waits until
 /// others end.
 const MAX_CONNECTIONS: usize = 16_384;
 /// For the head of a request: from the beginning, and from the end of the answer before it. Clients that keep a connection
 /// give it up sooner by themselves (those of Go and Rust after 90 s), so that no request meets one that is being closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// For a client to read anything at all of what it is sent. What it does not read waits in memory.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
 const HTTP2_STREAMS_MAX: u32 = 1_000;
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -130,7 +136,8 @@ where
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .keep_alive_interval(HTTP2_PING_INTERVAL);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(Unstalled::new(io, WRITE_TIMEOUT)), service));
     // hyper's own timer begins when it knows which HTTP is spoken, which takes the first bytes.
     let mut silence = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let (mut is_stopping, mut is_silent) = (false, true);
@@ -218,6 +225,28 @@ mod tests {
             tokio::time::sleep(HEAD_TIMEOUT - SECOND).await;
         }
         assert_eq!(rest(&mut client, 2 * SECOND).await.as_deref(), Some(""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_left_and_a_slow_one_is_not() {
+        const LENGTH: usize = 60_000;
+        for pause in [WRITE_TIMEOUT / 2, 2 * WRITE_TIMEOUT] {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let answer = |_request| async { Response::new("x".repeat(LENGTH)) };
+            let served = spawn(async move { carry(server, answer, &CancellationToken::new()).await });
+            client.write_all(REQUEST).await.expect("sent");
+            let (mut whole, mut part) = (0, [0; 4096]);
+            while whole < LENGTH {
+                tokio::time::sleep(pause).await;
+                match client.read(&mut part).await.expect("read") {
+                    0 => break,
+                    bytes => whole += bytes,
+                }
+            }
+            assert_eq!(whole >= LENGTH, pause < WRITE_TIMEOUT, "{pause:?}");
+            drop(client);
+            served.await.expect("served");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,15 @@ pub(crate) fn body(err: &ApiError) -> Value {
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    let mut body = json!({"type": "error", "error": {"type": kind, "message": err.message}});
+    let message = match err.overrun {
+        // Clients look for these words to know that the conversation is to be made shorter.
+        Some(overrun) => format!(
+            "prompt is too long: {} tokens > {} maximum",
+            overrun.prompt_tokens, overrun.context_tokens
+        ),
+        None => err.message.clone(),
+    };
+    let mut body = json!({"type": "error", "error": {"type": kind, "message": message}});
     if err.param.as_deref() == Some(THREAD) {
         // What clients that would have the server remember the conversation go on without it for.
         body["error"]["details"] =
@@ -67,6 +75,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::openai::error::Overrun;
 
     async fn answer(path: &str) -> (u16, Option<String>, Value) {
         let fails = || async { ApiError::rate_limit_exceeded("busy", 7) };
@@ -86,6 +95,19 @@ mod tests {
         let header = header.map(|value| value.to_str().unwrap().to_owned());
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (status, header, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() {
+        let overrun = Overrun {
+            prompt_tokens: 41_317,
+            context_tokens: 4096,
+        };
+        let body = body(&ApiError::context_length_exceeded("messages", overrun, true));
+        assert_eq!(
+            body["error"],
+            json!({"type": "invalid_request_error", "message": "prompt is too long: 41317 tokens > 4096 maximum"})
+        );
     }
 
     #[tokio::test]

@@ -51,7 +51,13 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
                 assistant(&content, &blocks, &mut turn)?;
                 open = Open::Assistant(turn);
             }
-            Some(_) | None => return Err(place.invalid(".role", "user or assistant")),
+            // Newer clients say between turns what holds from there on.
+            Some("system") => {
+                let text = content.texts(message.get("content").unwrap_or(&Json::Null))?;
+                std::mem::replace(&mut open, Open::None).close(&mut turns);
+                turns.push(message::said("system", &text));
+            }
+            Some(_) | None => return Err(place.invalid(".role", "one of user, assistant and system")),
         }
     }
     open.close(&mut turns);
@@ -305,6 +311,21 @@ mod tests {
     }
 
     #[test]
+    fn the_system_may_say_more_between_turns() {
+        let listed = r#"[{"role": "user", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"}]"#;
+        assert_eq!(
+            read(r#""s""#, listed),
+            Ok(json!([
+                {"role": "system", "content": "s"},
+                {"role": "user", "content": "a"},
+                {"role": "system", "content": "b"},
+                {"role": "user", "content": "c"},
+            ]))
+        );
+    }
+
+    #[test]
     fn a_failed_tool_says_so_in_the_prompt() {
         let told = |result: &str| {
             let listed = format!(
@@ -335,7 +356,12 @@ mod tests {
         for (listed, param) in [
             ("[]", "messages"),
             ("5", "messages"),
-            (r#"[{"role": "system", "content": "a"}]"#, "messages[0].role"),
+            (r#"[{"role": "tool", "content": "a"}]"#, "messages[0].role"),
+            (r#"[{"role": "system", "content": ""}]"#, "messages[0].content"),
+            (
+                r#"[{"role": "system", "content": [{"type": "image"}]}]"#,
+                "messages[0].content[0].type",
+            ),
             (r#"[{"role": "user"}]"#, "messages[0].content"),
             (
                 r#"[{"role": "user", "content": ["a"]}]"#,

@@ -43,7 +43,14 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// Known and not served.
-const UNSERVED: &[&str] = &["container", "mcp_servers", "speed", THREAD];
+const UNSERVED: &[&str] = &[
+    "container",
+    "diagnostics",
+    "mcp_servers",
+    "speed",
+    "user_profile_id",
+    THREAD,
+];
 
 const MAX_STOP_SEQUENCES: usize = 16;
 

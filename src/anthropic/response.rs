@@ -56,7 +56,7 @@ impl From<response::Usage> for Usage {
 pub(crate) enum Block {
     Thinking {
         thinking: String,
-        /// There is nobody to whom it would have to be proven.
+        /// Empty until the block is done.
         signature: &'static str,
     },
     Text {
@@ -69,12 +69,17 @@ pub(crate) enum Block {
     },
 }
 
+/// Of what was thought. Nobody here asks for a proof of it, but clients drop what has none.
+pub(crate) const SIGNATURE: &str = "unsigned";
+
 /// More of a block.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub(crate) enum BlockDelta {
     #[serde(rename = "thinking_delta")]
     Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'static str },
     #[serde(rename = "text_delta")]
     Text { text: String },
     #[serde(rename = "input_json_delta")]

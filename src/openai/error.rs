@@ -22,6 +22,15 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<String>,
     pub(crate) code: Option<ErrorCode>,
     pub(crate) retry_after_seconds: Option<u32>,
+    /// Of a prompt that is too long.
+    pub(crate) overrun: Option<Overrun>,
+}
+
+/// Tokens of a prompt, and how many there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Overrun {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) context_tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -68,6 +77,7 @@ impl ApiError {
             param: None,
             code: Some(code),
             retry_after_seconds: None,
+            overrun: None,
         }
     }
 
@@ -114,25 +124,24 @@ impl ApiError {
     }
 
     /// `param` is `messages`, `prompt` or `input`.
-    pub(crate) fn context_length_exceeded(
-        param: &str,
-        prompt_tokens: usize,
-        context_tokens: usize,
-        completes: bool,
-    ) -> Self {
+    pub(crate) fn context_length_exceeded(param: &str, overrun: Overrun, completes: bool) -> Self {
+        let Overrun {
+            prompt_tokens,
+            context_tokens,
+        } = overrun;
         let room = if completes {
             ", which leaves no room for a completion"
         } else {
             ""
         };
-        Self::invalid(
-            ErrorCode::ContextLengthExceeded,
-            param,
-            format!(
-                "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
-                 {prompt_tokens} tokens{room}. Please shorten it."
-            ),
-        )
+        let message = format!(
+            "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
+             {prompt_tokens} tokens{room}. Please shorten it."
+        );
+        Self {
+            overrun: Some(overrun),
+            ..Self::invalid(ErrorCode::ContextLengthExceeded, param, message)
+        }
     }
 
     pub(crate) fn model_not_found(model: &str) -> Self {
@@ -319,7 +328,15 @@ mod tests {
     #[test]
     fn the_body_has_all_four_fields() {
         assert_eq!(
-            ApiError::context_length_exceeded("messages", 3000, 2048, true).body(),
+            ApiError::context_length_exceeded(
+                "messages",
+                Overrun {
+                    prompt_tokens: 3000,
+                    context_tokens: 2048
+                },
+                true
+            )
+            .body(),
             json!({"error": {
                 "message": "This model's maximum context length is 2048 tokens. However, your prompt has 3000 tokens, which leaves no room for a completion. Please shorten it.",
                 "type": "invalid_request_error",

@@ -19,6 +19,11 @@ pub(crate) fn said(role: &str, text: &str) -> Json {
     Json::Object(Members::new([("role", role.into()), ("content", text.into())]))
 }
 
+/// What a message says, where that is a text.
+pub(crate) fn text_of(message: &Json) -> Option<&str> {
+    message.get("content").and_then(Json::as_str)
+}
+
 /// The answer to an earlier call.
 pub(crate) fn call_result(call_id: &str, text: &str) -> Json {
     Json::Object(Members::new([

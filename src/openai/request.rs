@@ -78,15 +78,21 @@ const UNSERVED: &[&str] = &[
     "function_call",
     "functions",
     "modalities",
+    "moderation",
     "prediction",
+    "prompt_cache_options",
     "suffix",
     "verbosity",
     "web_search_options",
     "bad_words",
+    "chat_template",
+    "documents",
     "include_reasoning",
     "include_stop_str_in_output",
     "length_penalty",
     "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "truncate_prompt_tokens",
@@ -303,7 +309,14 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
             "include_reasoning" | "skip_special_tokens" | "spaces_between_special_tokens",
             Value::Bool(usual),
         ) => *usual,
-        ("include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => !asked,
+        (
+            "include_stop_str_in_output"
+            | "return_token_ids"
+            | "return_tokens_as_token_ids"
+            | "use_beam_search",
+            Value::Bool(asked),
+        ) => !asked,
+        ("prompt_cache_options", Value::Object(options)) => options.is_empty(),
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
             false
         }
@@ -311,24 +324,47 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
 }
 
 /// vLLM's parameters: either the template begins an answer, or the last message is one.
+/// What a conversation's text ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PromptEnd {
+    /// Its last message.
+    Message,
+    /// The beginning of an answer.
+    Answer,
+    /// As much of an answer as the last message is.
+    OpenMessage,
+}
+
+impl PromptEnd {
+    fn parse(fields: &Fields, messages: &[Json]) -> Result<Self, ApiError> {
+        const NAME: &str = "continue_final_message";
+        let continues = fields.boolean(NAME)?.unwrap_or(false);
+        let begins = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
+        match (continues, begins) {
+            (true, true) => Err(ApiError::invalid_value(
+                NAME,
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            )),
+            (true, false) if !message::ends_with_assistant(messages) => Err(ApiError::invalid_value(
+                NAME,
+                "'continue_final_message' needs a last message of the assistant's, with text and without tool calls.",
+            )),
+            (true, false) => Ok(Self::OpenMessage),
+            (false, true) => Ok(Self::Answer),
+            (false, false) => Ok(Self::Message),
+        }
+    }
+}
+
+/// Whether the last message is gone on with.
 fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError> {
-    const NAME: &str = "continue_final_message";
-    let continues = fields.boolean(NAME)?.unwrap_or(false);
-    let begins = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
-    match (continues, begins) {
-        (true, true) => Err(ApiError::invalid_value(
-            NAME,
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
-        )),
-        (false, false) => Err(ApiError::unsupported(
+    match PromptEnd::parse(fields, messages)? {
+        PromptEnd::OpenMessage => Ok(true),
+        PromptEnd::Answer => Ok(false),
+        PromptEnd::Message => Err(ApiError::unsupported(
             "add_generation_prompt",
             "'add_generation_prompt' of false is only supported with 'continue_final_message'.",
         )),
-        (true, false) if !message::ends_with_assistant(messages) => Err(ApiError::invalid_value(
-            NAME,
-            "'continue_final_message' needs a last message of the assistant's, with text and without tool calls.",
-        )),
-        (continues, _) => Ok(continues),
     }
 }
 

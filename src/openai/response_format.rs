@@ -74,7 +74,7 @@ impl ResponseFormat {
             }),
             "regex" => ContentFormat::Pattern(value.as_str().ok_or_else(|| invalid("a string"))?.to_owned()),
             "choice" => {
-                let expected = || invalid(&format!("a list of 1 to {MAX_CHOICES} strings"));
+                let expected = || invalid(&format!("a list of 1 to {MAX_CHOICES} strings, none empty"));
                 let Json::Array(texts) = value else {
                     return Err(expected());
                 };
@@ -111,9 +111,17 @@ fn parse_response_format(value: &Json) -> Result<Option<ResponseFormat>, ApiErro
     }
     let format = match value.get("type").and_then(Json::as_str) {
         Some("text") => return Ok(None),
-        Some("json_object") => ResponseFormat {
-            content: ContentFormat::Object,
-            param: "response_format".to_owned(),
+        // Llama.cpp's and others' own: a schema beside the type.
+        Some("json_object") => match value.get("schema").filter(|schema| **schema != Json::Null) {
+            None => ResponseFormat {
+                content: ContentFormat::Object,
+                param: "response_format".to_owned(),
+            },
+            Some(schema @ Json::Object(_)) => ResponseFormat {
+                content: ContentFormat::Schema(schema.clone()),
+                param: "response_format.schema".to_owned(),
+            },
+            Some(_) => return Err(invalid("response_format.schema", "a JSON Schema object")),
         },
         Some("json_schema") => {
             const OWN: &str = "response_format.json_schema";
@@ -191,6 +199,10 @@ mod tests {
             (
                 r#"{"response_format": {"type": "json_object"}}"#,
                 Some(ContentFormat::Object),
+            ),
+            (
+                r#"{"response_format": {"type": "json_object", "schema": {"type": "integer"}}}"#,
+                Some(schema()),
             ),
             (
                 r#"{"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": {"type": "integer"}}}}"#,

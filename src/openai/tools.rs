@@ -8,9 +8,10 @@ use super::json::{Json, Members};
 /// The parameters that are read here, besides `tools`, whose members' order counts.
 pub(super) const NAMES: &[&str] = &["tool_choice", "parallel_tool_calls"];
 
-/// OpenAI's own limits.
+/// OpenAI's own limit.
 const MAX_TOOLS: usize = 128;
-const MAX_NAME_CHARS: usize = 64;
+/// Anthropic's; OpenAI's 64 are too few for names that begin with a namespace's.
+const MAX_NAME_CHARS: usize = 128;
 
 /// A tool of an API that writes its function's members beside its type, `schema` being those arguments' schema, as chat
 /// templates and this module know it.
@@ -160,7 +161,11 @@ fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
     })?;
     let parameters = match function.get("parameters") {
         None | Some(Json::Null) => None,
-        Some(schema @ Json::Object(_)) => Some(schema.clone()),
+        Some(schema @ Json::Object(_)) if may_be_object(schema) => Some(schema.clone()),
+        Some(Json::Object(_)) => {
+            let expected = "a JSON Schema of type 'object': arguments are always an object";
+            return Err(invalid(".function.parameters", expected));
+        }
         Some(Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
             return Err(invalid(".function.parameters", "a JSON Schema object"));
         }
@@ -177,6 +182,15 @@ fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
         parameters,
         strict,
     })
+}
+
+/// As far as `type` says it.
+fn may_be_object(schema: &Json) -> bool {
+    match schema.get("type") {
+        Some(Json::String(kind)) => kind == "object",
+        Some(Json::Array(kinds)) => kinds.iter().any(|kind| kind.as_str() == Some("object")),
+        None | Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) => true,
+    }
 }
 
 fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice, ApiError> {

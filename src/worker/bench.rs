@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, EngineConfig, EngineError};
 use super::event::Event;
 use super::metrics::WorkerMetrics;
-use super::prompt::{Chat, PromptEnd, Prompter};
+use super::prompt::{Chat, Prompter};
 use super::{WorkerError, context_tokens};
 use crate::clock::Clock;
 use crate::error::Chain;
@@ -18,6 +18,7 @@ use crate::metrics::Registry;
 use crate::model_dir::ModelDir;
 use crate::openai::json::Members;
 use crate::openai::message;
+use crate::openai::request::PromptEnd;
 use crate::openai::request::{Options, SamplingOptions};
 
 /// A loaded model in this process.
@@ -116,7 +117,7 @@ impl BareEngine {
             .map_err(|err| format!("{err:?}"))?;
         let mut completion = self
             .engine
-            .submit(chat.request, None)
+            .submit(chat.request)
             .map_err(|err| format!("{err:?}"))?;
         let (mut text, mut first) = (String::new(), None);
         let done = loop {

@@ -179,16 +179,7 @@ pub(crate) struct Submitted {
     pub(crate) choices_per_prompt: usize,
 }
 
-pub(crate) fn submit_one(app: &App, request: ValidRequest) -> Result<Completion, ApiError> {
-    let span = spans::current();
-    if let Some(span) = &span {
-        spans::tell_request(span, &request);
-    }
-    let completion = app.engine.submit(request, span);
-    completion.map_err(|err| not_taken(app, err))
-}
-
-fn not_taken(app: &App, err: SubmitError) -> ApiError {
+pub(crate) fn not_taken(app: &App, err: SubmitError) -> ApiError {
     match err {
         SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
             format!("The model `{}` is busy and its queue is full.", app.name),

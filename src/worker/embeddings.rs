@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::completions::{ENGINE_ENDED, MAX_INLINE_BYTES, accept, off_thread_if, submit_one};
+use super::completions::{ENGINE_ENDED, MAX_INLINE_BYTES, accept, not_taken, off_thread_if};
+use super::engine::Reserved;
 use super::event::Event;
 use super::prompt::ValidRequest;
 use super::server::App;
@@ -41,8 +42,13 @@ pub(crate) async fn embeddings(
     if let Some(span) = spans::current() {
         span.set(trace::INPUT_TOKENS, prompt_tokens);
     }
-    let vectors = stream::iter(requests.into_iter().map(|request| embed(&app, request)))
-        .buffered(INPUTS_AT_ONCE)
+    let reserved = app.engine.reserve(requests.len().min(INPUTS_AT_ONCE));
+    let reserved = reserved.map_err(|err| not_taken(&app, err))?;
+    let vectors = requests
+        .into_iter()
+        .map(|request| embed(&app, &reserved, request));
+    let vectors = stream::iter(vectors)
+        .buffered(reserved.places())
         .try_collect()
         .await?;
     Ok(Json(EmbeddingList::new(
@@ -54,8 +60,13 @@ pub(crate) async fn embeddings(
 }
 
 /// Dropped (the client has gone), it cancels.
-async fn embed(app: &App, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
-    let mut completion = submit_one(app, request)?;
+async fn embed(app: &App, reserved: &Reserved, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
+    let span = spans::current();
+    if let Some(span) = &span {
+        spans::tell_request(span, &request);
+    }
+    let completion = app.engine.submit_in(reserved, request, span);
+    let mut completion = completion.map_err(|err| not_taken(app, err))?;
     let mut vector = Vec::new();
     loop {
         match completion.events.recv().await {

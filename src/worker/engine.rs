@@ -15,6 +15,7 @@ use self::thread::EngineThread;
 use super::event::Event;
 use super::kv_budget::NoRoom;
 use super::metrics::{Outcome, WorkerMetrics};
+use super::place::Place;
 use super::prefix_cache::{OpenFilesError, PrefixFiles};
 use super::prompt::{Prompter, ValidRequest};
 use super::sequence::{Job, StepError};
@@ -112,8 +113,18 @@ enum Command {
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) events: mpsc::Receiver<Event>,
-    /// `None` for those of a request that is larger than the whole queue, beyond that.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
+    pub(crate) place: Place,
+}
+
+/// Places for requests that are submitted one after the other.
+#[derive(Debug)]
+pub(crate) struct Reserved(OwnedSemaphorePermit);
+
+impl Reserved {
+    /// At least 1.
+    pub(crate) fn places(&self) -> usize {
+        self.0.num_permits()
+    }
 }
 
 /// Why a request was not taken.
@@ -166,17 +177,29 @@ impl Engine {
         Ok((engine, ended_rx))
     }
 
-    /// `span` is told what becomes of the request.
-    pub(crate) fn submit(
+    /// One that nobody follows by a trace.
+    pub(crate) fn submit(&self, request: ValidRequest) -> Result<Completion, SubmitError> {
+        let mut places = self.places(1)?;
+        self.hand_over(request, places.split(1), None)
+    }
+
+    /// Places for up to so many requests at a time, or all there are.
+    pub(crate) fn reserve(&self, requests: usize) -> Result<Reserved, SubmitError> {
+        self.places(requests.max(1)).map(Reserved)
+    }
+
+    /// In one of the `reserved` places: the caller has no more requests running than there are.
+    pub(crate) fn submit_in(
         &self,
+        _reserved: &Reserved,
         request: ValidRequest,
         span: Option<Arc<OpenSpan>>,
     ) -> Result<Completion, SubmitError> {
-        let mut places = self.places(1)?;
-        self.hand_over(request, places.split(1), span)
+        self.hand_over(request, None, span)
     }
 
-    /// All or none: what was handed over before a refusal is cancelled by being dropped.
+    /// All or none: what was handed over before a refusal is cancelled by being dropped. `span` is told what becomes of the
+    /// requests.
     pub(crate) fn submit_all(
         &self,
         requests: Vec<ValidRequest>,
@@ -203,8 +226,10 @@ impl Engine {
         span: Option<Arc<OpenSpan>>,
     ) -> Result<Completion, SubmitError> {
         let (events_tx, events_rx) = mpsc::channel(Job::event_capacity(&request));
+        let (own, place) = Place::shared(place);
         let job = Job {
             request,
+            place: own,
             events: events_tx,
             submitted: self.clock.instant(),
             span,

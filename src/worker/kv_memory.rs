@@ -20,6 +20,8 @@ const COPYING_SHARE: u32 = 10;
 const COPYING_TIME: Duration = Duration::from_millis(1);
 /// While nothing is computed and nobody comes; then the rest is looked after again.
 const IDLE_COPYING_TIME: Duration = Duration::from_millis(5);
+/// For writing what is not written yet when the worker ends; the process waits a little longer.
+const FINISH_TIME: Duration = Duration::from_secs(5);
 
 /// See the module's text.
 #[derive(Debug)]
@@ -124,9 +126,10 @@ impl KvMemory {
         }
     }
 
-    /// Nothing more is computed: what is still to be written is.
-    pub(crate) fn finish(mut self) {
-        let finished = self.prefixes.finish();
+    /// Nothing more is computed: what is still to be written is, as far as there is time before the process ends.
+    pub(crate) fn finish(mut self, clock: &Clock) {
+        let end = clock.instant() + FINISH_TIME;
+        let finished = self.prefixes.finish(|| clock.instant() < end);
         self.sound(finished);
     }
 

@@ -181,7 +181,7 @@ impl WorkerMetrics {
             memory,
             prompt_tokens: counter(
                 "rooflet_worker_prompt_tokens_total",
-                "Tokens of prompts that were computed.",
+                "Tokens of prompts, those among them that were cached, too.",
             )?,
             completion_tokens: counter(
                 "rooflet_worker_completion_tokens_total",

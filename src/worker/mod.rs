@@ -20,6 +20,7 @@ mod lookup;
 mod messages;
 mod metrics;
 mod models;
+mod place;
 mod prefill;
 mod prefix_cache;
 mod prompt;

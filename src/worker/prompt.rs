@@ -3,6 +3,7 @@
 
 mod constraint;
 mod defaults;
+mod one_system;
 mod template_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +14,13 @@ use jiff::Zoned;
 
 use self::constraint::Constraints;
 use self::defaults::SamplingDefaults;
+use self::one_system::one_system;
 use self::template_file::{load_template, read_json};
 use crate::model_dir::{InspectModelError, read_bounded};
 use crate::openai::ApiError;
+use crate::openai::error::Overrun;
 use crate::openai::json::{Json, Members};
-use crate::openai::request::{ChatRequest, Options, Prompt, Stopping};
+use crate::openai::request::{ChatRequest, Options, Prompt, PromptEnd, Stopping};
 use crate::openai::tools::Tools;
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
@@ -120,17 +123,6 @@ pub(crate) struct Chat<'a> {
     pub(crate) variables: &'a Members,
     pub(crate) tools: Option<&'a Tools>,
     pub(crate) ending: PromptEnd,
-}
-
-/// What a conversation's text ends with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PromptEnd {
-    /// Its last message.
-    Message,
-    /// The beginning of an answer.
-    Answer,
-    /// As much of an answer as the last message is.
-    OpenMessage,
 }
 
 impl<'a> From<&'a ChatRequest> for Chat<'a> {
@@ -309,8 +301,8 @@ impl Prompter {
             as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
             (as_text.as_slice(), None)
         };
-        let text = template
-            .render(RenderInput {
+        let render = |messages: &[Json]| {
+            template.render(RenderInput {
                 messages,
                 variables: chat.variables,
                 tools,
@@ -319,12 +311,19 @@ impl Prompter {
                 eos_token: self.tokenizer.eos_token(),
                 now,
             })
-            .map_err(|err| {
-                ApiError::invalid_value(
-                    "messages",
-                    format!("The model's chat template refuses these messages: {err}"),
-                )
-            })?;
+        };
+        // Where a template takes them, messages of the system stay where they are: what was read of the prompt before
+        // can then be used again.
+        let text = render(messages).or_else(|err| match one_system(messages) {
+            Some(messages) => render(&messages).map_err(|_| err),
+            None => Err(err),
+        });
+        let text = text.map_err(|err| {
+            ApiError::invalid_value(
+                "messages",
+                format!("The model's chat template refuses these messages: {err}"),
+            )
+        })?;
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
             PromptEnd::OpenMessage => opened(text, messages),
@@ -482,12 +481,11 @@ impl Prompter {
         let context_tokens = self.context_tokens();
         let completes = options.max_tokens != Some(0);
         if prompt.len() + usize::from(completes) > context_tokens {
-            return Err(ApiError::context_length_exceeded(
-                param,
-                prompt.len(),
+            let overrun = Overrun {
+                prompt_tokens: prompt.len(),
                 context_tokens,
-                completes,
-            ));
+            };
+            return Err(ApiError::context_length_exceeded(param, overrun, completes));
         }
         let room = context_tokens - prompt.len();
         Ok(ValidRequest {

@@ -41,6 +41,7 @@ pub(crate) async fn create(
     let ResponsesRequest {
         chat,
         items,
+        namespaces,
         settings,
     } = ResponsesRequest::parse(&body, recall)?;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
@@ -48,7 +49,8 @@ pub(crate) async fn create(
     let begun = begin_chat(&app, chat, body.len()).await;
     let (answer, submitted) = begun.map_err(as_input)?;
     let created = app.clock.now().as_second();
-    let writer = ResponseWriter::new(new_id(&headers), app.name.clone(), created, settings, answer);
+    let id = new_id(&headers);
+    let writer = ResponseWriter::new(id, app.name.clone(), created, settings, namespaces, answer);
     let mut frames = ResponseFrames { app, writer, kept };
     if stream {
         return Ok(stream::response(frames, submitted, obfuscated));
@@ -64,7 +66,7 @@ pub(crate) async fn create(
 
 /// What a chat calls messages.
 fn as_input(err: ApiError) -> ApiError {
-    err.renamed(&[("messages", "input")])
+    err.renamed(&[("these messages", "this input"), ("messages", "input")])
 }
 
 /// `POST /v1/responses/input_tokens`: how long the prompt of such a request would be.

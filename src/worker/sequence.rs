@@ -14,6 +14,7 @@ use super::event::{Done, Event, Piece};
 use super::logprobs::TokenLogprobs;
 use super::lookup::PromptLookup;
 use super::models::{Decoder, KvCache};
+use super::place::Place;
 use super::prefix_cache::{BlockKey, Prefix};
 use super::prompt::ValidRequest;
 use super::reading::{self, Reading};
@@ -31,6 +32,9 @@ use crate::trace::OpenSpan;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) request: ValidRequest,
+    /// Free when this is dropped.
+    #[expect(dead_code, reason = "it is held")]
+    pub(crate) place: Place,
     /// Holds all events the request can have, so the engine never waits for a reader. Closed = cancelled.
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) submitted: Instant,

@@ -13,11 +13,11 @@ use http::{HeaderValue, header};
 use rand::Rng as _;
 use rand::distr::Alphanumeric;
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::completions::{ENGINE_ENDED, Submitted};
 use super::event::{Done, Event, Piece};
+use super::place::Place;
 use crate::openai::ApiError;
 use crate::openai::response::Usage;
 
@@ -73,8 +73,8 @@ struct Writer<F> {
     cached_tokens: usize,
     completion_tokens: usize,
     events: SelectAll<BoxStream<'static, (usize, Event)>>,
-    /// Places in the queue, freed as each completion ends, however slow its reader is.
-    places: Vec<Option<OwnedSemaphorePermit>>,
+    /// Places in the queue, freed as each completion ends.
+    places: Vec<Option<Place>>,
     /// Which completions are over.
     over: Vec<bool>,
     open: usize,
@@ -97,7 +97,7 @@ impl<F: Frames> Writer<F> {
                 .chain(ended)
                 .map(move |event| (index, event));
             events.push(numbered.boxed());
-            places.push(completion.place);
+            places.push(Some(completion.place));
         }
         let mut out = VecDeque::new();
         frames.begin(&mut out);
@@ -234,7 +234,7 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let completion = Completion {
             events,
-            place: places.try_acquire_owned().ok(),
+            place: Place::shared(places.try_acquire_owned().ok()).1,
         };
         let submitted = Submitted {
             completions: vec![completion],

@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use super::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
-use super::prompt::{Chat, PromptEnd};
+use super::prompt::Chat;
 use super::server::App;
 use crate::openai::ApiError;
 use crate::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -61,16 +61,13 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
             messages,
             template_variables,
             tools,
-            add_generation_prompt,
+            ending,
         } => {
             let chat = Chat {
                 messages,
                 variables: template_variables,
                 tools: tools.as_ref(),
-                ending: match add_generation_prompt {
-                    true => PromptEnd::Answer,
-                    false => PromptEnd::Message,
-                },
+                ending: *ending,
             };
             app.prompter.chat_tokens(chat, &now(app))?
         }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::prompt::token_ids;
-use super::{Body, template};
+use super::{Body, PromptEnd, template};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::message;
@@ -31,7 +31,7 @@ pub(crate) enum TokenizeInput {
         messages: Vec<Json>,
         template_variables: Members,
         tools: Option<Tools>,
-        add_generation_prompt: bool,
+        ending: PromptEnd,
     },
 }
 
@@ -49,6 +49,7 @@ impl TokenizeRequest {
         "prompt",
         "add_special_tokens",
         "add_generation_prompt",
+        "continue_final_message",
         "return_token_strs",
     ];
 
@@ -75,15 +76,16 @@ impl TokenizeRequest {
                     "'add_special_tokens' is for 'prompt': a chat template writes all special tokens itself.",
                 ));
             }
+            let messages = message::parse(messages)?;
             TokenizeInput::Chat {
-                messages: message::parse(messages)?,
+                ending: PromptEnd::parse(&fields, &messages)?,
+                messages,
                 template_variables: template::parse_variables(template_variables, &fields)?,
                 tools: Tools::parse(
                     tools,
                     fields.get("tool_choice"),
                     fields.boolean("parallel_tool_calls")?,
                 )?,
-                add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
             }
         } else {
             let text = fields

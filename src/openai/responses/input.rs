@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::namespace::joined;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::message::{self, AssistantTurn};
@@ -70,8 +71,8 @@ impl Turns {
             }
             Some("function_call") => {
                 let arguments = message::parsed_arguments(item.text("arguments")?);
-                self.assistant
-                    .call(item.text("call_id")?, item.text("name")?, arguments);
+                let name = joined(item.optional_text("namespace")?, item.text("name")?);
+                self.assistant.call(item.text("call_id")?, &name, arguments);
                 self.calls.insert(item.text("call_id")?.to_owned());
                 Ok(())
             }
@@ -150,6 +151,13 @@ impl Item<'_> {
     fn text(&self, name: &str) -> Result<&str, ApiError> {
         let text = self.json.get(name).and_then(Json::as_str);
         text.ok_or_else(|| self.invalid(&format!(".{name}"), "a string"))
+    }
+
+    fn optional_text(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        match self.json.get(name) {
+            None | Some(Json::Null) => Ok(None),
+            Some(_) => self.text(name).map(Some),
+        }
     }
 
     /// A text, or parts of these kinds.

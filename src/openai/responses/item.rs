@@ -102,6 +102,8 @@ pub(crate) enum ItemContent {
     },
     FunctionCall {
         call_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
         name: String,
         /// JSON as text.
         arguments: String,

@@ -5,6 +5,7 @@ pub(crate) mod event;
 mod input;
 pub(crate) mod item;
 pub(crate) mod item_list;
+pub(crate) mod namespace;
 pub(crate) mod request;
 
 pub(crate) use request::ResponsesRequest;

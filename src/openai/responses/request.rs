@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::input;
+use super::namespace::{Listed, Namespaces};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::fields::Fields;
@@ -11,7 +12,7 @@ use crate::openai::request::{
     ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, check_hints, parse_model, template,
 };
 use crate::openai::response_format::ResponseFormat;
-use crate::openai::tools::{self, Tools};
+use crate::openai::tools::Tools;
 
 /// A request, and what its answer repeats of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) chat: ChatRequest,
     /// What was said before the answer, and can be gone on with: the earlier responses' items, and its own.
     pub(crate) items: Vec<Json>,
+    pub(crate) namespaces: Namespaces,
     pub(crate) settings: Settings,
 }
 
@@ -47,6 +49,8 @@ const ORDERED: &[&str] = &["chat_template_kwargs", "input", "text", "tools"];
 
 /// Others of this endpoint, besides those of [`Options`], [`Stopping`] and [`SamplingOptions`].
 const SERVED: &[&str] = &[
+    // Accounting: it does not change the answer.
+    "client_metadata",
     "enable_thinking",
     "include",
     "instructions",
@@ -62,9 +66,12 @@ const SERVED: &[&str] = &[
 /// Known and not served.
 const UNSERVED: &[&str] = &[
     "background",
+    "context_management",
     "conversation",
     "max_tool_calls",
+    "moderation",
     "prompt",
+    "prompt_cache_options",
     "top_logprobs",
 ];
 
@@ -126,17 +133,19 @@ impl ResponsesRequest {
             user: fields.text("user")?.map(str::to_owned),
         };
         let kwargs = apart.remove("chat_template_kwargs");
+        let (tools, namespaces) = parse_tools(listed, choice, parallel)?;
         Ok(Self {
             chat: ChatRequest {
                 model: parse_model(&fields)?,
                 messages,
                 template_variables: template::parse_variables(kwargs, &without_summary(&fields))?,
-                tools: parse_tools(listed, choice, parallel)?,
+                tools,
                 continues: false,
                 n: 1,
                 options,
             },
             items,
+            namespaces,
             settings,
         })
     }
@@ -157,6 +166,7 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         WITHOUT_EFFECT,
     ];
     check_hints(fields)?;
+    fields.read("client_metadata", "an object", Value::as_object)?;
     for (name, value) in fields.iter() {
         // It has another name here.
         if name != "max_tokens" && served.iter().any(|names| names.contains(&name)) {
@@ -188,6 +198,7 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match name {
         "background" => value.is_null() || *value == json!(false),
         "max_tool_calls" | "top_logprobs" => value.is_null() || *value == json!(0),
+        "prompt_cache_options" => value.is_null() || *value == json!({}),
         _ => value.is_null(),
     }
 }
@@ -234,7 +245,11 @@ fn parse_text(text: &Json) -> Result<Option<ResponseFormat>, ApiError> {
             name => schema.insert(name, value.clone()),
         }
     }
-    if !schema.is_empty() {
+    if format.get("type").and_then(Json::as_str) == Some("json_object") {
+        if let Some(schema) = schema.remove("schema") {
+            nested.insert("schema", schema);
+        }
+    } else if !schema.is_empty() {
         nested.insert("json_schema", Json::Object(schema));
     }
     let fields = Members::new([("response_format", Json::Object(nested))]);
@@ -255,26 +270,15 @@ fn parse_tools(
     listed: Json,
     choice: Option<&Value>,
     parallel: Option<bool>,
-) -> Result<Option<Tools>, ApiError> {
-    let listed = match &listed {
-        Json::Array(tools) => {
-            for (index, tool) in tools.iter().enumerate() {
-                let kind = tool.get("type").and_then(Json::as_str);
-                if let Some(kind) = kind.filter(|kind| *kind != "function") {
-                    let param = format!("tools[{index}].type");
-                    let message = format!("'{param}' is '{kind}': this server knows only functions.");
-                    return Err(ApiError::unsupported(&param, message));
-                }
-            }
-            Json::Array(
-                tools
-                    .iter()
-                    .map(|tool| tools::nested(tool, "parameters"))
-                    .collect(),
-            )
+) -> Result<(Option<Tools>, Namespaces), ApiError> {
+    let tools = match listed {
+        Json::Null => Vec::new(),
+        Json::Array(tools) => tools,
+        Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+            return Err(ApiError::invalid_value("tools", "'tools' must be a list."));
         }
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => listed,
     };
+    let listed = Listed::new(&tools)?;
     // `{"type": "function", "name": …}`.
     let nested = choice.map(|choice| match choice.get("name") {
         Some(name) => json!({"type": choice["type"], "function": {"name": name}}),
@@ -287,7 +291,10 @@ fn parse_tools(
             "{\"type\": \"function\", \"name\": …}",
         ),
     ];
-    Tools::parse(Some(listed), nested.as_ref(), parallel).map_err(|err| err.renamed(&names))
+    let functions = Json::Array(listed.functions.clone());
+    let tools = Tools::parse(Some(functions), nested.as_ref(), parallel)
+        .map_err(|err| listed.placed(err).renamed(&names))?;
+    Ok((tools, listed.namespaces))
 }
 
 #[cfg(test)]
@@ -380,6 +387,38 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_a_namespace_are_listed_under_its_name() {
+        let tool = |name: &str, about: &str| json!({"type": "function", "name": name, "description": about, "parameters": {"type": "object"}});
+        let crm = json!({"type": "namespace", "name": "crm", "description": "Of customers.", "tools": [tool("find", "Finds."), tool("add", "Adds.")]});
+        let request = parse(json!({
+            "tools": [tool("find", "Finds files."), crm],
+            "input": [{"role": "user", "content": "a"},
+                {"type": "function_call", "call_id": "c", "namespace": "crm", "name": "find", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "b"}],
+        }))
+        .unwrap();
+        let called = serde_json::to_value(&request.chat.messages[1]).unwrap();
+        assert_eq!(called["tool_calls"][0]["function"]["name"], "crm__find");
+        let listed = serde_json::to_value(&request.chat.tools.unwrap().listed).unwrap();
+        let told = |index: usize| {
+            let function = &listed[index]["function"];
+            [function["name"].as_str(), function["description"].as_str()].map(Option::unwrap_or_default)
+        };
+        assert_eq!(
+            [told(0), told(1), told(2)],
+            [
+                ["find", "Finds files."],
+                ["crm__find", "Of customers.\n\nFinds."],
+                ["crm__add", "Adds."]
+            ]
+        );
+        let split = |name: &str| request.namespaces.split(name);
+        assert_eq!(split("crm__add"), (Some("crm".to_owned()), "add".to_owned()));
+        assert_eq!(split("find"), (None, "find".to_owned()));
+        assert_eq!(split("a__b"), (None, "a__b".to_owned()));
+    }
+
+    #[test]
     fn refusals_name_the_parameter_as_it_is_here() {
         for (extra, param) in [
             (json!({"input": null}), "input"),
@@ -397,6 +436,27 @@ mod tests {
             (json!({"reasoning": {"effort": "most"}}), "reasoning.effort"),
             (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
             (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
+            (
+                json!({"tools": [{"type": "namespace", "name": "n"}]}),
+                "tools[0].tools",
+            ),
+            (
+                json!({"tools": [{"type": "namespace", "tools": []}]}),
+                "tools[0].name",
+            ),
+            (
+                json!({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]}]}),
+                "tools[0].tools[1].type",
+            ),
+            (
+                json!({"tools": [{"type": "function", "name": "f"}, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "a b"}]}]}),
+                "tools[1].tools[0].name",
+            ),
+            (json!({"client_metadata": "a"}), "client_metadata"),
+            (
+                json!({"text": {"format": {"type": "json_object", "schema": 1}}}),
+                "text.format.schema",
+            ),
             (
                 json!({"tools": [{"type": "function", "name": "f", "parameters": 1}]}),
                 "tools[0].parameters",

@@ -8,11 +8,14 @@ use super::Grammar;
 use super::mask::Mask;
 use super::matcher::{Automaton, DEAD, Places, StateId, TooAmbiguous};
 use super::vocabulary::Vocabulary;
+use crate::units::Bytes;
 
 /// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
 const MAX_MASKS: usize = 128;
-/// Places of the states that may be made for one mask: some tenths of a second, in which nobody else gets a token.
-const MAX_MADE: usize = 200_000;
+/// Places that may be looked at for one mask: some tenths of a second, in which nobody else gets a token.
+const MAX_WORK: usize = 1_000_000;
+/// Of them, to find out how much plain text may follow. What that saves is not worth more.
+const MAX_PLAIN_WORK: usize = 200_000;
 
 /// Why an answer cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +46,9 @@ struct Age(u64);
 #[derive(Debug)]
 struct Known {
     automaton: Automaton,
-    masks: HashMap<StateId, Arc<Mask>>,
+    /// Each with when it was last asked for.
+    masks: HashMap<StateId, (Arc<Mask>, u64)>,
+    asked: u64,
     age: Age,
 }
 
@@ -58,6 +63,7 @@ impl Constraint {
             known: Arc::new(Mutex::new(Known {
                 automaton,
                 masks: HashMap::new(),
+                asked: 0,
                 age: Age(0),
             })),
         })
@@ -68,13 +74,23 @@ impl Constraint {
         lock(&self.known).automaton.is_worn()
     }
 
+    /// About what is kept for all answers that are held to it; `None` while one of them asks for more.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        let known = self.known.try_lock().ok()?;
+        let masks: usize = known.masks.values().map(|(mask, _)| mask.bytes()).sum();
+        Some(Bytes((known.automaton.bytes() + masks) as u64))
+    }
+
     /// The tokens that may come next: at least one.
     pub(crate) fn mask(&mut self) -> Result<Arc<Mask>, ConstraintError> {
         let mut known = lock(&self.known);
         known.tidy();
         self.state = known.find(&self.here, self.state);
         let (state, _) = self.state;
-        if let Some(mask) = known.masks.get(&state) {
+        known.asked += 1;
+        let asked = known.asked;
+        if let Some((mask, last)) = known.masks.get_mut(&state) {
+            *last = asked;
             return Ok(Arc::clone(mask));
         }
         let mask = walk(&self.vocabulary, &mut known.automaton, state)?;
@@ -82,7 +98,7 @@ impl Constraint {
             return Err(ConstraintError::NoToken);
         }
         let mask = Arc::new(mask);
-        known.masks.insert(state, Arc::clone(&mask));
+        known.masks.insert(state, (Arc::clone(&mask), asked));
         Ok(mask)
     }
 
@@ -115,13 +131,15 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 impl Known {
     /// Keeps what is known within bounds.
     fn tidy(&mut self) {
-        if self.automaton.has_many_states() {
+        if self.automaton.is_large() {
             self.automaton.forget_states();
             self.age.0 += 1;
             self.masks.clear();
         }
-        if self.masks.len() >= MAX_MASKS {
-            self.masks.clear();
+        if self.masks.len() >= MAX_MASKS
+            && let Some(oldest) = self.masks.values().map(|(_, last)| *last).min()
+        {
+            self.masks.retain(|_, (_, last)| *last != oldest);
         }
     }
 
@@ -135,7 +153,8 @@ impl Known {
 }
 
 fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> Result<Mask, TooAmbiguous> {
-    let plain = automaton.plain_characters(state, Vocabulary::most_plain_characters())?;
+    let begin = automaton.work();
+    let plain = automaton.plain_characters(state, Vocabulary::most_plain_characters(), MAX_PLAIN_WORK)?;
     let slice = vocabulary.slice(plain);
     let mut mask = slice.fitting.clone();
     if automaton.places(state).is_accepting() {
@@ -147,9 +166,8 @@ fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> R
     // States on the way down, each with where its nodes end.
     let mut way: Vec<(StateId, u32)> = Vec::new();
     let mut place = 0_u32;
-    let begin = automaton.made();
     while let Some(node) = slice.others.get(place as usize) {
-        if automaton.made() - begin > MAX_MADE {
+        if automaton.work() - begin > MAX_WORK {
             return Err(TooAmbiguous);
         }
         while way.last().is_some_and(|(_, end)| *end <= place) {
@@ -176,7 +194,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::tests::{grammar, guide, matching};
-    use super::{Constraint, ConstraintError, MAX_MADE, Vocabulary, lock};
+    use super::{Constraint, ConstraintError, MAX_WORK, TooAmbiguous, Vocabulary, lock};
 
     #[test]
     fn answers_go_on_where_states_were_forgotten() {
@@ -217,13 +235,14 @@ mod tests {
             "@.{2,30}$",
             "^(.{3,30}; ){1,3}.{3,30}$",
             "^.{1,20}( .{1,20}){0,4}$",
+            "^(.{0,34}){0,34}$",
         ] {
             let mut constraint = Constraint::new(matching(pattern), Arc::clone(&vocabulary)).unwrap();
             for token in tokenizer.encode_chat("to: all; of us: @ you").unwrap() {
-                let before = lock(&constraint.known).automaton.made();
+                let before = lock(&constraint.known).automaton.work();
                 let allows = constraint.mask().unwrap().allows(token);
-                let made = lock(&constraint.known).automaton.made() - before;
-                assert!(made < MAX_MADE / 2, "{pattern}: {made}");
+                let work = lock(&constraint.known).automaton.work() - before;
+                assert!(work < MAX_WORK / 2, "{pattern}: {work}");
                 if allows {
                     constraint.take(token).unwrap();
                 }
@@ -233,16 +252,13 @@ mod tests {
 
     #[test]
     fn a_mask_that_takes_too_long_is_given_up() {
-        let token = |number: u32| (0..15).map(|bit| b"cx"[(number >> bit & 1) as usize]).collect();
+        let token = |number: u32| (0..17).map(|bit| b"cx"[(number >> bit & 1) as usize]).collect();
         let vocabulary = Arc::new(Vocabulary::of(
-            (0..1 << 15).map(token).collect::<Vec<Vec<u8>>>(),
+            (0..1 << 17).map(token).collect::<Vec<Vec<u8>>>(),
             vec![],
         ));
-        let mut constraint = Constraint::new(matching("^[cx]*c[cx]{15}$"), vocabulary).unwrap();
-        let given_up = constraint.mask();
-        assert!(
-            matches!(given_up, Err(ConstraintError::TooAmbiguous(_))),
-            "{given_up:?}"
-        );
+        let mut constraint = Constraint::new(matching("^[cx]*c[cx]{17}$"), vocabulary).unwrap();
+        let given_up = constraint.mask().err();
+        assert_eq!(given_up, Some(ConstraintError::TooAmbiguous(TooAmbiguous)));
     }
 }

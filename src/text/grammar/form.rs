@@ -8,6 +8,7 @@ use super::json_schema::{SchemaError, schema_rule};
 use super::matcher::Automaton;
 use super::regex::{RegexError, RegexRules, Writing, parsed};
 use super::{Builder, ByteSet, Grammar, NodeId, RETURN, SPECIAL, TooLarge};
+use crate::openai::json::Json;
 use crate::openai::response_format::ContentFormat;
 use crate::openai::tools::Function;
 use crate::text::reasoning::ReasoningMarkers;
@@ -205,8 +206,10 @@ impl Writer<'_, '_> {
         for (place, function) in &calls.functions {
             let held = function.strict || !calls.optional;
             let parameters = function.parameters.as_ref().filter(|_| held);
-            let fitting =
-                parameters.map(|schema| self.builder.attempt(|builder| schema_rule(builder, schema)));
+            let fitting = parameters.map(|schema| {
+                let schema = of_object(schema);
+                self.builder.attempt(|builder| schema_rule(builder, &schema))
+            });
             let arguments = match fitting {
                 Some(Ok(rule)) => rule,
                 Some(Err(err)) if function.strict || !err.is_unsupported() => {
@@ -306,4 +309,13 @@ impl Writer<'_, '_> {
         let id = self.marks(&[kimi::CALL, &format!("functions.{name}:")]);
         self.builder.literal(&id, place)
     }
+}
+
+/// Arguments are always an object, whether or not their schema says so.
+fn of_object(schema: &Json) -> Json {
+    let mut schema = schema.clone();
+    if let Json::Object(members) = &mut schema {
+        members.insert("type", "object".into());
+    }
+    schema
 }

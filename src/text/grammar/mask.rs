@@ -37,6 +37,11 @@ impl Mask {
         mask
     }
 
+    /// That it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
     /// Tokens that the model does not have are left out.
     pub(super) fn allow(&mut self, token: u32) {
         if (token as usize) < self.size {

@@ -9,8 +9,8 @@ use super::{ByteSet, Grammar, Node, NodeId};
 
 /// Places of one state. A grammar that is in more at once is not worth its time.
 const MAX_PLACES: usize = 20_000;
-/// States that are kept; their transitions take 1 KiB each.
-const MAX_STATES: usize = 20_000;
+/// What is kept of states, in bytes: some thousands, or fewer that are many places each.
+const MAX_BYTES: usize = 32 << 20;
 /// States that are looked at to find out how much plain text may follow: beyond, tokens are looked at one by one, which
 /// are fewer than what a pattern that is unsure of its place (`.{1,40}: .{1,80}`) has of them.
 const MAX_PLAIN_STATES: usize = 128;
@@ -112,8 +112,10 @@ pub(super) struct Automaton {
     states: Vec<State>,
     state_ids: HashMap<Arc<Places>, StateId>,
     start: StateId,
-    /// Places of all states that were ever made.
-    made: usize,
+    /// Places that were looked at so far.
+    work: usize,
+    /// About so much is kept of states, in bytes.
+    bytes: usize,
 }
 
 impl Automaton {
@@ -127,7 +129,8 @@ impl Automaton {
             states: Vec::new(),
             state_ids: HashMap::new(),
             start: DEAD,
-            made: 0,
+            work: 0,
+            bytes: 0,
         };
         automaton.intern(Places::default());
         automaton.start = automaton.start_of(start)?;
@@ -161,14 +164,19 @@ impl Automaton {
         Ok(state)
     }
 
-    /// More states are kept than is worth their memory.
-    pub(super) fn has_many_states(&self) -> bool {
-        self.states.len() > MAX_STATES
+    /// More is kept than is worth its memory.
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes > MAX_BYTES
     }
 
-    /// Places of all states that were made so far: what it took.
-    pub(super) fn made(&self) -> usize {
-        self.made
+    /// About what is kept, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.stacks.len() * 2 * size_of::<(Frame, StackId)>()
+    }
+
+    /// Places that were looked at so far: what it took.
+    pub(super) fn work(&self) -> usize {
+        self.work
     }
 
     /// Too much is kept that cannot be forgotten.
@@ -180,6 +188,7 @@ impl Automaton {
     pub(super) fn forget_states(&mut self) {
         self.states.clear();
         self.state_ids.clear();
+        self.bytes = 0;
         self.intern(Places::default());
         self.start = DEAD;
     }
@@ -202,6 +211,7 @@ impl Automaton {
         }
         let places = Arc::clone(&self.state(from).places);
         let grammar = Arc::clone(&self.grammar);
+        self.work += 1 + places.count();
         // Bytes that every place treats alike lead to the same state.
         let mut alike = ByteSet::ALL;
         let mut behind = Vec::new();
@@ -223,7 +233,10 @@ impl Automaton {
             }
         };
         let next = &mut self.states[from.0 as usize].next;
-        let next = next.get_or_insert_with(|| Box::new([UNKNOWN; 256]));
+        let next = next.get_or_insert_with(|| {
+            self.bytes += size_of::<[StateId; 256]>();
+            Box::new([UNKNOWN; 256])
+        });
         for (byte, next) in (0..=u8::MAX).zip(next.iter_mut()) {
             if alike.contains(byte) {
                 *next = to;
@@ -233,16 +246,22 @@ impl Automaton {
     }
 
     /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than any number. Fewer than
-    /// may where that takes many states to say.
-    pub(super) fn plain_characters(&mut self, from: StateId, most: usize) -> Result<usize, TooAmbiguous> {
+    /// may where that takes many states to say, or more than `most_work`.
+    pub(super) fn plain_characters(
+        &mut self,
+        from: StateId,
+        most: usize,
+        most_work: usize,
+    ) -> Result<usize, TooAmbiguous> {
+        let until = self.work + most_work;
         let mut seen = HashSet::from([from]);
         let mut reached = vec![from];
         for count in 0..most {
             let mut next = Vec::new();
             for state in reached {
-                match self.behind_plain(state)? {
-                    BehindPlain::NotAll => return Ok(count),
-                    BehindPlain::States(states) => {
+                match self.behind_plain(state, until)? {
+                    None | Some(BehindPlain::NotAll) => return Ok(count),
+                    Some(BehindPlain::States(states)) => {
                         next.extend(states.iter().copied().filter(|state| seen.insert(*state)));
                     }
                 }
@@ -258,9 +277,10 @@ impl Automaton {
         Ok(most)
     }
 
-    fn behind_plain(&mut self, from: StateId) -> Result<BehindPlain, TooAmbiguous> {
+    /// `None`: it takes too long to say.
+    fn behind_plain(&mut self, from: StateId, until: usize) -> Result<Option<BehindPlain>, TooAmbiguous> {
         if let Some(known) = &self.state(from).behind_plain {
-            return Ok(known.clone());
+            return Ok(Some(known.clone()));
         }
         let ascii = PLAIN_ASCII.map(|range| [range]);
         let sequences = ascii.iter().map(|range| &range[..]).chain(PLAIN_SEQUENCES);
@@ -273,6 +293,9 @@ impl Automaton {
                 for state in states {
                     for byte in range.clone() {
                         next.push(self.step(state, byte)?);
+                    }
+                    if self.work > until {
+                        return Ok(None);
                     }
                 }
                 next.sort_unstable();
@@ -289,7 +312,7 @@ impl Automaton {
         behind.dedup();
         let found = found.unwrap_or_else(|| BehindPlain::States(behind.into()));
         self.states[from.0 as usize].behind_plain = Some(found.clone());
-        Ok(found)
+        Ok(Some(found))
     }
 
     fn state(&self, id: StateId) -> &State {
@@ -301,7 +324,7 @@ impl Automaton {
             return *id;
         }
         let id = StateId(u32::try_from(self.states.len()).expect("bounded"));
-        self.made += 1 + places.count();
+        self.bytes += 2 * size_of::<State>() + places.count() * size_of::<Place>();
         let places = Arc::new(places);
         self.states.push(State {
             places: Arc::clone(&places),
@@ -346,6 +369,7 @@ impl Automaton {
                 },
             }
         }
+        self.work += seen.len();
         places.reading.sort_unstable();
         Ok(places)
     }

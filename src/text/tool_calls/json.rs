@@ -1,6 +1,7 @@
 //! Calls written as JSON objects. Their arguments are kept as the model wrote them.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{Reading, ToolCall};
@@ -46,6 +47,13 @@ pub(super) fn read(text: &str) -> Reading {
         Err(err) if err.is_eof() => Reading::Unfinished,
         Err(_) => Reading::Malformed,
     }
+}
+
+/// Bytes of the value that a text begins with, if that is whole.
+pub(super) fn end(text: &str) -> Option<usize> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    Some(values.byte_offset())
 }
 
 /// Whether a text is a JSON object.

@@ -60,28 +60,26 @@ pub(super) fn head(text: &str, functions: &Arc<[Function]>, last: bool) -> Head 
 
 /// JSON whose members come in an unusual order.
 fn whole(text: &str, last: bool) -> Head {
-    let ends = text.match_indices(CLOSE).map(|(at, _)| at);
-    for end in ends {
-        match json::read(&text[..end]) {
-            Reading::Call(call) => {
-                return Head::Whole {
-                    calls: vec![call],
-                    used: end,
-                };
-            }
-            // The marker is part of an argument.
-            Reading::Unfinished => {}
-            Reading::Malformed => return Head::NoCall,
-        }
-    }
-    if !last {
-        return Head::Unfinished;
-    }
+    // A closing marker may be part of an argument.
+    let Some(end) = json::end(text) else {
+        return match json::read(text) {
+            Reading::Unfinished if !last => Head::Unfinished,
+            Reading::Call(_) | Reading::Unfinished | Reading::Malformed => Head::NoCall,
+        };
+    };
+    let behind = text[end..].trim_start();
     // Many models end their answer where the closing marker should be.
-    match json::read(text) {
+    let closed = behind.starts_with(CLOSE) || (last && behind.is_empty());
+    if !closed {
+        return match !last && CLOSE.starts_with(behind) {
+            true => Head::Unfinished,
+            false => Head::NoCall,
+        };
+    }
+    match json::read(&text[..end]) {
         Reading::Call(call) => Head::Whole {
             calls: vec![call],
-            used: text.len(),
+            used: text.len() - behind.len(),
         },
         Reading::Unfinished | Reading::Malformed => Head::NoCall,
     }

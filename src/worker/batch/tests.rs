@@ -10,6 +10,7 @@ use crate::openai::request::Stopping;
 use crate::roofline::model::FloatType;
 use crate::worker::adjustment::Penalties;
 use crate::worker::event::Event;
+use crate::worker::place::Place;
 use crate::worker::prefill::{Prefill, Prefilled};
 use crate::worker::prompt::PromptUse;
 use crate::worker::prompt::{Prompter, ValidRequest};
@@ -62,6 +63,7 @@ impl Subject {
             id: RequestId(id),
             job: Job {
                 request,
+                place: Place::shared(None).0,
                 events,
                 submitted: Clock::System.instant(),
                 span: None,

@@ -116,7 +116,7 @@ impl EngineThread {
             idle = plan == StepPlan::default() && stayed && self.batch.is_empty() && !kv.has_work();
             self.leave_to_others(begin);
         }
-        kv.finish();
+        kv.finish(&self.config.clock);
         Ok(())
     }
 

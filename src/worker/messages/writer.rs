@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::anthropic::response::{Block, BlockDelta, Event, Message, MessageEnd, StopReason};
+use crate::anthropic::response::{Block, BlockDelta, Event, Message, MessageEnd, SIGNATURE, StopReason};
 use crate::openai::json::{Json, Members};
 use crate::openai::message::parsed_arguments;
 use crate::openai::response::{self, FinishReason};
@@ -166,6 +166,10 @@ impl MessageWriter {
                     Json::Object(Members::default())
                 }
             };
+        }
+        if let Some(Block::Thinking { signature, .. }) = self.current() {
+            *signature = SIGNATURE;
+            self.delta(BlockDelta::Signature { signature: SIGNATURE });
         }
         if self.open {
             self.open = false;

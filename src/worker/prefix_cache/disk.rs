@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_
 use std::thread::JoinHandle;
 
 use super::block_file::{BlockName, RawBlock};
-use super::files::{BlockFiles, FoundFile};
+use super::files::{BlockFiles, FoundFile, WriteBlockError};
 use super::key::BlockKey;
 use super::raw::{self, BlockArrays};
 use crate::error::Chain;
@@ -34,6 +34,8 @@ pub(super) enum Report {
     Read(BlockKey, Option<BlockArrays>),
     /// With the file's size; `None`: it was not written.
     Written(BlockKey, Option<u64>),
+    /// It was not written: the disk is full.
+    Full(BlockKey),
 }
 
 /// What there is to hear of the thread.
@@ -154,7 +156,10 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
                     tracing::warn!(error = %Chain(err), "prefixes are not stored");
                 }
                 writes_fail = written.is_err();
-                report(Report::Written(key, written.ok()));
+                report(match written {
+                    Err(WriteBlockError::DiskFull) => Report::Full(key),
+                    written => Report::Written(key, written.ok()),
+                });
             }
             Some(Change::Remove(key)) => files.remove(key),
             None => {}

@@ -20,7 +20,7 @@ mod read_pace;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use mlx_rs::error::Result;
@@ -64,6 +64,9 @@ const SLICE_BYTES: usize = 1 << 20;
 /// Blocks that wait for the disk to take them. It is far too slow if there are more.
 const MAX_UNSAVED: usize = 1024;
 
+/// How long nothing is written to a full disk on which nothing is ours.
+const FULL_PAUSE: Duration = Duration::from_secs(60);
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
@@ -97,6 +100,8 @@ struct Files {
     writing: BTreeMap<BlockKey, Writing>,
     reading: BTreeSet<BlockKey>,
     read_pace: ReadPace,
+    /// The disk is full, and there is nothing to give up: until then nothing is written.
+    full_until: Option<Instant>,
 }
 
 /// A block that was handed to the disk.
@@ -150,6 +155,7 @@ impl PrefixCache {
             writing: BTreeMap::new(),
             reading: BTreeSet::new(),
             read_pace: ReadPace::default(),
+            full_until: None,
         });
         self
     }
@@ -222,9 +228,14 @@ impl PrefixCache {
         let Some(files) = &mut self.files else {
             return BTreeSet::new();
         };
+        if files.full_until.is_some_and(|until| until <= now) {
+            files.full_until = None;
+        }
         let root = BlockKey::root(&self.model, salt);
         let cuts = self.tree.cuts();
-        let found = self.tree.find(root, but_the_last(prompt), Tiers::Both);
+        let prompt = but_the_last(prompt);
+        let in_memory = self.tree.find(root, prompt, Tiers::Memory).held_tokens();
+        let found = self.tree.find(root, prompt, Tiers::Both);
         let mut bytes: u64 = found.held.iter().map(|(block, _)| block.bytes()).sum();
         let limit = room.min(self.capacity).0;
         let fits = |filed: &&Filed| {
@@ -234,7 +245,9 @@ impl PrefixCache {
         let wanted: Vec<&Filed> = found.filed.iter().take_while(fits).collect();
         // Without the last one there is no snapshot.
         let useless = cuts == Cuts::AtSnapshots && wanted.len() < found.filed.len();
-        let tokens: usize = wanted.iter().map(|filed| filed.tokens).sum();
+        let held = found.held_tokens();
+        let filed: usize = wanted.iter().map(|filed| filed.tokens).sum();
+        let tokens = (held + filed).saturating_sub(in_memory);
         if useless || tokens < MIN_AWAITED_TOKENS {
             return BTreeSet::new();
         }
@@ -364,6 +377,9 @@ impl PrefixCache {
     /// than a block is not worth a file.
     fn save_later(&mut self, root: BlockKey, tokens: &[u32], keep: Keep) {
         let Some(files) = &mut self.files else { return };
+        if files.full_until.is_some() {
+            return;
+        }
         let count = match (self.tree.cuts(), keep) {
             (Cuts::Anywhere, Keep::WholeBlocks | Keep::Stop | Keep::Prompt) => tokens.len() / BLOCK_TOKENS,
             (Cuts::Anywhere | Cuts::AtSnapshots, _) if tokens.len() < BLOCK_TOKENS => 0,
@@ -413,25 +429,44 @@ impl PrefixCache {
                     }
                 }
                 News::Report(Report::Written(key, bytes)) => self.note_written(key, bytes),
+                News::Report(Report::Full(key)) => self.make_room(key, now()),
             }
         }
         self.save_some(time)
     }
 
-    /// Hands everything that is to be written to the disk, which writes it before it ends.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        while self.has_work() {
+    /// Hands what is to be written to the disk as long as there is `time`; the disk writes it before it ends.
+    pub(crate) fn finish(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
+        while self.has_work() && time() {
             self.save_some(|| true)?;
         }
-        while let Some(files) = self.files.as_ref().filter(|files| !files.writing.is_empty()) {
+        while time()
+            && let Some(files) = self.files.as_ref().filter(|files| !files.writing.is_empty())
+        {
             match files.disk.wait() {
                 Some(Report::Written(key, bytes)) => self.note_written(key, bytes),
+                Some(Report::Full(key)) => self.note_written(key, None),
                 Some(Report::Found(_) | Report::Read(..)) => {}
                 None => break,
             }
             self.save_some(|| true)?;
         }
         Ok(())
+    }
+
+    /// For a block that did not fit on the disk: others have taken what was free. The files that were used longest ago make
+    /// room for the next one; where there are none, nothing is copied for the disk for a while.
+    fn make_room(&mut self, key: BlockKey, now: Instant) {
+        let Some(files) = &mut self.files else { return };
+        let bytes = files.writing.remove(&key).map_or(0, |writing| writing.bytes);
+        let others = self.tree.file_bytes().saturating_sub(bytes);
+        let gone = self.tree.shrink_files(others);
+        if gone.is_empty() {
+            files.full_until = Some(now + FULL_PAUSE);
+            files.unsaved.clear();
+            files.copying = None;
+        }
+        gone.into_iter().for_each(|key| files.disk.remove(key));
     }
 
     /// Who reads and writes them is gone: nobody may wait for it, and nothing is known of files any more.
@@ -455,9 +490,7 @@ impl PrefixCache {
             let size = Stored { bytes, snapshot };
             self.tree.add_file(name.parent, &name.tokens, size);
         }
-        for key in used {
-            self.tree.touch_path(key);
-        }
+        self.tree.touch_paths(&used);
         self.limit_files();
     }
 
@@ -543,7 +576,8 @@ impl PrefixCache {
             parent: name.parent,
             tokens: name.tokens.clone(),
             bytes: bytes.data.len() as u64,
-            snapshot: block.snapshot,
+            // Of what was copied: the block may have got one meanwhile.
+            snapshot: bytes.snapshot.is_some(),
         };
         files.writing.insert(key, writing);
         files.disk.write(name, bytes);

@@ -490,3 +490,78 @@ fn a_block_is_copied_while_there_is_time() {
     prefixes.save_some(|| false).unwrap();
     assert!(!prefixes.has_work() && !is_written(&prefixes));
 }
+
+/// Others have taken what was free on the disk.
+#[test]
+fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
+    let _mlx = mlx::exclusive();
+    let dir = tempfile::tempdir().unwrap();
+    let (woken_tx, woken) = std::sync::mpsc::channel();
+    let mut prefixes = with_disk(one_file(&dir), move || {
+        // Nobody may listen any more.
+        let _ = woken_tx.send(());
+    });
+    woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    prefixes.tend(ROOMY, now, || true).unwrap();
+    assert!(prefixes.file_bytes() > Bytes::ZERO);
+    let begin = now();
+    let refused = BlockKey::root("m", "").child(&[7]);
+    prefixes.files.as_mut().unwrap().writing.insert(
+        refused,
+        Writing {
+            parent: BlockKey::root("m", ""),
+            tokens: vec![7],
+            bytes: 1,
+            snapshot: false,
+        },
+    );
+    prefixes.make_room(refused, begin);
+    assert_eq!(prefixes.file_bytes(), Bytes::ZERO);
+    let files = prefixes.files.as_ref().unwrap();
+    assert!(files.writing.is_empty() && files.full_until.is_none());
+
+    prefixes.make_room(refused, begin);
+    let model = model();
+    let mut row = model.new_cache();
+    compute(&model, &mut row, &text(300), 300, 0);
+    let keep = |prefixes: &mut PrefixCache, at| {
+        prefixes.load("", &text(300), ROOMY, None, at);
+        prefixes
+            .keep("", &text(300), &row, Keep::Everything, ROOMY)
+            .unwrap();
+        prefixes.has_work()
+    };
+    assert!(!keep(&mut prefixes, begin + FULL_PAUSE / 2));
+    assert!(keep(&mut prefixes, begin + FULL_PAUSE));
+}
+
+/// Its file is without: who looks for it there has to be told so.
+#[test]
+fn a_snapshot_that_comes_while_its_block_is_copied_is_not_in_the_file() {
+    let _mlx = mlx::exclusive();
+    let dir = tempfile::tempdir().unwrap();
+    let mut prefixes = with_disk(one_file(&dir), || ());
+    prefixes.tree = Tree::new(Cuts::AtSnapshots);
+    let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
+    let root = BlockKey::root("m", "");
+    let with = |snapshot: bool| {
+        let half = || mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
+        let state = || mlx_rs::ops::ones::<f32>(&[1, 4]).unwrap();
+        let block = KvBlock::alone(vec![(half(), half())], snapshot.then(|| vec![(state(), state())]));
+        let size = Stored {
+            bytes: block.bytes(),
+            snapshot,
+        };
+        (&tokens[..], size, block)
+    };
+    let key = root.child(&tokens);
+    prefixes.tree.insert(root, [with(false)]);
+    prefixes.files.as_mut().unwrap().unsaved.push_back(key);
+    prefixes.save_some(|| false).unwrap();
+    prefixes.tree.insert(root, [with(true)]);
+    assert!(prefixes.tree.get(key).unwrap().held.snapshot().is_some());
+    while prefixes.has_work() {
+        prefixes.save_some(|| false).unwrap();
+    }
+    assert!(!prefixes.files.as_ref().unwrap().writing[&key].snapshot);
+}

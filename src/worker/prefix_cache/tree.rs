@@ -106,6 +106,13 @@ pub(super) struct Found<'a, B> {
     pub(super) filed: Vec<Filed>,
 }
 
+impl<B> Found<'_, B> {
+    /// Of the text, in memory.
+    pub(super) fn held_tokens(&self) -> usize {
+        self.held.iter().map(|(_, length)| length).sum()
+    }
+}
+
 /// A block in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filed {
@@ -123,7 +130,6 @@ pub(super) struct Block<'a, B> {
     /// Tokens before its own.
     pub(super) depth: usize,
     pub(super) tokens: &'a [u32],
-    pub(super) snapshot: bool,
 }
 
 /// A part of a text that is not in memory.
@@ -171,7 +177,10 @@ impl<B: InMemory> Tree<B> {
     pub(super) fn find(&mut self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Found<'_, B> {
         self.now += 1;
         let path = match self.cuts {
-            Cuts::Anywhere => self.path(root, tokens),
+            Cuts::Anywhere => match tiers {
+                Tiers::Memory => self.path(root, tokens, |node| node.memory.is_some()),
+                Tiers::Both => self.path(root, tokens, |_| true),
+            },
             Cuts::AtSnapshots => self.resumable(root, tokens, tiers),
         };
         for (key, _) in &path {
@@ -198,11 +207,17 @@ impl<B: InMemory> Tree<B> {
         Found { held, filed }
     }
 
-    /// The blocks of the longest beginning of `tokens` that is known, each with how many of its tokens count.
-    fn path(&self, root: BlockKey, tokens: &[u32]) -> Vec<(BlockKey, usize)> {
+    /// The blocks of the longest beginning of `tokens` that is known, each with how many of its tokens count; of those that
+    /// `count`.
+    fn path(
+        &self,
+        root: BlockKey,
+        tokens: &[u32],
+        count: impl Fn(&Node<B>) -> bool,
+    ) -> Vec<(BlockKey, usize)> {
         let mut path = Vec::new();
         let (mut parent, mut rest) = (root, tokens);
-        while let Some((key, length)) = self.longest_child(parent, rest, |_| true) {
+        while let Some((key, length)) = self.longest_child(parent, rest, &count) {
             path.push((key, length));
             if length < BLOCK_TOKENS {
                 break;
@@ -215,14 +230,21 @@ impl<B: InMemory> Tree<B> {
     /// The blocks that hold `tokens`, as far as they are known.
     pub(super) fn holders(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         match self.cuts {
-            Cuts::Anywhere => self.path(root, tokens).into_iter().map(|(key, _)| key).collect(),
+            Cuts::Anywhere => self
+                .path(root, tokens, |_| true)
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect(),
             Cuts::AtSnapshots => self.whole_path(root, tokens),
         }
     }
 
     /// How much of `tokens` is known, wherever it is, and whether or not it can be gone on from.
     pub(super) fn known(&self, root: BlockKey, tokens: &[u32]) -> usize {
-        self.path(root, tokens).iter().map(|(_, length)| length).sum()
+        self.path(root, tokens, |_| true)
+            .iter()
+            .map(|(_, length)| length)
+            .sum()
     }
 
     /// The parts of `tokens` that are not in memory, in order. The others are used by this.
@@ -323,7 +345,6 @@ impl<B: InMemory> Tree<B> {
         let memory = node.memory.as_ref()?;
         Some(Block {
             held: &memory.held,
-            snapshot: memory.size.snapshot,
             parent: node.parent,
             depth: node.depth,
             tokens: &node.tokens,
@@ -366,6 +387,24 @@ impl<B: InMemory> Tree<B> {
             self.touch(key);
             next = self.nodes.get(&key).map(|node| node.parent);
         }
+    }
+
+    /// Blocks and all before them are used, the last one of them last.
+    pub(super) fn touch_paths(&mut self, keys: &[BlockKey]) {
+        let before = self.now;
+        let last = before + keys.len() as u64;
+        for (later, key) in (0..).zip(keys.iter().rev()) {
+            self.now = last - later;
+            let mut next = Some(*key);
+            // What later ones have in common with it is touched already.
+            while let Some(key) = next
+                && let Some(node) = self.nodes.get(&key).filter(|node| node.used <= before)
+            {
+                next = Some(node.parent);
+                self.touch(key);
+            }
+        }
+        self.now = last;
     }
 
     /// A block's file is gone, or about to; whether there was one.

@@ -13,9 +13,12 @@ use crate::text::answer::AnswerShape;
 use crate::text::grammar::constraint::{Constraint, ConstraintError};
 use crate::text::grammar::form::{Calls, Form, FormError, Manner};
 use crate::text::grammar::vocabulary::Vocabulary;
+use crate::units::Bytes;
 
-/// Formats of earlier requests that are kept. Agents ask for a few again and again; each may take some megabytes.
+/// What is kept of the formats of earlier requests, those that were used last. Agents ask for a few again and again; each
+/// takes some megabytes, and odd ones many.
 const MAX_KEPT: usize = 32;
+const MAX_KEPT_BYTES: Bytes = Bytes(64 << 20);
 
 /// Constraints as they begin, by what was asked for, the last one used at the end.
 #[derive(Debug, Default)]
@@ -29,6 +32,7 @@ impl Constraints {
         let found = kept.remove(place).filter(|(_, found)| !found.is_worn())?;
         let constraint = found.1.clone();
         kept.push_back(found);
+        tidy(&mut kept);
         Some(constraint)
     }
 
@@ -36,10 +40,19 @@ impl Constraints {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|(own, _)| *own != key);
         kept.push_back((key, constraint));
-        if kept.len() > MAX_KEPT {
-            kept.pop_front();
-        }
+        tidy(&mut kept);
     }
+}
+
+/// Lets go of those that were not used for longest, but for the last one.
+fn tidy(kept: &mut VecDeque<([u8; 32], Constraint)>) {
+    let mut bytes = Bytes(0);
+    let fits = |(index, (_, constraint)): &(usize, &([u8; 32], Constraint))| {
+        bytes += constraint.bytes().unwrap_or(Bytes(0));
+        *index == 0 || (*index < MAX_KEPT && bytes <= MAX_KEPT_BYTES)
+    };
+    let keep = kept.iter().rev().enumerate().take_while(fits).count();
+    kept.drain(..kept.len() - keep);
 }
 
 /// All that a constraint follows from, besides the model.

@@ -8,6 +8,7 @@ use crate::openai::responses::event::{Event, EventKind, PartPlace};
 use crate::openai::responses::item::{
     ContentPart, IncompleteDetails, Item, ItemContent, Response, ResponseError, Status,
 };
+use crate::openai::responses::namespace::Namespaces;
 use crate::openai::responses::request::Settings;
 use crate::text::answer::{AnswerParser, Part};
 use crate::text::tool_calls::CallPart;
@@ -19,6 +20,7 @@ use crate::worker::event::{Done, Piece};
 pub(super) struct ResponseWriter {
     response: Response,
     parser: AnswerParser,
+    namespaces: Namespaces,
     calls: usize,
     /// The last item is not done.
     open: bool,
@@ -32,6 +34,7 @@ impl ResponseWriter {
         model: String,
         created_at: i64,
         settings: Settings,
+        namespaces: Namespaces,
         parser: AnswerParser,
     ) -> Self {
         Self {
@@ -48,6 +51,7 @@ impl ResponseWriter {
                 settings,
             },
             parser,
+            namespaces,
             calls: 0,
             open: false,
             events: Vec::new(),
@@ -136,10 +140,12 @@ impl ResponseWriter {
                 self.close(Status::Completed);
                 let call_id = call_id(&self.parser, CALL_ID_PREFIX, &name, self.calls);
                 self.calls += 1;
+                let (namespace, name) = self.namespaces.split(&name);
                 self.open(
                     "fc",
                     ItemContent::FunctionCall {
                         call_id,
+                        namespace,
                         name,
                         arguments: String::new(),
                     },

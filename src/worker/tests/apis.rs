@@ -307,7 +307,7 @@ fn a_message_is_told_in_blocks() {
                 without_ids(whole.clone()),
                 json!({"type": "message", "role": "assistant", "model": "tiny",
                     "content": [
-                        {"type": "thinking", "thinking": "why", "signature": ""},
+                        {"type": "thinking", "thinking": "why", "signature": "unsigned"},
                         {"type": "text", "text": "I look."},
                         {"type": "tool_use", "name": "weather", "input": {"town": "Bern"}},
                         {"type": "tool_use", "name": "weather", "input": {}},
@@ -335,6 +335,7 @@ fn a_message_is_told_in_blocks() {
                 [
                     start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
                     delta(0, json!({"type": "thinking_delta", "thinking": "why"})),
+                    delta(0, json!({"type": "signature_delta", "signature": "unsigned"})),
                     stop(0),
                     start(1, json!({"type": "text", "text": ""})),
                     delta(1, json!({"type": "text_delta", "text": "I look."})),
@@ -437,6 +438,53 @@ fn messages_are_counted_gone_on_with_and_refused() {
                     (status, &json!("error"), &json!(kind)),
                     "{path}"
                 );
+            }
+        })
+    });
+}
+
+/// As those of Qwen 3.5 do.
+#[test]
+fn a_template_that_wants_one_system_message_gets_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for message in messages %}{% if message.role == 'system' and not loop.first %}\
+        {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
+        {{ message.content }}{% endfor %}";
+    let lines: [(&[&[u8]], bool); 4] = [(&[b"a"], true), (&[b"b"], true), (&[b"c"], true), (&[b"d"], true)];
+    Script::new(&lines).write_for_chats(dir.path(), template);
+    let config = WorkerConfig {
+        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let said = |role: &str, cue: usize| json!({"role": role, "content": format!("<cue {cue}>")});
+            let messages = [
+                said("system", 0),
+                said("user", 1),
+                said("system", 2),
+                said("user", 3),
+            ];
+            let read = async |messages: &[Value]| {
+                let tokens = worker
+                    .post("/tokenize", &json!({"messages": messages}))
+                    .await
+                    .json();
+                let tokens = json!({"tokens": tokens["tokens"]});
+                worker.post("/detokenize", &tokens).await.json()["prompt"].take()
+            };
+            assert_eq!(read(&messages).await, "<cue 0><cue 2><cue 1><cue 3>");
+            assert_eq!(read(&messages[1..2]).await, "<cue 1>");
+            let instructions =
+                json!({"instructions": "<cue 0>", "input": messages[1..], "max_output_tokens": 3});
+            let system = json!({"system": "<cue 0>", "messages": messages[1..], "max_tokens": 3});
+            for (path, ask) in [
+                ("/v1/responses", instructions),
+                ("/v1/messages", system),
+                ("/v1/chat/completions", json!({"messages": messages})),
+            ] {
+                let answer = worker.post(path, &merged(ask, json!({"model": "tiny"}))).await;
+                assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             }
         })
     });

@@ -72,7 +72,7 @@ fn a_request_waits_until_there_is_memory_for_all_of_it() {
                     max_tokens,
                     ..endless_request(cue)
                 };
-                worker.app.engine.submit(request, None).unwrap()
+                worker.app.engine.submit(request).unwrap()
             };
             let mut asked = [ask(1000), ask(2500), ask(100)];
             let mut done = Vec::new();
@@ -151,7 +151,7 @@ fn a_short_request_is_answered_while_a_long_prompt_is_read() {
                 prompt: vec![cue; 200_000],
                 ..endless_request(cue)
             };
-            let mut long = worker.app.engine.submit(long, None).unwrap();
+            let mut long = worker.app.engine.submit(long).unwrap();
             worker
                 .wait_until("the long prompt is read", |status| status.requests.running == 1)
                 .await;

@@ -1,7 +1,7 @@
 //! Several requests at once, clients that go, failures, and the end.
 
 use super::*;
-use crate::openai::request::Stopping;
+use crate::openai::request::{Options, Prompt, Stopping};
 
 #[test]
 fn a_client_that_goes_frees_the_engine() {
@@ -57,9 +57,7 @@ fn a_full_queue_refuses_and_frees_its_places() {
             assert_eq!(places, 2 + 2 * 8);
             let request = || endless_request(cue);
             let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
-            let taken: Vec<_> = (0..places)
-                .map(|_| engine.submit(request(), None).unwrap())
-                .collect();
+            let taken: Vec<_> = (0..places).map(|_| engine.submit(request()).unwrap()).collect();
             let refused = worker.post("/v1/completions", &one).await;
             assert_eq!(refused.status, 429);
             assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
@@ -68,6 +66,47 @@ fn a_full_queue_refuses_and_frees_its_places() {
             drop(taken);
             assert_eq!(engine.free_places(), places);
             assert_eq!(worker.post("/v1/completions", &one).await.status, 200);
+        })
+    });
+}
+
+/// However slowly it is read.
+#[test]
+fn an_answer_that_is_over_takes_no_place() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let engine = &worker.app.engine;
+            let places = engine.free_places();
+            let request = worker
+                .app
+                .prompter
+                .text(&Prompt::Tokens(vec![1, 2]), false, &Options::default());
+            let unread = engine.submit(request.unwrap()).unwrap();
+            assert_eq!(engine.free_places(), places - 1);
+            worker
+                .wait_until("its place is free", |_| engine.free_places() == places)
+                .await;
+            drop(unread);
+            assert_eq!(engine.free_places(), places);
+        })
+    });
+}
+
+/// As many inputs as there are places take all of them, and more take turns.
+#[test]
+fn embeddings_of_more_inputs_than_there_are_places() {
+    let config = WorkerConfig {
+        max_concurrency: 2,
+        max_queued: Some(1),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let ask = json!({"model": "tiny", "input": vec![[1, 2]; 20]});
+            let answer = worker.post("/v1/embeddings", &ask).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            assert_eq!(answer.json()["data"].as_array().unwrap().len(), 20);
+            assert_eq!(worker.app.engine.free_places(), 3);
         })
     });
 }
@@ -175,7 +214,7 @@ fn a_failed_request_harms_no_other() {
                 priority: 0,
                 cache_salt: String::new(),
             };
-            let mut completion = worker.app.engine.submit(broken, None).unwrap();
+            let mut completion = worker.app.engine.submit(broken).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
             assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
             assert_eq!(text, expected);
@@ -214,7 +253,7 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
     let (_dir, config, cue) = scripted::endless();
     let outcome = end_of_worker(config, |worker| {
         Box::pin(async move {
-            let mut completion = worker.app.engine.submit(endless_request(cue), None).unwrap();
+            let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
             worker.app.engine.panic();
             // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
             let reading = async {

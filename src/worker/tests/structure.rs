@@ -380,6 +380,10 @@ fn wrong_tools_are_refused_by_name() {
                     json!({"tools": [function(json!({"function": {"name": "f", "parameters": []}}))]}),
                     "tools[0].function.parameters",
                 ),
+                (
+                    json!({"tools": [function(json!({"function": {"name": "f", "parameters": {"type": "array"}}}))]}),
+                    "tools[0].function.parameters",
+                ),
                 (json!({"tools": weather(), "tool_choice": "any"}), "tool_choice"),
                 (json!({"tools": weather(), "tool_choice": named}), "tool_choice"),
                 (json!({"tool_choice": "required"}), "tool_choice"),
@@ -494,6 +498,44 @@ fn a_call_that_must_be_is_made() {
                 said["tool_calls"], bern["tool_calls"],
                 "an answer in JSON may still be a call"
             );
+        })
+    });
+}
+
+/// Whatever the schema leaves open, and the model would say.
+#[test]
+fn arguments_of_a_call_that_must_be_are_an_object() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script::new(&[
+        (
+            &[
+                b"<tool_call>\n{\"name\": \"weather\", \"arguments\": ",
+                b"[false]",
+                b"}\n</tool_call>",
+            ],
+            true,
+        ),
+        (&[b"{\"town\": \"Bern\"}"], true),
+    ]);
+    script.write_for_chats(dir.path(), PLAIN);
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            for schema in [
+                json!({}),
+                json!({"description": "x"}),
+                json!({"anyOf": [{"type": "array"}, {"type": "object"}]}),
+            ] {
+                let function = json!({"name": "weather", "parameters": schema});
+                let tools =
+                    json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required"});
+                let (said, reason, _) = answer(worker, 0, tools).await;
+                let bern = json!([call("weather", r#"{"town": "Bern"}"#)]);
+                assert_eq!(
+                    (&said["tool_calls"], reason.as_str()),
+                    (&bern, "tool_calls"),
+                    "{schema}"
+                );
+            }
         })
     });
 }

@@ -100,6 +100,36 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn paths_are_touched_together_as_one_by_one(known in proptest::collection::vec(texts(), 1..12)) {
+        let mut trees = [Tree::new(Cuts::Anywhere), Tree::new(Cuts::Anywhere)];
+        for tree in &mut trees {
+            known.iter().for_each(|text| keep(tree, root(), text));
+        }
+        let [one, all] = &mut trees;
+        let ends: Vec<_> = known.iter().filter_map(|text| one.holders(root(), text).last().copied()).collect();
+        ends.iter().for_each(|key| one.touch_path(*key));
+        all.touch_paths(&ends);
+        for (key, node) in &one.nodes {
+            prop_assert_eq!(node.used, all.nodes[key].used);
+        }
+        prop_assert_eq!(one.now, all.now);
+    }
+}
+
+#[test]
+fn a_file_hides_nothing_that_is_in_memory() {
+    let mut tree = Tree::new(Cuts::Anywhere);
+    let text = |same: usize, other: u32| [vec![1; same], vec![other; 40]].concat();
+    keep(&mut tree, root(), &text(200, 2));
+    tree.add_file(root(), &text(203, 3), of(1, false));
+    let asked = text(203, 4);
+    assert_eq!(tree.find(root(), &asked, Tiers::Memory).held_tokens(), 200);
+    let found = tree.find(root(), &asked, Tiers::Both);
+    assert_eq!((found.held_tokens(), found.filed[0].tokens), (0, 203));
+}
+
 #[test]
 fn the_least_recently_used_goes_first() {
     let mut tree = Tree::new(Cuts::Anywhere);
