@@ -46,6 +46,8 @@ struct Flight {
     rows: u32,
     began: Instant,
     load: Load,
+    /// What was seen of the replica before, and what was expected by it.
+    experience: Experience,
     expected: Estimate,
     first_token: Option<Instant>,
 }
@@ -314,6 +316,7 @@ impl<W> State<W> {
                 rows: ask.rows,
                 began: now,
                 load,
+                experience: state.experience,
                 expected: candidates[index].estimate,
                 first_token: None,
             },
@@ -490,7 +493,7 @@ impl<W> State<W> {
             let took = now.saturating_duration_since(flight.began).as_secs_f64();
             state
                 .experience
-                .saw_first_token(&flight.load, &flight.expected, took);
+                .saw_first_token(&flight.experience, &flight.load, &flight.expected, took);
         }
     }
 
@@ -507,7 +510,7 @@ impl<W> State<W> {
             let took = now.saturating_duration_since(first).as_secs_f64();
             state
                 .experience
-                .saw_stream(&flight.load, &flight.expected, tokens, took);
+                .saw_stream(&flight.experience, &flight.load, &flight.expected, tokens, took);
         }
         if let Some(model) = self.models.get_mut(key).filter(|_| flight.load.answer_tokens > 0) {
             let typical = model.typical_answer.get_or_insert(tokens as f64);

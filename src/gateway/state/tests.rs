@@ -231,6 +231,36 @@ fn requests_of_other_gateways_are_counted_in_while_they_are_fresh() {
     assert_eq!(report(&mut state, &mut model, 2), 2);
 }
 
+/// Else what one answer showed is corrected once more by each that was under way beside it.
+#[test]
+fn what_was_learnt_stays_near_to_the_truth_with_many_under_way() {
+    const UNDER_WAY: u32 = 48;
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let (model, mut state) = (model(3, 32), State::<u8>::new());
+    let mut flying = std::collections::VecDeque::new();
+    for turn in 0..3000 {
+        let grant = state.admit(&model, &ask(1), clock.instant()).expect("room");
+        state.first_token(grant.replica.id, grant.flight, clock.instant());
+        flying.push_back(grant);
+        manual.advance(Duration::from_secs(3) / UNDER_WAY);
+        if flying.len() < UNDER_WAY as usize {
+            continue;
+        }
+        // 50 tokens take 3 s; of the neutral speed 2 s are expected.
+        let grant = flying.pop_front().expect("many");
+        state.finished(&model.key(), grant.replica.id, grant.flight, 50, clock.instant());
+        for replica in model.replicas.iter().filter(|_| turn > 1000) {
+            let load = Load {
+                answer_tokens: 50,
+                ..Load::default()
+            };
+            let expected = Estimate::new(&replica.speed, &state.replicas[&replica.id].experience, load);
+            assert!((expected.finish - 3.0).abs() < 0.1, "turn {turn}: {expected:?}");
+        }
+    }
+}
+
 /// What may happen, in any order.
 #[derive(Debug, Clone)]
 enum Step {
