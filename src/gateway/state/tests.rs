@@ -261,6 +261,32 @@ fn what_was_learnt_stays_near_to_the_truth_with_many_under_way() {
     }
 }
 
+#[test]
+fn a_request_that_waits_takes_one_turn() {
+    let now = Clock::System.instant();
+    let (mut model, mut state) = (model(2, 1), State::new());
+    model.traffic = vec![("a".to_owned(), 50), ("b".to_owned(), 50)];
+    for (replica, revision) in model.replicas.iter_mut().zip(["a", "b"]) {
+        replica.revision = Some(revision.to_owned());
+    }
+    let finish = |state: &mut State<u8>, grant: &Grant| {
+        state.finished(&model.key(), grant.replica.id, grant.flight, 10, now);
+    };
+    let mut waited = Vec::new();
+    for _ in 0..20 {
+        let both: Vec<_> = (0..2).filter_map(|_| state.admit(&model, &ask(1), now)).collect();
+        assert_eq!(both.len(), 2);
+        assert!(state.admit(&model, &ask(1), now).is_none());
+        let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 0, now);
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+        both.iter().for_each(|grant| finish(&mut state, grant));
+        let (grant, _) = state.next(&model, now).expect("room");
+        finish(&mut state, &grant);
+        waited.push(grant.replica.id);
+    }
+    assert_eq!(waited.iter().filter(|id| **id == 1).count(), 10, "{waited:?}");
+}
+
 /// What may happen, in any order.
 #[derive(Debug, Clone)]
 enum Step {
