@@ -354,7 +354,14 @@ impl Gateway {
             }
             let wait = pause.min(deadline.saturating_duration_since(now));
             pause = (pause * 2).min(MAX_PAUSE);
-            drop(tokio::time::timeout(wait, table_rx.changed()).await);
+            // The fleet changes all the time; what may answer this request need not.
+            let answering = |model: &Model| model.replicas.iter().map(|one| one.id).collect::<Vec<_>>();
+            let before = answering(model);
+            let changed = table_rx.wait_for(|table| {
+                let now = table.as_ref().and_then(|table| table.get(key));
+                now.map(answering).as_ref() != Some(&before)
+            });
+            drop(tokio::time::timeout(wait, changed).await);
         }
     }
 
