@@ -235,6 +235,9 @@ impl Gateway {
             Err(no_answer) => no_answer,
         };
         for name in &model.routing.fallbacks {
+            if incoming.has_broken_enough() {
+                break;
+            }
             let key = (model.namespace.clone(), name.clone());
             let answers = table.get(&key).is_some_and(|model| !model.replicas.is_empty());
             if !answers || *name == model.name {

@@ -216,6 +216,28 @@ async fn a_request_that_fails_everywhere_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_request_that_fails_everywhere_is_not_given_to_a_fallback_either() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let ready = [
+        "g1 on=a ready",
+        "g2 on=a ready",
+        "g3 on=a ready",
+        "s1 serves=spare on=a ready",
+    ];
+    for replica in ["g1", "g2", "g3"] {
+        seen.statuses.lock().expect("ok").insert(replica.to_owned(), 500);
+    }
+    scene.know(&["guide falls-back-to=spare", "spare"], &ready, &[("a", &url)]);
+    let response = scene.ask(json!({"model": "guide"})).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let mut asked = seen.asked();
+    asked.sort();
+    assert_eq!(asked, ["default/g1", "default/g2", "default/g3"]);
+}
+
+#[tokio::test]
 async fn a_busy_fleet_does_not_shorten_the_pause_before_another_try() {
     let scene = Scene::new().await;
     let seen = Arc::new(Agent::default());
