@@ -9,3 +9,4 @@ mod statistics;
 pub(crate) use matrix::{Cell, Matrix, PromptState};
 pub(crate) use report::{CellReport, Metric, Round, TargetFigures};
 pub(crate) use sample::{Conditions, Sample};
+pub(crate) use statistics::LEAST_ROUNDS;

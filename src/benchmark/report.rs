@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::matrix::{Cell, Matrix};
 use super::sample::{Conditions, Sample, Taint};
-use super::statistics::{Estimate, Ratio, estimate, ratio};
+use super::statistics::{Estimate, Ratio, estimate, median, ratio};
 
 /// What one target did in one run of a cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +38,8 @@ pub(crate) struct Quantiles {
     pub(crate) p95: Estimate,
     pub(crate) p99: Estimate,
     pub(crate) samples: usize,
+    /// That they are of.
+    pub(crate) rounds: usize,
 }
 
 /// What one target did in all runs of a cell.
@@ -112,10 +114,7 @@ impl CellReport {
         let mut ratios = BTreeMap::new();
         if let [first, second] = rounds {
             for metric in Metric::ALL {
-                let middle = |round: &Round| {
-                    let values = metric.values(round, &possible(matrix, &cell, round));
-                    estimate(&values, 0.5).map(|median| median.value)
-                };
+                let middle = |round: &Round| median(metric.values(round, &possible(matrix, &cell, round)));
                 let pairs: Vec<(f64, f64)> = first
                     .iter()
                     .zip(second)
@@ -156,20 +155,21 @@ impl TargetFigures {
     fn new(matrix: &Matrix, cell: &Cell, rounds: &[Round]) -> Self {
         let mut metrics = BTreeMap::new();
         for metric in Metric::ALL {
-            let values: Vec<f64> = rounds
+            let values: Vec<Vec<f64>> = rounds
                 .iter()
-                .flat_map(|round| metric.values(round, &possible(matrix, cell, round)))
+                .map(|round| metric.values(round, &possible(matrix, cell, round)))
+                .filter(|values| !values.is_empty())
                 .collect();
             let at = |fraction| estimate(&values, fraction);
             if let (Some(median), Some(p95), Some(p99)) = (at(0.5), at(0.95), at(0.99)) {
-                let samples = values.len();
                 metrics.insert(
                     metric,
                     Quantiles {
                         median,
                         p95,
                         p99,
-                        samples,
+                        samples: values.iter().map(Vec::len).sum(),
+                        rounds: values.len(),
                     },
                 );
             }

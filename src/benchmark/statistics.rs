@@ -10,7 +10,14 @@ const MOST_EXACT: usize = 14;
 /// The same samples give the same interval.
 const SEED: u64 = 7;
 
-/// A quantile and its 95 % confidence interval.
+/// Of fewer rounds nothing is shown at 95 %: no interval between values that were seen holds the median as often, and even if
+/// all agree which target is better, they do so by accident more often than in 5 %.
+pub(crate) const LEAST_ROUNDS: usize = 6;
+/// The standard normal's quantile at 97.5 %.
+const Z: f64 = 1.959_964;
+
+/// A quantile and its 95 % confidence interval, or where there are fewer than [`LEAST_ROUNDS`] the smallest and the largest
+/// value. What lies beyond the largest value no interval tells.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Estimate {
@@ -23,7 +30,7 @@ pub(crate) struct Estimate {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Ratio {
-    /// Second over first: geometric mean over the rounds, with its 95 % confidence interval.
+    /// Second over first: geometric mean over the rounds, with its 95 % confidence interval; of one round that has no end.
     #[serde(flatten)]
     pub(crate) of: Estimate,
     /// Chance of a ratio as far from 1 if the targets were alike, by flipping which is which in every round.
@@ -43,33 +50,70 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// Draws as many values as there are, again and again, and returns the middle 95 % of `statistic`.
-fn bootstrap(values: &[f64], statistic: impl Fn(Vec<f64>) -> f64) -> (f64, f64) {
-    let mut random = StdRng::seed_from_u64(SEED);
-    let resampled = sorted(
-        (0..RESAMPLES)
-            .map(|_| {
-                let draw = values
-                    .iter()
-                    .map(|_| values[random.random_range(0..values.len())]);
-                statistic(draw.collect())
-            })
-            .collect(),
-    );
-    (quantile(&resampled, 0.025), quantile(&resampled, 0.975))
+/// The value that half of all are at or below; `None` of no values.
+pub(super) fn median(values: Vec<f64>) -> Option<f64> {
+    (!values.is_empty()).then(|| quantile(&sorted(values), 0.5))
 }
 
-/// `None` of no values.
-pub(super) fn estimate(values: &[f64], fraction: f64) -> Option<Estimate> {
-    if values.is_empty() {
-        return None;
+/// `None` of no values. Rounds are drawn, again and again, and not values: those of one round are alike.
+pub(super) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
+    let rounds: Vec<&Vec<f64>> = rounds.iter().filter(|round| !round.is_empty()).collect();
+    let all = |rounds: &[&Vec<f64>]| sorted(rounds.iter().copied().flatten().copied().collect());
+    let values = all(&rounds);
+    let (first, last) = (values.first()?, values.last()?);
+    let value = quantile(&values, fraction);
+    if rounds.len() < LEAST_ROUNDS {
+        let (low, high) = (*first, *last);
+        return Some(Estimate { value, low, high });
     }
-    let (low, high) = bootstrap(values, |draw| quantile(&sorted(draw), fraction));
+    let mut random = StdRng::seed_from_u64(SEED);
+    let mut drawn = || -> Vec<_> {
+        let draw = |_| rounds[random.random_range(0..rounds.len())];
+        rounds.iter().map(draw).collect()
+    };
+    let resampled = (0..RESAMPLES).map(|_| quantile(&all(&drawn()), fraction));
+    let resampled = sorted(resampled.collect());
+    let tail = tail(rounds.len());
     Some(Estimate {
-        value: quantile(&sorted(values.to_vec()), fraction),
-        low,
-        high,
+        value,
+        low: quantile(&resampled, tail),
+        high: quantile(&resampled, 1.0 - tail),
     })
+}
+
+/// What is cut off at each end of the resampled: less than 2.5 %, since few rounds spread less than what they were drawn from
+/// (the expanded percentiles of Hesterberg 2015).
+fn tail(rounds: usize) -> f64 {
+    let n = rounds as f64;
+    let x = (n / (n - 1.0)).sqrt() * student(rounds - 1);
+    // Abramowitz and Stegun 26.2.17.
+    let t = 1.0 / (1.0 + 0.231_641_9 * x);
+    let series = [
+        1.330_274_429,
+        -1.821_255_978,
+        1.781_477_937,
+        -0.356_563_782,
+        0.319_381_530,
+    ];
+    let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    density * series.iter().fold(0.0, |sum, factor| (sum + factor) * t)
+}
+
+/// Student's quantile at 97.5 %, within 0.3 %, of one degree of freedom or more.
+fn student(degrees: usize) -> f64 {
+    match degrees {
+        ..=1 => 12.706_2,
+        2 => 4.302_65,
+        3 => 3.182_45,
+        _ => {
+            // Abramowitz and Stegun 26.7.5.
+            let (z, n) = (Z, degrees as f64);
+            let first = (z.powi(3) + z) / 4.0;
+            let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+            let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
+            z + first / n + second / n.powi(2) + third / n.powi(3)
+        }
+    }
 }
 
 /// Of what both targets did in the same rounds. `None` of no pairs.
@@ -82,13 +126,21 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     if logs.is_empty() {
         return None;
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let (low, high) = bootstrap(&logs, |draw| mean(&draw));
+    let n = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / n;
+    // Student's interval: to resample so few makes it too narrow.
+    let half = match logs.len() {
+        1 => f64::INFINITY,
+        rounds => {
+            let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+            student(rounds - 1) * (squares / (n - 1.0) / n).sqrt()
+        }
+    };
     Some(Ratio {
         of: Estimate {
-            value: mean(&logs).exp(),
-            low: low.exp(),
-            high: high.exp(),
+            value: mean.exp(),
+            low: (mean - half).exp(),
+            high: (mean + half).exp(),
         },
         p: sign_flips(&logs),
         rounds: logs.len(),
@@ -130,9 +182,11 @@ mod tests {
     proptest! {
         #[test]
         fn an_interval_holds_its_value_and_lies_within_the_samples(
-            values in proptest::collection::vec(0.001..1000.0_f64, 1..30), fraction in 0.05..0.99_f64,
+            rounds in proptest::collection::vec(proptest::collection::vec(0.001..1000.0_f64, 1..4), 1..12),
+            fraction in 0.05..0.99_f64,
         ) {
-            let estimate = estimate(&values, fraction).unwrap();
+            let estimate = estimate(&rounds, fraction).unwrap();
+            let values = rounds.concat();
             prop_assert!(estimate.low <= estimate.high);
             let within = |value: f64| values.iter().any(|v| *v <= value) && values.iter().any(|v| *v >= value);
             prop_assert!(within(estimate.value) && within(estimate.low) && within(estimate.high));
@@ -145,6 +199,7 @@ mod tests {
             let swapped: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| (*b, *a)).collect();
             let (one, two) = (ratio(&pairs).unwrap(), ratio(&swapped).unwrap());
             prop_assert!((one.of.value * two.of.value - 1.0).abs() < 1e-9);
+            prop_assert!(pairs.len() == 1 || (one.of.low * two.of.high - 1.0).abs() < 1e-9);
             prop_assert!((one.p - two.p).abs() < 1e-12);
         }
     }
@@ -161,17 +216,94 @@ mod tests {
 
     #[test]
     fn quantiles_lie_midway_where_two_values_are_one() {
+        let each = |values: &[f64]| values.iter().map(|value| vec![*value]).collect::<Vec<_>>();
         let values: Vec<f64> = (1..=100_u8).map(f64::from).collect();
+        let values = each(&values);
         for (fraction, value) in [(0.5, 50.5), (0.95, 95.5), (0.99, 99.5), (0.123, 13.0)] {
             assert_eq!(estimate(&values, fraction).unwrap().value, value);
         }
-        assert_eq!(estimate(&[1.0, 2.0, 4.0], 0.5).unwrap().value, 2.0);
-        assert_eq!(estimate(&[53.3, 56.3], 0.5).unwrap().value, 54.8);
+        assert_eq!(median(vec![1.0, 4.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![53.3, 56.3]), Some(54.8));
         // The rank of the median of 100 draws has a standard deviation of 5.
         let median = estimate(&values, 0.5).unwrap();
         assert!(
             (36.0..46.0).contains(&median.low) && (55.0..65.0).contains(&median.high),
             "{median:?}"
         );
+    }
+
+    #[test]
+    fn of_few_rounds_all_is_told_that_was_seen() {
+        let told = |rounds: &[Vec<f64>]| estimate(rounds, 0.5).map(|of| (of.low, of.value, of.high));
+        assert_eq!(told(&[vec![4.0, 1.0], vec![], vec![2.0]]), Some((1.0, 2.0, 4.0)));
+        assert_eq!(told(&[vec![], vec![]]), None);
+        let once = ratio(&[(1.0, 2.0)]).unwrap().of;
+        assert_eq!((once.low, once.high), (0.0, f64::INFINITY));
+        // exp(ln 2 ± 12.706 * 0.1 / sqrt 2), whose spread is known.
+        let (up, down) = (2.0 * 0.1_f64.exp(), 2.0 * (-0.1_f64).exp());
+        let twice = ratio(&[(1.0, up), (1.0, down)]).unwrap().of;
+        assert!(
+            (twice.high / twice.value - 1.2706_f64.exp()).abs() < 1e-3,
+            "{twice:?}"
+        );
+    }
+
+    #[test]
+    fn the_tables_of_statistics_are_met() {
+        for (degrees, value) in [
+            (1, 12.706),
+            (2, 4.303),
+            (3, 3.182),
+            (5, 2.571),
+            (7, 2.365),
+            (19, 2.093),
+        ] {
+            let found = student(degrees);
+            assert!((found / value - 1.0).abs() < 0.003, "{degrees}: {found}");
+        }
+        // 0.5 erfc(sqrt(8 / 7) 2.3646 / sqrt 2)
+        assert!((tail(8) - 0.005_738).abs() < 3e-5, "{}", tail(8));
+        assert!((tail(10_000) - 0.025).abs() < 1e-4);
+    }
+
+    /// A normal value, as the sum of twelve uniform ones.
+    fn normal(random: &mut StdRng) -> f64 {
+        (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
+    }
+
+    /// Share of experiments whose interval holds the truth.
+    fn coverage(mut holds: impl FnMut(&mut StdRng) -> bool) -> f64 {
+        const EXPERIMENTS: usize = 200;
+        let mut random = StdRng::seed_from_u64(1);
+        (0..EXPERIMENTS).filter(|_| holds(&mut random)).count() as f64 / EXPERIMENTS as f64
+    }
+
+    /// Within two standard deviations of 200 experiments, or above.
+    const COVERED: f64 = 0.92;
+
+    #[test]
+    fn intervals_hold_the_truth_as_often_as_they_say() {
+        for rounds in [3, 8] {
+            let share = coverage(|random| {
+                let pairs: Vec<_> = (0..rounds).map(|_| (1.0, (0.2 * normal(random)).exp())).collect();
+                let of = ratio(&pairs).unwrap().of;
+                of.low <= 1.0 && of.high >= 1.0
+            });
+            assert!(share >= COVERED, "a ratio of {rounds} rounds: {share}");
+        }
+        // What is measured together is alike.
+        for answers in [1, 4] {
+            let share = coverage(|random| {
+                let mut round = |_| {
+                    let common = normal(random);
+                    let mut answer = |_| (0.25 * common + 0.2 * normal(random)).exp();
+                    (0..answers).map(&mut answer).collect::<Vec<_>>()
+                };
+                let rounds: Vec<_> = (0..8).map(&mut round).collect();
+                let of = estimate(&rounds, 0.5).unwrap();
+                of.low <= 1.0 && of.high >= 1.0
+            });
+            assert!(share >= COVERED, "a median of 8 rounds of {answers}: {share}");
+        }
     }
 }

@@ -284,7 +284,7 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
 
 fn published(model: &NodeModel) -> Option<WantedModel> {
     Some(WantedModel {
-        served: ServedModel::published(model)?,
+        served: ServedModel::published(model).ok()?,
         longest_context: Some(model.max_context_tokens),
     })
 }

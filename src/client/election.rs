@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{ApiError, FIELD_MANAGER};
+use super::{ApiError, Backoff, FIELD_MANAGER};
 use crate::clock::{Clock, since};
 use crate::error::Chain;
 
@@ -160,18 +160,21 @@ impl Elector {
     }
 
     /// Runs `lead` whenever this process leads, until `stop`. When leadership is lost, the token given to `lead` is
-    /// cancelled, and nothing more happens until `lead` has returned.
+    /// cancelled, and nothing more happens until `lead` has returned. What ends by itself is begun again, after a pause that
+    /// grows while it does not last.
     pub(crate) async fn run<F, W>(self, stop: CancellationToken, mut lead: F)
     where
         F: FnMut(Leadership, CancellationToken) -> W,
         W: Future<Output = ()>,
     {
+        let mut backoff = Backoff::default();
         while !stop.is_cancelled() {
             let leadership = tokio::select! {
                 () = stop.cancelled() => return,
                 leadership = self.acquire() => leadership,
             };
             info!(lease = self.name, identity = self.identity, "leading");
+            let began = Moment::now(&self.clock);
             let body_stop = stop.child_token();
             let body = lead(leadership.clone(), body_stop.clone());
             let mut body = std::pin::pin!(body);
@@ -192,6 +195,22 @@ impl Elector {
                     debug!(lease = self.name, error = %Chain(&err), "the lease was not given back")
                 }
                 Err(_) => debug!(lease = self.name, "the lease was not given back in time"),
+            }
+            if stop.is_cancelled() {
+                return;
+            }
+            if began.age(&self.clock) >= LEASE_DURATION {
+                backoff.reset();
+            }
+            let pause = backoff.next_wait();
+            warn!(
+                lease = self.name,
+                ?pause,
+                "what the leader does has ended by itself; beginning again"
+            );
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -385,5 +404,43 @@ mod tests {
         assert!(leadership.holds());
         leadership.lost.cancel();
         assert!(!leadership.holds());
+    }
+
+    /// An API server with one Lease, which nobody holds at first.
+    fn server() -> Client {
+        let stored = Arc::new(Mutex::new(
+            br#"{"metadata": {"name": "lead", "resourceVersion": "1"}}"#.to_vec(),
+        ));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let stored = stored.clone();
+            async move {
+                let writes = request.method() == http::Method::PUT;
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut stored = stored.lock().expect("whole");
+                if writes {
+                    *stored = body.to_vec();
+                }
+                let answer = kube::client::Body::from(stored.clone());
+                Ok::<_, std::convert::Infallible>(http::Response::new(answer))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ends_by_itself_is_begun_again_after_pauses() {
+        let elector = Elector::new(server(), "default", "lead", "me".to_owned(), Clock::System);
+        let stop = CancellationToken::new();
+        let mut terms = 0;
+        let leading = elector.run(stop.clone(), |_, _| {
+            terms += 1;
+            if terms > 100 {
+                stop.cancel();
+            }
+            std::future::ready(())
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), leading).await;
+        assert!(ended.is_err(), "it does not pause");
+        assert!((10..25).contains(&terms), "{terms} terms in a minute");
     }
 }

@@ -30,6 +30,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 const RENEW_PERIODS: u32 = 3;
 /// The least time between two writes.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// A write without an answer has failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(super) struct DemandReporter {
@@ -61,21 +63,27 @@ impl DemandReporter {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut demand_rx = self.dispatcher.demand();
         let mut written: Option<Demand> = None;
+        // What could not be written: the one request that would start a model may have gone since.
+        let mut unsent = Demand::default();
         let mut age = 0;
         let mut failing = false;
         loop {
             demand_rx.mark_unchanged();
-            if let Some(demand) = self.collect() {
+            if let Some(demand) = self.collect(std::mem::take(&mut unsent)) {
                 age += 1;
                 if written.as_ref() != Some(&demand) || age >= RENEW_PERIODS {
-                    match self.write(&demand).await {
+                    let writing = tokio::time::timeout(WRITE_TIMEOUT, self.write(&demand)).await;
+                    let late = |_| Err(ApiError::Unreachable("no answer in time".to_owned()));
+                    match writing.unwrap_or_else(late) {
                         Ok(()) => (written, age, failing) = (Some(demand), 0, false),
-                        Err(err) if failing => {
-                            debug!(error = %Chain(&err), "demand still cannot be reported")
-                        }
                         Err(err) => {
-                            failing = true;
-                            warn!(error = %Chain(&err), "demand cannot be reported; trying again");
+                            match failing {
+                                true => debug!(error = %Chain(&err), "demand still cannot be reported"),
+                                false => {
+                                    warn!(error = %Chain(&err), "demand cannot be reported; trying again");
+                                }
+                            }
+                            (unsent, failing) = (demand, true);
                         }
                     }
                 }
@@ -97,8 +105,8 @@ impl DemandReporter {
         }
     }
 
-    /// The most that waited for each model since the last time. `None` where no model follows it.
-    fn collect(&self) -> Option<Demand> {
+    /// The most that waited for each model since the last time, or was `unsent` then. `None` where no model follows it.
+    fn collect(&self, mut unsent: Demand) -> Option<Demand> {
         let table = self.table_rx.latest()?;
         let mut peaks = self.dispatcher.take_peaks();
         let mut waiting: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
@@ -106,7 +114,9 @@ impl DemandReporter {
         for model in table.all().filter(|model| model.autoscaled) {
             any = true;
             let (namespace, name) = model.key();
-            if let Some(peak) = peaks.remove(&(namespace.clone(), name.clone())) {
+            let before = unsent.waiting.get_mut(&namespace).and_then(|of| of.remove(&name));
+            let since = peaks.remove(&(namespace.clone(), name.clone()));
+            if let Some(peak) = before.max(since) {
                 waiting.entry(namespace).or_default().insert(name, peak);
             }
         }
@@ -148,6 +158,84 @@ impl DemandReporter {
             }
             Err(err) => Err(err),
             Ok(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::{Method, Request, Response, StatusCode};
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::gateway::metrics::GatewayMetrics;
+    use crate::gateway::table::Model;
+    use crate::metrics::Registry;
+
+    /// What the first write is answered with; the others succeed.
+    #[derive(Clone, Copy)]
+    enum First {
+        Fails,
+        Hangs,
+    }
+
+    /// An API server, and the demands that it was written.
+    fn server(first: First) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let known = written.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let written = written.clone();
+            async move {
+                let is_write = request.method() == Method::PATCH;
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut answer = Response::new(Body::from(body.to_vec()));
+                if !is_write {
+                    return Ok(answer);
+                }
+                let lease: Value = serde_json::from_slice(&body).expect("JSON");
+                let demand = &lease["metadata"]["annotations"][DEMAND_ANNOTATION];
+                let turn = {
+                    let mut written = written.lock().expect("whole");
+                    written.push(demand.as_str().expect("text").to_owned());
+                    written.len()
+                };
+                match first {
+                    First::Fails if turn == 1 => *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE,
+                    First::Hangs if turn == 1 => std::future::pending().await,
+                    First::Fails | First::Hangs => {}
+                }
+                Ok::<_, std::convert::Infallible>(answer)
+            }
+        });
+        (Client::new(service, "default"), known)
+    }
+
+    /// It may be the only one for a model at zero, told to come back.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_wanted_is_told_again_where_telling_failed() {
+        for first in [First::Fails, First::Hangs] {
+            let (client, written) = server(first);
+            let model = Model {
+                namespace: "default".to_owned(),
+                name: "guide".to_owned(),
+                autoscaled: true,
+                ..Model::default()
+            };
+            let table = RoutingTable::of_models([model.clone()]);
+            let (_table_tx, table_rx) = watch::channel(Some(Arc::new(table)));
+            let metrics = GatewayMetrics::register(&Registry::new()).expect("a fresh registry");
+            let dispatcher = Dispatcher::new(table_rx.clone(), Clock::System, metrics);
+            dispatcher.note_demand(&model);
+            let reporter = DemandReporter::new(client, "me", dispatcher, table_rx, Clock::System);
+            let running = reporter.run(CancellationToken::new());
+            drop(tokio::time::timeout(3 * WRITE_TIMEOUT, running).await);
+            let written = written.lock().expect("whole").clone();
+            let wanted = r#"{"waiting":{"default":{"guide":1}}}"#;
+            assert_eq!(written.first().map(String::as_str), Some(wanted));
+            assert_eq!(written.get(1).map(String::as_str), Some(wanted), "{written:?}");
         }
     }
 }

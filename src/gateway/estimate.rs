@@ -116,11 +116,11 @@ impl Default for Factor {
 }
 
 impl Factor {
-    fn saw(&mut self, expected: f64, took: f64) {
+    /// `then` is the factor that `expected` was computed with: many answers may have ended since.
+    fn saw(&mut self, then: Self, expected: f64, took: f64) {
         let ratio = took / expected;
         if ratio.is_finite() && ratio > 0.0 {
-            // What was expected held the factor already.
-            let seen = (self.0 * ratio).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
+            let seen = (then.0 * ratio).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
             self.0 += NEWEST * (seen - self.0);
         }
     }
@@ -139,18 +139,25 @@ const MIN_TOKENS_OF_A_READING: u64 = 64;
 const MIN_TOKENS_OF_A_PACE: u64 = 8;
 
 impl Experience {
-    /// The first token of a request came after so many seconds.
-    pub(super) fn saw_first_token(&mut self, load: &Load, expected: &Estimate, took: f64) {
+    /// The first token of a request came after so many seconds. `expected` was told with what was seen up to `then`.
+    pub(super) fn saw_first_token(&mut self, then: &Self, load: &Load, expected: &Estimate, took: f64) {
         if load.unread_tokens + load.backlog_tokens >= MIN_TOKENS_OF_A_READING {
-            self.prefill.saw(expected.first_token, took);
+            self.prefill.saw(then.prefill, expected.first_token, took);
         }
     }
 
-    /// So many tokens came after the first one in so many seconds.
-    pub(super) fn saw_stream(&mut self, load: &Load, expected: &Estimate, tokens: u64, took: f64) {
+    /// So many tokens came after the first one in so many seconds; the others as in [`Self::saw_first_token`].
+    pub(super) fn saw_stream(
+        &mut self,
+        then: &Self,
+        load: &Load,
+        expected: &Estimate,
+        tokens: u64,
+        took: f64,
+    ) {
         if tokens >= MIN_TOKENS_OF_A_PACE && load.answer_tokens > 0 {
             let per_token = (expected.finish - expected.first_token) / load.answer_tokens as f64;
-            self.decode.saw(per_token * tokens as f64, took);
+            self.decode.saw(then.decode, per_token * tokens as f64, took);
         }
     }
 }
@@ -246,8 +253,9 @@ mod tests {
         let mut experience = Experience::default();
         for _ in 0..60 {
             let expected = Estimate::new(&speed, &experience, load);
-            experience.saw_first_token(&load, &expected, 3.0);
-            experience.saw_stream(&load, &expected, 100, 0.5);
+            let then = experience;
+            experience.saw_first_token(&then, &load, &expected, 3.0);
+            experience.saw_stream(&then, &load, &expected, 100, 0.5);
         }
         let learnt = Estimate::new(&speed, &experience, load);
         assert!((learnt.first_token - 3.0).abs() < 0.01, "{learnt:?}");
@@ -281,8 +289,9 @@ mod tests {
             let load = Load { unread_tokens: 100, streams: 1, answer_tokens: 10, ..Load::default() };
             for (first, rest) in seen {
                 let expected = Estimate::new(&UNKNOWN, &experience, load);
-                experience.saw_first_token(&load, &expected, first);
-                experience.saw_stream(&load, &expected, 50, rest);
+                let then = experience;
+                experience.saw_first_token(&then, &load, &expected, first);
+                experience.saw_stream(&then, &load, &expected, 50, rest);
                 let next = Estimate::new(&UNKNOWN, &experience, load);
                 prop_assert!(next.first_token > 0.0 && next.finish.is_finite());
             }

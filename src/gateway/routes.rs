@@ -235,6 +235,9 @@ impl Gateway {
             Err(no_answer) => no_answer,
         };
         for name in &model.routing.fallbacks {
+            if incoming.has_broken_enough() {
+                break;
+            }
             let key = (model.namespace.clone(), name.clone());
             let answers = table.get(&key).is_some_and(|model| !model.replicas.is_empty());
             if !answers || *name == model.name {
@@ -354,7 +357,14 @@ impl Gateway {
             }
             let wait = pause.min(deadline.saturating_duration_since(now));
             pause = (pause * 2).min(MAX_PAUSE);
-            drop(tokio::time::timeout(wait, table_rx.changed()).await);
+            // The fleet changes all the time; what may answer this request need not.
+            let answering = |model: &Model| model.replicas.iter().map(|one| one.id).collect::<Vec<_>>();
+            let before = answering(model);
+            let changed = table_rx.wait_for(|table| {
+                let now = table.as_ref().and_then(|table| table.get(key));
+                now.map(answering).as_ref() != Some(&before)
+            });
+            drop(tokio::time::timeout(wait, changed).await);
         }
     }
 

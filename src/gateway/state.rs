@@ -46,6 +46,8 @@ struct Flight {
     rows: u32,
     began: Instant,
     load: Load,
+    /// What was seen of the replica before, and what was expected by it.
+    experience: Experience,
     expected: Estimate,
     first_token: Option<Instant>,
 }
@@ -85,7 +87,6 @@ impl Others {
 pub(super) struct Waiter<W> {
     pub(super) wake: W,
     ask: Ask,
-    revision: Option<String>,
     bytes: usize,
 }
 
@@ -237,8 +238,7 @@ impl<W> State<W> {
         if state.waiting() > 0 && ask.rows > 0 {
             return None;
         }
-        let revision = self.revision(model, ask);
-        self.grant(model, ask, revision.as_deref(), &[], false, now)
+        self.grant_in_turn(model, ask, now)
     }
 
     /// Another replica for a request that those in `tried` could not answer; it may have to queue there.
@@ -253,12 +253,17 @@ impl<W> State<W> {
         self.grant(model, ask, None, tried, may_queue, now)
     }
 
-    fn revision(&mut self, model: &Model, ask: &Ask) -> Option<String> {
-        let revision = match ask.session {
-            Some(session) => share_of(session, &model.traffic),
-            None => self.model(model).shares.next(&model.traffic),
-        };
-        revision.map(str::to_owned)
+    /// A replica, of the revision whose turn it is where that has room. Only who goes takes a turn.
+    fn grant_in_turn(&mut self, model: &Model, ask: &Ask, now: Instant) -> Option<Grant> {
+        if let Some(session) = ask.session {
+            let revision = share_of(session, &model.traffic);
+            return self.grant(model, ask, revision, &[], false, now);
+        }
+        let mut shares = self.model(model).shares.clone();
+        let revision = shares.next(&model.traffic);
+        let grant = self.grant(model, ask, revision, &[], false, now)?;
+        self.model(model).shares = shares;
+        Some(grant)
     }
 
     fn grant(
@@ -314,6 +319,7 @@ impl<W> State<W> {
                 rows: ask.rows,
                 began: now,
                 load,
+                experience: state.experience,
                 expected: candidates[index].estimate,
                 first_token: None,
             },
@@ -348,7 +354,6 @@ impl<W> State<W> {
         if self.held_bytes + bytes > MAX_HELD_BYTES {
             return Queued::Refused(Refusal::QueueFull(expected));
         }
-        let revision = self.revision(model, ask);
         let state = self.model(model);
         let usual = state.max_queued(model);
         state.queue.set_max(model.routing.max_queued.unwrap_or(usual));
@@ -356,7 +361,6 @@ impl<W> State<W> {
         let waiter = Waiter {
             wake,
             ask: ask.clone(),
-            revision,
             bytes,
         };
         match state.queue.push(ask.priority, ask.client, cost, waiter) {
@@ -392,7 +396,7 @@ impl<W> State<W> {
         in_traffic(model).iter().find(|replica| has_room(replica))?;
         let state = self.models.get_mut(&model.key())?;
         let (slip, waiter) = state.head.take().or_else(|| state.queue.pop())?;
-        match self.grant(model, &waiter.ask, waiter.revision.as_deref(), &[], false, now) {
+        match self.grant_in_turn(model, &waiter.ask, now) {
             Some(grant) => {
                 self.held_bytes -= waiter.bytes;
                 Some((grant, waiter.wake))
@@ -490,7 +494,7 @@ impl<W> State<W> {
             let took = now.saturating_duration_since(flight.began).as_secs_f64();
             state
                 .experience
-                .saw_first_token(&flight.load, &flight.expected, took);
+                .saw_first_token(&flight.experience, &flight.load, &flight.expected, took);
         }
     }
 
@@ -507,7 +511,7 @@ impl<W> State<W> {
             let took = now.saturating_duration_since(first).as_secs_f64();
             state
                 .experience
-                .saw_stream(&flight.load, &flight.expected, tokens, took);
+                .saw_stream(&flight.experience, &flight.load, &flight.expected, tokens, took);
         }
         if let Some(model) = self.models.get_mut(key).filter(|_| flight.load.answer_tokens > 0) {
             let typical = model.typical_answer.get_or_insert(tokens as f64);

@@ -11,10 +11,20 @@ use super::predict::{Engine, Hardware, Interval, MeasuredMachine, ModelCost, Par
 use super::weights::Weights;
 use crate::api::conditions::{PROBE_EXPIRED, condition_type};
 use crate::api::v1alpha1::{
-    self as api, AttentionType, FleetNodeStatus, NodeModel, ObjectivesSpec, PlausibilityVerdict,
+    self as api, AttentionType, FleetNodeStatus, MAX_LAYERS, NodeModel, ObjectivesSpec, PlausibilityVerdict,
 };
 use crate::quantity;
 use crate::units::Bytes;
+
+/// Why what is published of a model says nothing of what it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PublishedError {
+    /// The directory cannot be served, or its agent is an older one.
+    #[error("its agent does not say what the model costs; it may be an older version")]
+    NoCost,
+    #[error("its cost.layers count {count} layers; at most {MAX_LAYERS} are computed with")]
+    TooManyLayers { count: u64 },
+}
 
 impl ServedModel {
     /// For `FleetNode.status.models`.
@@ -57,10 +67,13 @@ impl ServedModel {
         }
     }
 
-    /// What a node publishes; `None` where it says nothing, because the directory cannot be served or
-    /// its agent is an older one.
-    pub(crate) fn published(model: &NodeModel) -> Option<Self> {
-        let cost = model.cost.as_ref()?;
+    /// What a node publishes, or a hub's files say.
+    pub(crate) fn published(model: &NodeModel) -> Result<Self, PublishedError> {
+        let cost = model.cost.as_ref().ok_or(PublishedError::NoCost)?;
+        let count: u64 = cost.layers.iter().map(|group| u64::from(group.count)).sum();
+        if count > u64::from(MAX_LAYERS) {
+            return Err(PublishedError::TooManyLayers { count });
+        }
         let layers = cost.layers.iter().flat_map(|group| {
             let layer = Layer {
                 attention: attention(&group.attention),
@@ -68,7 +81,7 @@ impl ServedModel {
             };
             std::iter::repeat_n(layer, group.count as usize)
         });
-        Some(Self {
+        Ok(Self {
             cost: ModelCost {
                 dimensions: ModelDimensions {
                     hidden: cost.hidden_size,
@@ -578,5 +591,36 @@ mod tests {
             assert_eq!(found, dimensions, "{name}");
             assert_eq!(back.cost.weights, weights);
         }
+    }
+
+    #[test]
+    fn layers_are_counted_before_they_are_made() {
+        let of = |counts: &[u32]| {
+            let group = |count: &u32| api::LayerGroup {
+                count: *count,
+                ..api::LayerGroup::default()
+            };
+            let cost = api::ModelCost {
+                layers: counts.iter().map(group).collect(),
+                ..api::ModelCost::default()
+            };
+            ServedModel::published(&NodeModel {
+                cost: Some(cost),
+                ..NodeModel::default()
+            })
+        };
+        let half = MAX_LAYERS / 2;
+        assert_eq!(of(&[half, half]).unwrap().cost.dimensions.layers.len(), 10_000);
+        let count = 10_001;
+        assert_eq!(
+            of(&[half, half + 1]),
+            Err(PublishedError::TooManyLayers { count })
+        );
+        let count = 2 * u64::from(u32::MAX);
+        assert_eq!(of(&[u32::MAX; 2]), Err(PublishedError::TooManyLayers { count }));
+        assert_eq!(
+            ServedModel::published(&NodeModel::default()),
+            Err(PublishedError::NoCost)
+        );
     }
 }

@@ -82,10 +82,13 @@ impl Machine {
                 problem: problem.clone(),
             });
         }
-        let Some(served) = ServedModel::published(model) else {
-            return never(Rejection::ModelNotServable {
-                problem: "its agent does not say what the model costs; it may be an older version".to_owned(),
-            });
+        let served = match ServedModel::published(model) {
+            Ok(served) => served,
+            Err(err) => {
+                return never(Rejection::ModelNotServable {
+                    problem: err.to_string(),
+                });
+            }
         };
         let served = match served.with_kv_bits(request.kv_bits) {
             Ok(served) => served,

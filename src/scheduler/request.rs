@@ -147,7 +147,10 @@ impl ReplicaRequest {
 
     /// The model as this request has it served; `None` where that cannot be told or cannot be.
     pub(super) fn served(&self, model: &NodeModel) -> Option<ServedModel> {
-        ServedModel::published(model)?.with_kv_bits(self.kv_bits).ok()
+        ServedModel::published(model)
+            .ok()?
+            .with_kv_bits(self.kv_bits)
+            .ok()
     }
 
     /// `download`: what of the model the node has to download.

@@ -345,11 +345,15 @@ pub(crate) struct PerLayerInputs {
     pub(crate) width: u32,
 }
 
+/// The most layers of a model that are computed with; none that was published has a tenth of them.
+pub(crate) const MAX_LAYERS: u32 = 10_000;
+
 /// Layers of the same dimensions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LayerGroup {
-    /// How many.
+    /// How many; of all groups of a model together at most 10 000.
+    #[schemars(range(max = MAX_LAYERS))]
     pub(crate) count: u32,
     /// How they mix tokens.
     pub(crate) attention: LayerAttention,

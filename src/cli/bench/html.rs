@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::table::{label, notes};
+use super::table::{few_rounds, label, notes};
 use super::{Cell, Report};
 use crate::benchmark::{CellReport, Metric};
 use crate::cli::html::{self, Anchor, Drawing, escaped};
@@ -51,7 +51,10 @@ pub(super) fn report(report: &Report, now: Timestamp) -> String {
             out += &format!("<h2>{heading}</h2>\n{plot}");
         }
     }
-    out += "<h2>All figures</h2>\n<p class=\"note\">Medians with their 95 % confidence intervals.</p>\n";
+    let few = few_rounds(report).unwrap_or_default();
+    out += &format!(
+        "<h2>All figures</h2>\n<p class=\"note\">Medians with their 95 % confidence intervals. {few}</p>\n"
+    );
     out += &figures(report);
     let notes = notes(report);
     if !notes.is_empty() {

@@ -1,16 +1,10 @@
 //! The outcome for a terminal, as Markdown.
 
 use super::{Report, counted};
-use crate::benchmark::{CellReport, Metric, TargetFigures};
+use crate::benchmark::{CellReport, LEAST_ROUNDS, Metric, TargetFigures};
 
 /// A ratio is called a difference below this chance of being one by accident.
 const SIGNIFICANT: f64 = 0.05;
-
-/// In fewer, even if all agree, they do so by accident more often than that.
-const LEAST_ROUNDS: usize = 6;
-
-/// With fewer, the interval is from the smallest to the largest, between which a median lies less often.
-const LEAST_SAMPLES: usize = 6;
 
 pub(super) fn table(report: &Report) -> String {
     let mut out = "| prompt, tokens | cache | at a time | target | first token, ms | decode, tokens/s | throughput, tokens/s \
@@ -25,10 +19,8 @@ pub(super) fn table(report: &Report) -> String {
         }
     }
     out += "\nMedian (95 % confidence interval), then p95 and p99 where there are samples enough to tell them from the largest.\n";
-    if has_few_samples(report) {
-        out += &format!(
-            "Of fewer than {LEAST_SAMPLES} samples, the brackets hold the smallest and the largest, which is less than 95 %.\n"
-        );
+    if let Some(few) = few_rounds(report) {
+        out += &format!("{few}\n");
     }
     let notes = notes(report);
     if !notes.is_empty() {
@@ -37,10 +29,17 @@ pub(super) fn table(report: &Report) -> String {
     out
 }
 
-fn has_few_samples(report: &Report) -> bool {
+/// What is to be said of intervals where there were too few rounds for them.
+pub(super) fn few_rounds(report: &Report) -> Option<String> {
     let figures = report.cells.iter().flat_map(|cell| &cell.targets);
     let mut quantiles = figures.flat_map(|target| target.metrics.values());
-    quantiles.any(|quantiles| quantiles.samples < LEAST_SAMPLES)
+    quantiles
+        .any(|quantiles| quantiles.rounds < LEAST_ROUNDS)
+        .then(|| {
+            format!(
+                "Of fewer than {LEAST_ROUNDS} rounds, the brackets hold the smallest and the largest answer, which is less than 95 %."
+            )
+        })
 }
 
 fn row(report: &Report, cell: &CellReport, figures: &TargetFigures, at: usize) -> String {

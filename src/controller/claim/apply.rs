@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::plan::Judgement;
+use super::plan::{Judgement, Unjudged};
+use crate::api::v1alpha1::PerformanceClaim;
 use crate::controller::runtime::{PassStatus, Reconciler};
 use crate::controller::world::World;
+use crate::roofline::claim::Assessment;
 
 /// See the module.
 pub(in crate::controller) struct ClaimJudge {
@@ -39,7 +41,8 @@ impl Reconciler for ClaimJudge {
                 judged.insert(uid, generation);
                 continue;
             }
-            let judgement = Judgement::new(claim, self.world.clock.now());
+            let assessment = assess(claim).await;
+            let judgement = Judgement::new(claim, assessment, self.world.clock.now());
             let written = self
                 .world
                 .status(&self.world.claims, claim, &judgement.status)
@@ -59,5 +62,15 @@ impl Reconciler for ClaimJudge {
         }
         self.judged = judged;
         pass
+    }
+}
+
+/// On a thread of its own: the runtime's are for waiting.
+async fn assess(claim: &PerformanceClaim) -> Result<Assessment, Unjudged> {
+    let spec = claim.spec.clone();
+    match tokio::task::spawn_blocking(move || Assessment::new(&spec)).await {
+        Ok(assessment) => assessment.map_err(Unjudged::Invalid),
+        // It fails only by a panic. That is this claim's trouble and must not take the other controllers along.
+        Err(_) => Err(Unjudged::Broken),
     }
 }

@@ -5,14 +5,31 @@ use jiff::Timestamp;
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::v1alpha1::{ClaimVerdict, PerformanceClaim, PerformanceClaimStatus};
 use crate::client::EventType;
-use crate::roofline::claim::Assessment;
+use crate::roofline::claim::{Assessment, InvalidClaim};
 
-/// Why a claim could not be judged: the reason of its conditions and event.
-const INVALID_CLAIM: &str = "InvalidClaim";
 /// The verdict is in the status.
 const JUDGED: &str = "Judged";
 /// The faults that a message names; the status has all.
 const FINDINGS_TOLD: usize = 3;
+
+/// Why a claim has no verdict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unjudged {
+    #[error("spec.{0}")]
+    Invalid(InvalidClaim),
+    #[error("the judge failed over this claim; its log says where, and any change of the claim tries again")]
+    Broken,
+}
+
+impl Unjudged {
+    /// Of the conditions and the event.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "InvalidClaim",
+            Self::Broken => "JudgeFailed",
+        }
+    }
+}
 
 /// What to write for one claim.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +41,11 @@ pub(super) struct Judgement {
 }
 
 impl Judgement {
-    pub(super) fn new(claim: &PerformanceClaim, now: Timestamp) -> Self {
+    pub(super) fn new(
+        claim: &PerformanceClaim,
+        assessment: Result<Assessment, Unjudged>,
+        now: Timestamp,
+    ) -> Self {
         let generation = claim.metadata.generation;
         let conditions = claim
             .status
@@ -47,28 +68,22 @@ impl Judgement {
                     now,
                 );
             };
-        let assessment = match Assessment::new(&claim.spec) {
+        let assessment = match assessment {
             Ok(assessment) => assessment,
             Err(err) => {
-                let message = format!("spec.{err}");
-                set(
-                    &mut status,
-                    condition_type::READY,
-                    Truth::False,
-                    INVALID_CLAIM,
-                    &message,
-                );
+                let (reason, message) = (err.reason(), err.to_string());
+                set(&mut status, condition_type::READY, Truth::False, reason, &message);
                 set(
                     &mut status,
                     condition_type::PLAUSIBLE,
                     Truth::Unknown,
-                    INVALID_CLAIM,
+                    reason,
                     &message,
                 );
                 return Self {
                     status,
                     event: EventType::Warning,
-                    reason: INVALID_CLAIM,
+                    reason,
                     message,
                 };
             }
@@ -155,7 +170,12 @@ mod tests {
         let spec = yaml::from_str(spec).unwrap();
         let mut claim = PerformanceClaim::new("claim", spec);
         claim.metadata.generation = Some(3);
-        Judgement::new(&claim, Timestamp::UNIX_EPOCH)
+        judged(&claim, 0)
+    }
+
+    fn judged(claim: &PerformanceClaim, second: i64) -> Judgement {
+        let assessment = Assessment::new(&claim.spec).map_err(Unjudged::Invalid);
+        Judgement::new(claim, assessment, Timestamp::from_second(second).unwrap())
     }
 
     fn condition<'a>(judgement: &'a Judgement, kind: &str) -> (&'a str, &'a str) {
@@ -212,14 +232,19 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_that_failed_says_so() {
+        let claim = PerformanceClaim::new("claim", yaml::from_str("{statements: ['1 + 1 = 2']}").unwrap());
+        let judgement = Judgement::new(&claim, Err(Unjudged::Broken), Timestamp::UNIX_EPOCH);
+        assert_eq!(condition(&judgement, "Ready"), ("False", "JudgeFailed"));
+        assert_eq!(condition(&judgement, "Plausible"), ("Unknown", "JudgeFailed"));
+    }
+
+    #[test]
     fn judging_again_changes_nothing() {
         let spec = yaml::from_str("{statements: ['1 + 1 = 3']}").unwrap();
         let mut claim = PerformanceClaim::new("claim", spec);
-        let first = Judgement::new(&claim, Timestamp::UNIX_EPOCH);
+        let first = judged(&claim, 0);
         claim.status = Some(first.status.clone());
-        assert_eq!(
-            Judgement::new(&claim, Timestamp::from_second(500).unwrap()),
-            first
-        );
+        assert_eq!(judged(&claim, 500), first);
     }
 }

@@ -231,6 +231,62 @@ fn requests_of_other_gateways_are_counted_in_while_they_are_fresh() {
     assert_eq!(report(&mut state, &mut model, 2), 2);
 }
 
+/// Else what one answer showed is corrected once more by each that was under way beside it.
+#[test]
+fn what_was_learnt_stays_near_to_the_truth_with_many_under_way() {
+    const UNDER_WAY: u32 = 48;
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let (model, mut state) = (model(3, 32), State::<u8>::new());
+    let mut flying = std::collections::VecDeque::new();
+    for turn in 0..3000 {
+        let grant = state.admit(&model, &ask(1), clock.instant()).expect("room");
+        state.first_token(grant.replica.id, grant.flight, clock.instant());
+        flying.push_back(grant);
+        manual.advance(Duration::from_secs(3) / UNDER_WAY);
+        if flying.len() < UNDER_WAY as usize {
+            continue;
+        }
+        // 50 tokens take 3 s; of the neutral speed 2 s are expected.
+        let grant = flying.pop_front().expect("many");
+        state.finished(&model.key(), grant.replica.id, grant.flight, 50, clock.instant());
+        for replica in model.replicas.iter().filter(|_| turn > 1000) {
+            let load = Load {
+                answer_tokens: 50,
+                ..Load::default()
+            };
+            let expected = Estimate::new(&replica.speed, &state.replicas[&replica.id].experience, load);
+            assert!((expected.finish - 3.0).abs() < 0.1, "turn {turn}: {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_waits_takes_one_turn() {
+    let now = Clock::System.instant();
+    let (mut model, mut state) = (model(2, 1), State::new());
+    model.traffic = vec![("a".to_owned(), 50), ("b".to_owned(), 50)];
+    for (replica, revision) in model.replicas.iter_mut().zip(["a", "b"]) {
+        replica.revision = Some(revision.to_owned());
+    }
+    let finish = |state: &mut State<u8>, grant: &Grant| {
+        state.finished(&model.key(), grant.replica.id, grant.flight, 10, now);
+    };
+    let mut waited = Vec::new();
+    for _ in 0..20 {
+        let both: Vec<_> = (0..2).filter_map(|_| state.admit(&model, &ask(1), now)).collect();
+        assert_eq!(both.len(), 2);
+        assert!(state.admit(&model, &ask(1), now).is_none());
+        let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 0, now);
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+        both.iter().for_each(|grant| finish(&mut state, grant));
+        let (grant, _) = state.next(&model, now).expect("room");
+        finish(&mut state, &grant);
+        waited.push(grant.replica.id);
+    }
+    assert_eq!(waited.iter().filter(|id| **id == 1).count(), 10, "{waited:?}");
+}
+
 /// What may happen, in any order.
 #[derive(Debug, Clone)]
 enum Step {

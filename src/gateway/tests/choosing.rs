@@ -216,6 +216,57 @@ async fn a_request_that_fails_everywhere_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_request_that_fails_everywhere_is_not_given_to_a_fallback_either() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let ready = [
+        "g1 on=a ready",
+        "g2 on=a ready",
+        "g3 on=a ready",
+        "s1 serves=spare on=a ready",
+    ];
+    for replica in ["g1", "g2", "g3"] {
+        seen.statuses.lock().expect("ok").insert(replica.to_owned(), 500);
+    }
+    scene.know(&["guide falls-back-to=spare", "spare"], &ready, &[("a", &url)]);
+    let response = scene.ask(json!({"model": "guide"})).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let mut asked = seen.asked();
+    asked.sort();
+    assert_eq!(asked, ["default/g1", "default/g2", "default/g3"]);
+}
+
+#[tokio::test]
+async fn a_busy_fleet_does_not_shorten_the_pause_before_another_try() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    seen.statuses.lock().expect("ok").insert("g1".to_owned(), 503);
+    let change = |turn: u32| {
+        let other = format!("o{turn} serves=other on=a ready");
+        let replicas = ["g1 on=a ready", &other];
+        scene.know(&["guide waits=250ms", "other"], &replicas, &[("a", &url)]);
+    };
+    change(0);
+    let asking = scene.ask(json!({"model": "guide"}));
+    let changing = async {
+        for turn in 1.. {
+            change(turn);
+            tokio::task::yield_now().await;
+        }
+    };
+    let response = tokio::select! {
+        response = asking => response,
+        () = changing => unreachable!("the fleet changes on"),
+    };
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    // At once, after 100 ms, and when its patience is over.
+    let tries = seen.asked().len();
+    assert!(tries <= 3, "{tries} tries");
+}
+
+#[tokio::test]
 async fn a_second_replica_is_asked_when_the_first_takes_long_and_the_slower_is_stopped() {
     let (scene, senders) = streams("guide hedges=10ms", 2).await;
     let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");

@@ -7,6 +7,8 @@ use super::unit::{self, Dimension, Unit};
 const MAX_DEPTH: usize = 32;
 /// Numbers one text may hold.
 pub(super) const MAX_NUMBERS: usize = 256;
+/// Factors of one unit. Each may have two meanings, and their combinations are all kept.
+pub(super) const MAX_UNIT_FACTORS: usize = 6;
 
 /// A number in the text.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +98,8 @@ pub(super) enum ExpressionError {
     Unclosed,
     #[error("it is too long or too deeply nested")]
     TooLarge,
+    #[error("the unit `{0} …` has more than {MAX_UNIT_FACTORS} factors; write a shorter one, such as GB/s")]
+    LongUnit(String),
     #[error("it adds different kinds of quantity: {0} and {1}")]
     Dimensions(String, String),
     #[error("it divides by zero, or its result is too large")]

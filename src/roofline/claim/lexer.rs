@@ -1,6 +1,6 @@
 //! The words of a statement: numbers with their units, operators, relations.
 
-use super::expression::{ExpressionError, Literal, MAX_NUMBERS, Operator, Relation};
+use super::expression::{ExpressionError, Literal, MAX_NUMBERS, MAX_UNIT_FACTORS, Operator, Relation};
 use super::unit::{self, Unit};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -179,7 +179,7 @@ impl Lexer {
                 self.at = before;
             }
         }
-        self.unit(&mut literal);
+        self.unit(&mut literal)?;
         Ok(literal)
     }
 
@@ -233,8 +233,13 @@ impl Lexer {
     }
 
     /// A unit behind the number: `GB`, `GB/s`, `ms per token`, `B params`.
-    fn unit(&mut self, literal: &mut Literal) {
+    fn unit(&mut self, literal: &mut Literal) -> Result<(), ExpressionError> {
+        let mut factors = 0;
         while let Some((name, divides, meanings)) = self.unit_factor(literal.unit.is_empty()) {
+            factors += 1;
+            if factors > MAX_UNIT_FACTORS {
+                return Err(ExpressionError::LongUnit(literal.unit.clone()));
+            }
             let name = if divides { format!("/{name}") } else { name };
             if !literal.unit.is_empty() && !divides {
                 literal.unit.push(' ');
@@ -252,6 +257,7 @@ impl Lexer {
             });
             literal.meanings = combined.collect();
         }
+        Ok(())
     }
 
     /// The next factor of a unit, and whether it divides; takes nothing where there is none.

@@ -189,6 +189,27 @@ fn arithmetic_that_does_not_hold_is_corrected() {
     assert!(note.contains("2.20") && note.contains("119.1"), "{note}");
 }
 
+/// Every factor may double the readings of its number.
+#[test]
+fn a_unit_without_end_is_refused_and_not_read() {
+    let units = |count| "GB ".repeat(count);
+    let Outcome::Unreadable(why) = outcome(&format!("1 {}= 2 GB", units(340))) else {
+        panic!("it is no unit");
+    };
+    assert!(
+        why.contains("`GB GB GB GB GB GB …` has more than 6 factors"),
+        "{why}"
+    );
+    assert!(matches!(
+        outcome("2 B B B B B B = 2 B B B B B B"),
+        Outcome::Holds { .. }
+    ));
+
+    let text = format!("{{figures: [{{kind: bytes, value: '1 {}'}}]}}", units(340));
+    let err = Assessment::new(&yaml::from_str(&text).unwrap()).unwrap_err();
+    assert_eq!(err.field, "figures[0].value");
+}
+
 #[test]
 fn what_cannot_be_calculated_is_told() {
     for text in [

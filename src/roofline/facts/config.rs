@@ -3,11 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::family::{Blocks, Family, Mixing, Windows};
+use crate::api::v1alpha1::MAX_LAYERS;
 use crate::roofline::dimensions::{Attention, FeedForward, Layer, ModelDimensions, PerLayerInputs};
 use crate::roofline::fields::{FieldError, Fields, Section, shortened};
-
-/// The most layers that are looked at; no published model has a tenth of them.
-const MAX_LAYERS: u32 = 10_000;
 
 /// Gate, up and down projection.
 const GATED_MATRICES: u32 = 3;

@@ -170,3 +170,38 @@ fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
     let refused = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
     assert!(refused.is_empty(), "{refused:?}");
 }
+
+#[test]
+fn layers_without_end_are_refused_and_those_stored_leave_the_object_changeable() {
+    let schema = StructuralSchema::of_kind::<ModelReplica>();
+    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+        let errors = schema.validate(new, old);
+        errors.iter().map(FieldError::summary).collect()
+    };
+    let replica = |count: u32| {
+        let model = json!({"name": "m", "cost": {"layers": [{"count": 2}, {"count": count}]}});
+        let mut replica = json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
+            "metadata": {"name": "guide-1", "finalizers": ["rooflet.dev/worker"]},
+            "spec": {
+                "model": {"source": "local://guide"}, "serving": {"name": "guide"},
+                "artifact": {"downloadBytes": 1, "model": model},
+            },
+        });
+        schema.apply_defaults(&mut replica);
+        replica
+    };
+    assert_eq!(told(&replica(10_000), None), [""; 0]);
+    let refused = told(&replica(400_000_000), None);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].starts_with("spec.artifact.model.cost.layers[1].count: ") && refused[0].contains("10000"),
+        "{refused:?}"
+    );
+
+    let stored = replica(400_000_000);
+    let mut freed = stored.clone();
+    freed["metadata"]["finalizers"] = json!([]);
+    freed["spec"]["nodeName"] = json!("mini-1");
+    assert_eq!(told(&freed, Some(&stored)), [""; 0]);
+}
