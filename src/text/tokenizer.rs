@@ -1,13 +1,17 @@
 //! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of `tokenizer_config.json` that
 //! belong to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::roofline::fields::token_ids;
+
+/// Tokens that were added behind a model's vocabulary and that it has no embeddings for: pads and marks of images, as
+/// published models have one or two of. Of another model's tokenizer there are hundreds.
+const MAX_ADDED_BEYOND: usize = 64;
 
 /// Stands for a space at the beginning of a word.
 const METASPACE: char = '\u{2581}';
@@ -180,14 +184,17 @@ impl Tokenizer {
         text.into_bytes()
     }
 
-    /// A token that the model has no embedding for would be an engine error in the middle of a request.
-    pub(crate) fn check_fits(&self, vocab_size: u32) -> Result<(), TokenizerError> {
-        let largest = self.inner.get_vocab(true).into_values().max().unwrap_or(0);
-        if largest < vocab_size {
-            return Ok(());
+    /// The first of few added tokens that the model has no embedding for, where there are any: requests must not have
+    /// them. More of them, or others, are of another model.
+    pub(crate) fn check_fits(&self, vocab_size: u32) -> Result<Option<u32>, TokenizerError> {
+        let added = self.inner.get_added_tokens_decoder();
+        let ids = self.inner.get_vocab(true).into_values();
+        let beyond: BTreeSet<u32> = ids.filter(|id| *id >= vocab_size).collect();
+        if beyond.len() <= MAX_ADDED_BEYOND && beyond.iter().all(|id| added.contains_key(id)) {
+            return Ok(beyond.first().copied());
         }
         Err(TokenizerError::LargerThanModel {
-            tokens: largest as usize + 1,
+            tokens: beyond.last().map_or(0, |id| *id as usize + 1),
             vocab_size,
         })
     }

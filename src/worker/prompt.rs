@@ -225,9 +225,18 @@ impl Prompter {
             &config.eos_token_ids,
         )
         .map_err(|err| PromptError::Tokenizer { err })?;
-        tokenizer
+        let beyond = tokenizer
             .check_fits(config.dimensions.vocabulary)
             .map_err(|err| PromptError::Tokenizer { err })?;
+        if let Some(id) = beyond {
+            let token = tokenizer.token_text(id).unwrap_or_default();
+            tracing::warn!(
+                id,
+                token,
+                vocab_size = config.dimensions.vocabulary,
+                "tokenizer.json has tokens that the model has no weights for: requests with one of them are refused"
+            );
+        }
         let template = load_template(dir, tokenizer_config.as_ref())?;
         let source = template.as_ref().map(ChatTemplate::source);
         Ok(Self {
@@ -277,7 +286,10 @@ impl Prompter {
     /// `None` where none is asked for, and for models that do not think or whose marks are not single tokens.
     fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
         let (markers, begun) = shape.reasoning?;
-        let mark = |text: &str| self.tokenizer.token_id(text);
+        let mark = |text: &str| {
+            let id = self.tokenizer.token_id(text);
+            id.filter(|id| *id < self.vocab_size)
+        };
         let marks = (mark(markers.open)?, mark(markers.close)?);
         let vocabulary = self.vocab_size as usize;
         Some(ThinkingBudget::new(tokens?, marks, vocabulary, begun))
@@ -452,13 +464,17 @@ impl Prompter {
     ) -> Result<(), ApiError> {
         match tokens.find(|token| **token >= self.vocab_size) {
             None => Ok(()),
-            Some(unknown) => Err(ApiError::invalid_value(
-                param,
-                format!(
-                    "'{param}' names token {unknown}, but the model's vocabulary ends at {}.",
-                    self.vocab_size - 1
-                ),
-            )),
+            Some(unknown) => {
+                let text = self.tokenizer.token_text(*unknown);
+                let text = text.map(|text| format!(" ({text})")).unwrap_or_default();
+                let end = self.vocab_size - 1;
+                Err(ApiError::invalid_value(
+                    param,
+                    format!(
+                        "'{param}' names token {unknown}{text}, but the model's vocabulary ends at {end}."
+                    ),
+                ))
+            }
         }
     }
 
@@ -543,64 +559,4 @@ fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use camino::Utf8PathBuf;
-
-    use super::*;
-    use crate::openai::error::ErrorCode;
-    use crate::openai::message;
-
-    pub(super) fn prompter(context_tokens: usize) -> Prompter {
-        let dir = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
-        let config = ModelConfig::parse(&std::fs::read_to_string(dir.join("config.json")).unwrap()).unwrap();
-        Prompter::load(&dir, &config, context_tokens).unwrap()
-    }
-
-    fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
-        let chat = Chat {
-            messages: &[message::user("What is rooflet?")],
-            variables: &Members::default(),
-            tools: None,
-            ending: PromptEnd::Answer,
-        };
-        prompter
-            .chat(chat, options, &Zoned::default())
-            .map(|chat| chat.request)
-    }
-
-    #[test]
-    fn a_completion_ends_at_the_context_s_end() {
-        // The prompt has 12 tokens.
-        let options = |max_tokens| Options {
-            max_tokens,
-            ..Options::default()
-        };
-        assert_eq!(chat(&prompter(100), &options(None)).unwrap().max_tokens, 88);
-        assert_eq!(chat(&prompter(100), &options(Some(7))).unwrap().max_tokens, 7);
-        assert_eq!(chat(&prompter(100), &options(Some(500))).unwrap().max_tokens, 88);
-        assert_eq!(chat(&prompter(13), &options(Some(5))).unwrap().max_tokens, 1);
-        let err = chat(&prompter(12), &options(Some(5))).unwrap_err();
-        assert_eq!(
-            (err.status.as_u16(), err.code, err.param.as_deref()),
-            (400, Some(ErrorCode::ContextLengthExceeded), Some("messages"))
-        );
-    }
-
-    #[test]
-    fn prompts_of_tokens_are_checked() {
-        let text = |prompt| prompter(100).text(&prompt, false, &Options::default());
-        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
-        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
-        for prompt in [
-            Prompt::Tokens(vec![]),
-            Prompt::Text(String::new()),
-            Prompt::Tokens(vec![1024]),
-        ] {
-            assert_eq!(
-                text(prompt.clone()).unwrap_err().param.as_deref(),
-                Some("prompt"),
-                "{prompt:?}"
-            );
-        }
-    }
-}
+mod tests;
