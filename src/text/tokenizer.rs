@@ -173,9 +173,7 @@ impl Tokenizer {
         if self.is_byte_level() {
             return self.token_bytes(token);
         }
-        if self.has_byte_fallback
-            && let Some(byte) = fallback_byte(&text)
-        {
+        if let Some(byte) = self.fallback_byte(token) {
             return vec![byte];
         }
         if self.has_metaspace {
@@ -244,6 +242,17 @@ impl Tokenizer {
 
     pub(crate) fn eos_token_ids(&self) -> &[u32] {
         &self.eos_token_ids
+    }
+
+    /// Whether it is in no text of [`Self::decode`]: a special one, or one that the tokenizer does not know.
+    pub(crate) fn is_silent(&self, token: u32) -> bool {
+        self.is_special(token) || self.inner.id_to_token(token).is_none()
+    }
+
+    /// The byte that a token is written for, where the decoder puts bytes together to characters.
+    pub(crate) fn fallback_byte(&self, token: u32) -> Option<u8> {
+        let text = self.has_byte_fallback.then(|| self.inner.id_to_token(token))?;
+        fallback_byte(&text?)
     }
 
     pub(crate) fn is_special(&self, token: u32) -> bool {
