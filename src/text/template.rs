@@ -70,22 +70,39 @@ pub(crate) struct RenderInput<'a> {
     pub(crate) now: &'a Zoned,
 }
 
-/// The template's source in a value of `tokenizer_config.json` or `chat_template.json`: one template, or several by
-/// name. `None` where the file has none.
-pub(crate) fn source_in(
+/// A model's chat templates before they are compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sources {
+    pub(crate) default: String,
+    /// For conversations with tools, where these have one of their own.
+    pub(crate) tool_use: Option<String>,
+}
+
+/// The templates in a value of `tokenizer_config.json` or `chat_template.json`: one, or several by name. `None` where the
+/// file has none.
+pub(crate) fn sources_in(
     file: &'static str,
     config: &serde_json::Value,
-) -> Result<Option<String>, TemplateError> {
+) -> Result<Option<Sources>, TemplateError> {
     use serde_json::Value;
+    let sources = |default: &str, tool_use: Option<&str>| {
+        Some(Sources {
+            default: default.to_owned(),
+            tool_use: tool_use.map(str::to_owned),
+        })
+    };
     match config.get("chat_template") {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(source)) => Ok(Some(source.clone())),
-        Some(Value::Array(named)) => named
-            .iter()
-            .find(|template| template.get("name").is_some_and(|name| name == "default"))
-            .and_then(|template| template.get("template")?.as_str())
-            .map(|source| Some(source.to_owned()))
-            .ok_or(TemplateError::InvalidField { file }),
+        Some(Value::String(source)) => Ok(sources(source, None)),
+        Some(Value::Array(named)) => {
+            let find = |wanted: &str| {
+                let mut named = named.iter();
+                let found = named.find(|template| template.get("name").is_some_and(|name| name == wanted))?;
+                found.get("template")?.as_str()
+            };
+            let default = find("default").ok_or(TemplateError::InvalidField { file })?;
+            Ok(sources(default, find("tool_use")))
+        }
         Some(_) => Err(TemplateError::InvalidField { file }),
     }
 }

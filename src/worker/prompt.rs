@@ -1,6 +1,7 @@
 //! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
+mod chat_format;
 mod constraint;
 mod defaults;
 mod template_file;
@@ -11,21 +12,21 @@ use std::sync::{Arc, OnceLock};
 use camino::Utf8Path;
 use jiff::Zoned;
 
+use self::chat_format::{ChatFormat, ChatFormats};
 use self::constraint::Constraints;
 use self::defaults::SamplingDefaults;
-use self::template_file::{load_template, read_json};
+use self::template_file::read_json;
 use crate::model_dir::{InspectModelError, read_bounded};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::{ChatRequest, Options, Prompt, Stopping};
 use crate::openai::tools::Tools;
 use crate::roofline::model::ModelConfig;
-use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
+use crate::text::answer::{AnswerParser, AnswerShape};
 use crate::text::detokenizer::Detokenizer;
 use crate::text::grammar::constraint::Constraint;
 use crate::text::grammar::vocabulary::Vocabulary;
-use crate::text::reasoning::ReasoningMarkers;
-use crate::text::template::{ChatTemplate, RenderInput, TemplateError};
+use crate::text::template::{RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::adjustment::Penalties;
@@ -195,9 +196,7 @@ impl PromptError {
 #[derive(Debug)]
 pub(crate) struct Prompter {
     tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
-    reasoning: Option<ReasoningMarkers>,
-    tool_format: ToolFormat,
+    formats: Option<ChatFormats>,
     defaults: SamplingDefaults,
     vocab_size: u32,
     /// Built for the first request that needs it; `None` where the tokenizer has none that could be used.
@@ -237,13 +236,9 @@ impl Prompter {
                 "tokenizer.json has tokens that the model has no weights for: requests with one of them are refused"
             );
         }
-        let template = load_template(dir, tokenizer_config.as_ref())?;
-        let source = template.as_ref().map(ChatTemplate::source);
         Ok(Self {
-            reasoning: ReasoningMarkers::of(source, &tokenizer),
-            tool_format: ToolFormat::of(source, &tokenizer),
+            formats: ChatFormats::load(dir, tokenizer_config.as_ref(), &tokenizer)?,
             tokenizer,
-            template,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
@@ -270,7 +265,7 @@ impl Prompter {
         let text = self.rendered(chat, now)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
-        let shape = self.answer_shape(&text, chat.tools);
+        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat.tools);
         Ok(ValidChat {
             request: ValidRequest {
                 goes_on: chat.ending == PromptEnd::OpenMessage,
@@ -306,20 +301,25 @@ impl Prompter {
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
-        let template = self.template.as_ref().ok_or_else(|| {
+    fn chat_format(&self, tools: Option<&Tools>) -> Result<&ChatFormat, ApiError> {
+        let formats = self.formats.as_ref().ok_or_else(|| {
             ApiError::unsupported(
                 "messages",
                 "This model has no chat template; use /v1/completions.",
             )
         })?;
+        Ok(formats.of(tools))
+    }
+
+    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
+        let template = &self.chat_format(chat.tools)?.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let as_text;
-        let (messages, tools) = if template.source().contains("tools") {
+        let offered;
+        let (messages, tools) = if offer::knows_tools(template.source()) {
             (chat.messages, listed)
         } else {
-            as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
-            (as_text.as_slice(), None)
+            offered = offer::offered(template.source(), chat.messages, listed.unwrap_or_default());
+            (offered.as_slice(), None)
         };
         let text = template
             .render(RenderInput {
@@ -340,19 +340,6 @@ impl Prompter {
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
             PromptEnd::OpenMessage => opened(text, messages),
-        }
-    }
-
-    /// What may be in the answer to a rendered prompt.
-    fn answer_shape(&self, prompt: &str, tools: Option<&Tools>) -> AnswerShape {
-        let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
-        AnswerShape {
-            reasoning: reasoning.map(|markers| (markers, markers.opened_by(prompt))),
-            tool_format: self.tool_format,
-            tools: tools.map(|tools| CallableTools {
-                functions: tools.functions.clone().into(),
-                parallel: tools.parallel,
-            }),
         }
     }
 

@@ -34,8 +34,8 @@ fn chats_of_the_reference() {
         |path: &str| -> Value { serde_json::from_slice(&std::fs::read(root.join(path)).unwrap()).unwrap() };
     let fixture = read("e2e/fixtures/chat.json");
     let config = read("examples/models/guide/tokenizer_config.json");
-    let source = source_in("tokenizer_config.json", &config).unwrap().unwrap();
-    let template = ChatTemplate::compile("tokenizer_config.json", &source).unwrap();
+    let sources = sources_in("tokenizer_config.json", &config).unwrap().unwrap();
+    let template = ChatTemplate::compile("tokenizer_config.json", &sources.default).unwrap();
     let now = now();
     for case in fixture["chat"].as_array().unwrap() {
         let text = template
@@ -239,9 +239,26 @@ fn a_broken_template_names_its_file() {
 #[test]
 fn templates_by_name() {
     let several = json!({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]});
-    assert_eq!(source_in("f", &several).unwrap().as_deref(), Some("d"));
-    assert_eq!(source_in("f", &json!({})).unwrap(), None);
-    assert!(source_in("f", &json!({"chat_template": 5})).is_err());
+    let sources = |default: &str, tool_use: Option<&str>| {
+        Some(Sources {
+            default: default.to_owned(),
+            tool_use: tool_use.map(str::to_owned),
+        })
+    };
+    assert_eq!(sources_in("f", &several).unwrap(), sources("d", Some("t")));
+    assert_eq!(
+        sources_in("f", &json!({"chat_template": "d"})).unwrap(),
+        sources("d", None)
+    );
+    assert_eq!(sources_in("f", &json!({})).unwrap(), None);
+    assert!(sources_in("f", &json!({"chat_template": 5})).is_err());
+    assert!(
+        sources_in(
+            "f",
+            &json!({"chat_template": [{"name": "tool_use", "template": "t"}]})
+        )
+        .is_err()
+    );
 }
 
 #[test]
