@@ -15,7 +15,7 @@ use jiff::Zoned;
 use self::chat_format::{ChatFormat, ChatFormats};
 use self::constraint::Constraints;
 use self::defaults::SamplingDefaults;
-use self::template_file::read_json;
+use self::template_file::{read_json, read_tokenizer_config};
 use crate::model_dir::{InspectModelError, read_bounded};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
@@ -215,7 +215,7 @@ impl Prompter {
     ) -> Result<Self, PromptError> {
         let tokenizer_json = read_bounded(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)
             .map_err(|err| PromptError::Read { err })?;
-        let tokenizer_config = read_json(dir, "tokenizer_config.json")?;
+        let tokenizer_config = read_tokenizer_config(dir)?;
         let generation_config = read_json(dir, "generation_config.json")?;
         let tokenizer = Tokenizer::new(
             tokenizer_json.as_bytes(),
@@ -327,8 +327,7 @@ impl Prompter {
                 variables: chat.variables,
                 tools,
                 add_generation_prompt: chat.ending == PromptEnd::Answer,
-                bos_token: self.tokenizer.bos_token(),
-                eos_token: self.tokenizer.eos_token(),
+                special_tokens: self.tokenizer.named_tokens(),
                 now,
             })
             .map_err(|err| {

@@ -111,6 +111,25 @@ fn unusable_files_are_named() {
 }
 
 #[test]
+fn tokens_have_the_names_that_templates_know() {
+    let config = json!({
+        "bos_token": {"content": "<s>"}, "pad_token": null, "unk_token": "<unk>", "add_bos_token": true,
+        "extra_special_tokens": {"image": "<image>"}
+    });
+    let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
+    let tokenizer = Tokenizer::new(&bytes, Some(&config), None, &[]).unwrap();
+    let named: Vec<(&str, &str)> = tokenizer
+        .named_tokens()
+        .iter()
+        .map(|(name, token)| (name.as_str(), token.as_str()))
+        .collect();
+    assert_eq!(
+        named,
+        [("bos_token", "<s>"), ("image", "<image>"), ("unk_token", "<unk>")]
+    );
+}
+
+#[test]
 fn few_added_tokens_may_be_beyond_the_model() {
     let with_added = |count: u32| {
         let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
