@@ -9,7 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
-    TensorTable,
+    SINGLE_FILE, TensorTable,
 };
 use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use crate::roofline::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
@@ -196,7 +196,8 @@ pub(crate) fn read_optional(
     Ok(Some(text))
 }
 
-/// The files named by the index, or every `model*.safetensors` where there is none.
+/// The files named by the index, or every `model*.safetensors` where there is none; the one that holds all where those
+/// that the index names are not all there.
 fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
     let mut names: Vec<String> = match read_optional(dir, INDEX_FILE, MAX_INDEX_BYTES)? {
         Some(text) => {
@@ -229,6 +230,11 @@ fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
         return Err(InspectModelError::TooManyFiles { path: dir.to_owned() });
     }
     if let Some(missing) = names.iter().find(|name| !dir.join(name).is_file()) {
+        // An index that was left behind says nothing of a file that holds all.
+        let whole = dir.join(SINGLE_FILE);
+        if whole.is_file() {
+            return Ok(vec![whole]);
+        }
         return Err(InspectModelError::MissingFile {
             path: dir.to_owned(),
             file: missing.clone(),
@@ -317,6 +323,15 @@ mod tests {
                 (INDEX_FILE, br#"{"weight_map": {"a": "model-2.safetensors"}}"#)
             ]),
             "`DIR` is not a model directory: it has no model-2.safetensors"
+        );
+        // Where the index was left behind, the one file is read.
+        assert_eq!(
+            message(&[
+                config,
+                ("model.safetensors", b"abc"),
+                (INDEX_FILE, br#"{"weight_map": {"a": "model-2.safetensors"}}"#)
+            ]),
+            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: the file has 3 bytes"
         );
         assert_eq!(
             message(&[

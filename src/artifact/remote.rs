@@ -12,16 +12,14 @@ use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
 use crate::api::v1alpha1::{HubModel, ParseHubModelError};
 use crate::roofline::checkpoint::{
-    self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, TensorTable,
+    self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, SINGLE_FILE,
+    TensorTable,
 };
 use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use crate::roofline::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
 /// Where models are looked for unless `HF_ENDPOINT` says otherwise.
 pub(crate) const HUB: &str = "https://huggingface.co";
-
-/// The file of weights where there is only one.
-const SINGLE_FILE: &str = "model.safetensors";
 
 /// To be reached, and to answer in full.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

@@ -93,6 +93,11 @@ impl Weights {
         }
     }
 
+    /// Whether the files have a tensor, or what it is made of.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name) || self.sources.contains_key(name)
+    }
+
     /// The element type that floats come out as.
     pub(crate) fn compute(&self) -> Dtype {
         self.compute

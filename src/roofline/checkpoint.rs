@@ -18,6 +18,9 @@ use survey::Survey;
 /// Says which file holds which tensor, where there are several.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
+/// The file of weights where there is only one.
+pub(crate) const SINGLE_FILE: &str = "model.safetensors";
+
 /// One line per tensor.
 pub(crate) const MAX_INDEX_BYTES: u64 = 64 << 20;
 

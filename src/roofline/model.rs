@@ -120,6 +120,7 @@ impl ModelConfig {
             activation: parse_activation(&text, architecture)?,
         };
         reader.check_heads()?;
+        reader.refuse_changes()?;
         reader.check_windows()?;
         let layers = dimensions.layers.iter().enumerate();
         Ok(Self {
@@ -217,6 +218,26 @@ impl LayerReader<'_> {
             | Architecture::Qwen3Moe
             | Architecture::SmolLm3 => false,
         }
+    }
+
+    /// What Gemma 3's class has beside what its published models use: answers would be others without.
+    fn refuse_changes(&self) -> Result<(), ModelConfigError> {
+        if self.architecture != Architecture::Gemma3Text {
+            return Ok(());
+        }
+        if self.flag("use_bidirectional_attention")? {
+            return Err(unsupported(
+                &self.text,
+                "use_bidirectional_attention",
+                "only false is, where a model makes text",
+            ));
+        }
+        for field in ["final_logit_softcapping", "attn_logit_softcapping"] {
+            if self.text.present(field).is_some() {
+                return Err(unsupported(&self.text, field, "only null is"));
+            }
+        }
+        Ok(())
     }
 
     /// Layers that are said to have a window have one.

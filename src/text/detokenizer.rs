@@ -122,6 +122,9 @@ pub(crate) struct WindowDetokenizer {
     context: usize,
     /// Bytes of the window's text that are out.
     shown: usize,
+    /// Tokens that stand for one byte each never wait in the window: in a row that is no text, decoders take back what
+    /// they had said of it.
+    bytes: ByteDetokenizer,
 }
 
 impl WindowDetokenizer {
@@ -136,28 +139,67 @@ impl WindowDetokenizer {
                 window: end.to_vec(),
                 context: end.len(),
                 shown: text.len(),
+                ..Self::default()
             })
         };
         ends.find_map(seed).unwrap_or_default()
     }
 
     fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
+        if tokenizer.is_silent(token) {
+            return Ok(String::new());
+        }
+        match tokenizer.fallback_byte(token) {
+            Some(byte) => self.push_byte(tokenizer, token, byte),
+            None => {
+                let mut out = self.bytes.flush();
+                out.push_str(&self.push_piece(tokenizer, token)?);
+                Ok(out)
+            }
+        }
+    }
+
+    /// The token is context for what follows, and nothing else in the window.
+    fn push_byte(&mut self, tokenizer: &Tokenizer, token: u32, byte: u8) -> Result<String, DecodeError> {
+        let is_first = self.window.is_empty();
+        let mut out = self.rest(tokenizer)?;
+        self.window = vec![token];
+        self.context = 1;
+        self.shown = tokenizer.decode(&self.window)?.len();
+        // Decoders may take away the space that a text begins with.
+        let is_stripped = is_first && self.shown == 0;
+        if !is_stripped {
+            out.push_str(&self.bytes.push(&[byte]));
+        }
+        Ok(out)
+    }
+
+    fn push_piece(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
         self.window.push(token);
         let text = tokenizer.decode(&self.window)?;
         let certain = self.certain(&text).max(self.shown);
         let out = text.get(self.shown..certain).unwrap_or_default().to_owned();
         self.shown = certain;
-        if certain == text.len() && !out.is_empty() {
-            self.slide(tokenizer)?;
+        let unshown = text.len().saturating_sub(certain);
+        if !out.is_empty() && unshown == 0 {
+            self.slide(tokenizer, self.context, unshown)?;
+        } else if self.window.len() > self.context + 2 * MAX_HELD_TOKENS {
+            // What is not certain yet is of the last tokens.
+            self.slide(tokenizer, self.window.len() - MAX_HELD_TOKENS, unshown)?;
         }
         Ok(out)
     }
 
     fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
-        let text = tokenizer.decode(&self.window)?;
-        let out = text.get(self.shown..).unwrap_or_default().to_owned();
+        let out = self.rest(tokenizer)? + &self.bytes.flush();
         *self = Self::default();
         Ok(out)
+    }
+
+    /// The window's text that is not out.
+    fn rest(&self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
+        let text = tokenizer.decode(&self.window)?;
+        Ok(text.get(self.shown..).unwrap_or_default().to_owned())
     }
 
     /// Bytes of `text` that later tokens cannot change.
@@ -170,11 +212,11 @@ impl WindowDetokenizer {
         text.len() - char::REPLACEMENT_CHARACTER.len_utf8()
     }
 
-    /// Drops the old context: the tokens just shown become the new one.
-    fn slide(&mut self, tokenizer: &Tokenizer) -> Result<(), DecodeError> {
-        self.window.drain(..self.context);
+    /// Drops the window's first tokens: all others are context, their text is out but for the last bytes.
+    fn slide(&mut self, tokenizer: &Tokenizer, first: usize, unshown: usize) -> Result<(), DecodeError> {
+        self.window.drain(..first);
         self.context = self.window.len();
-        self.shown = tokenizer.decode(&self.window)?.len();
+        self.shown = tokenizer.decode(&self.window)?.len().saturating_sub(unshown);
         Ok(())
     }
 }

@@ -29,9 +29,9 @@ const KNOWN: &[ReasoningMarkers] = &[
 
 impl ReasoningMarkers {
     /// Those that the template writes or cuts out of earlier turns, or that are tokens of their own.
-    pub(crate) fn of(template: Option<&str>, tokenizer: &Tokenizer) -> Option<Self> {
+    pub(crate) fn of(template: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let known = |markers: &&Self| {
-            template.is_some_and(|source| source.contains(markers.close))
+            template.contains(markers.close)
                 || [markers.open, markers.close].map(|marker| tokenizer.token_id(marker).is_some())
                     == [true, true]
         };

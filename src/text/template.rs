@@ -1,17 +1,18 @@
 //! Chat templates: Jinja as the reference implementation (transformers) runs it, so that the text is the same byte for
 //! byte. Inputs: template source, messages and the time; output: the prompt's text.
 
+mod json;
+mod python;
+
+use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
-use minijinja_contrib::pycompat::unknown_method_callback;
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter};
 
+use self::json::{Style, dumps, tojson};
 use crate::openai::json::{Json, Members};
 
 /// Work that one rendering may do, in template instructions: a template is code from a download.
@@ -65,27 +66,44 @@ pub(crate) struct RenderInput<'a> {
     pub(crate) variables: &'a Members,
     pub(crate) tools: Option<&'a [Json]>,
     pub(crate) add_generation_prompt: bool,
-    pub(crate) bos_token: Option<&'a str>,
-    pub(crate) eos_token: Option<&'a str>,
+    /// Such as `bos_token`.
+    pub(crate) special_tokens: &'a BTreeMap<String, String>,
     pub(crate) now: &'a Zoned,
 }
 
-/// The template's source in a value of `tokenizer_config.json` or `chat_template.json`: one template, or several by
-/// name. `None` where the file has none.
-pub(crate) fn source_in(
+/// A model's chat templates before they are compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sources {
+    pub(crate) default: String,
+    /// For conversations with tools, where these have one of their own.
+    pub(crate) tool_use: Option<String>,
+}
+
+/// The templates in a value of `tokenizer_config.json` or `chat_template.json`: one, or several by name. `None` where the
+/// file has none.
+pub(crate) fn sources_in(
     file: &'static str,
     config: &serde_json::Value,
-) -> Result<Option<String>, TemplateError> {
+) -> Result<Option<Sources>, TemplateError> {
     use serde_json::Value;
+    let sources = |default: &str, tool_use: Option<&str>| {
+        Some(Sources {
+            default: default.to_owned(),
+            tool_use: tool_use.map(str::to_owned),
+        })
+    };
     match config.get("chat_template") {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(source)) => Ok(Some(source.clone())),
-        Some(Value::Array(named)) => named
-            .iter()
-            .find(|template| template.get("name").is_some_and(|name| name == "default"))
-            .and_then(|template| template.get("template")?.as_str())
-            .map(|source| Some(source.to_owned()))
-            .ok_or(TemplateError::InvalidField { file }),
+        Some(Value::String(source)) => Ok(sources(source, None)),
+        Some(Value::Array(named)) => {
+            let find = |wanted: &str| {
+                let mut named = named.iter();
+                let found = named.find(|template| template.get("name").is_some_and(|name| name == wanted))?;
+                found.get("template")?.as_str()
+            };
+            let default = find("default").ok_or(TemplateError::InvalidField { file })?;
+            Ok(sources(default, find("tool_use")))
+        }
         Some(_) => Err(TemplateError::InvalidField { file }),
     }
 }
@@ -100,7 +118,7 @@ impl ChatTemplate {
             .build();
         environment.set_syntax(syntax.expect("only white space differs from the default syntax"));
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_unknown_method_callback(python::call_method);
         environment.set_fuel(Some(MAX_RENDER_INSTRUCTIONS));
         environment.set_debug(false);
         environment.add_filter("tojson", tojson);
@@ -160,7 +178,12 @@ impl ChatTemplate {
             jiff::fmt::strtime::format(&format, &now)
                 .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
         });
-        let mut context = vec![
+        // Absent tokens stay undefined, which prints as nothing.
+        let special_tokens = input.special_tokens.iter();
+        let mut context: Vec<(&str, Value)> = special_tokens
+            .map(|(name, token)| (name.as_str(), Value::from(token.as_str())))
+            .collect();
+        context.extend([
             ("messages", Value::from(Serde(messages))),
             ("add_generation_prompt", Value::from(input.add_generation_prompt)),
             (
@@ -171,10 +194,7 @@ impl ChatTemplate {
             ),
             ("documents", Value::from(())),
             ("strftime_now", strftime_now),
-        ];
-        // Absent tokens stay undefined, which prints as nothing.
-        context.extend(input.bos_token.map(|token| ("bos_token", Value::from(token))));
-        context.extend(input.eos_token.map(|token| ("eos_token", Value::from(token))));
+        ]);
         let variables = input.variables.iter();
         context.extend(variables.map(|(name, value)| (name, Value::from(Serde(value)))));
         let template = self.environment.get_template(NAME).map_err(failed)?;
@@ -216,7 +236,7 @@ fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
         let functions = calls.iter_mut().filter_map(|call| call.get_mut("function"));
         for arguments in functions.filter_map(|function| function.get_mut("arguments")) {
             if arguments.as_object().is_some() {
-                *arguments = Json::String(dumps(arguments, None).expect("names are strings"));
+                *arguments = Json::String(dumps(arguments, Style::default()).expect("names are strings"));
                 changed = true;
             }
         }
@@ -259,52 +279,6 @@ fn without_generation_marks(source: &str) -> String {
     }
     out.push_str(rest);
     out
-}
-
-/// Python's `json.dumps(value, ensure_ascii=False, …)`.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    let sort_keys: Option<bool> = kwargs.get("sort_keys")?;
-    let _: Option<bool> = kwargs.get("ensure_ascii")?;
-    kwargs.assert_all_used()?;
-    let failed = |err: serde_json::Error| Error::new(ErrorKind::InvalidOperation, format!("tojson: {err}"));
-    if sort_keys == Some(true) {
-        // serde_json's own map is sorted.
-        let sorted = serde_json::to_value(value).map_err(failed)?;
-        dumps(&sorted, indent).map_err(failed)
-    } else {
-        dumps(value, indent).map_err(failed)
-    }
-}
-
-fn dumps<T: Serialize>(value: &T, indent: Option<usize>) -> Result<String, serde_json::Error> {
-    match indent {
-        None => write(value, PythonFormatter),
-        Some(width) => write(value, PrettyFormatter::with_indent(" ".repeat(width).as_bytes())),
-    }
-}
-
-fn write<T: Serialize, F: Formatter>(value: &T, formatter: F) -> Result<String, serde_json::Error> {
-    let mut out = Vec::new();
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter))?;
-    Ok(String::from_utf8(out).expect("JSON text is UTF-8"))
-}
-
-/// A space after `,` and `:`, as Python writes it.
-struct PythonFormatter;
-
-impl Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
 }
 
 /// As in Python, where None cannot be gone through; minijinja takes it for an empty list.

@@ -1,7 +1,7 @@
 //! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of `tokenizer_config.json` that
 //! belong to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,14 +9,18 @@ use serde_json::Value;
 
 use crate::roofline::fields::token_ids;
 
+/// Tokens that were added behind a model's vocabulary and that it has no embeddings for: pads and marks of images, as
+/// published models have one or two of. Of another model's tokenizer there are hundreds.
+const MAX_ADDED_BEYOND: usize = 64;
+
 /// Stands for a space at the beginning of a word.
 const METASPACE: char = '\u{2581}';
 
 /// A model's tokenizer. Immutable: one is shared by all requests.
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    bos_token: Option<String>,
-    eos_token: Option<String>,
+    /// By the names under which templates know them.
+    named_tokens: BTreeMap<String, String>,
     eos_token_ids: Vec<u32>,
     special_ids: HashSet<u32>,
     /// Bytes of GPT-2's alphabet, where the decoder uses it.
@@ -98,8 +102,7 @@ impl Tokenizer {
             })?;
         inner.with_padding(None);
 
-        let bos_token = special_token(tokenizer_config, "bos_token")?;
-        let eos_token = special_token(tokenizer_config, "eos_token")?;
+        let named_tokens = named_tokens(tokenizer_config)?;
         // Every id that any of the files calls an end is one: files of one model often name different ones.
         let mut eos_token_ids = token_ids(generation_config.and_then(|config| config.get("eos_token_id")))
             .ok_or(TokenizerError::InvalidField {
@@ -108,7 +111,8 @@ impl Tokenizer {
                 expected: "a token id or a list of token ids",
             })?;
         eos_token_ids.extend_from_slice(config_eos);
-        eos_token_ids.extend(eos_token.as_deref().and_then(|token| inner.token_to_id(token)));
+        let eos_token = named_tokens.get("eos_token");
+        eos_token_ids.extend(eos_token.and_then(|token| inner.token_to_id(token)));
         eos_token_ids.sort_unstable();
         eos_token_ids.dedup();
         let special_ids = inner
@@ -127,8 +131,7 @@ impl Tokenizer {
             has_metaspace: decoder.contains(METASPACE),
             has_byte_fallback: decoder.contains("ByteFallback"),
             inner,
-            bos_token,
-            eos_token,
+            named_tokens,
             eos_token_ids,
             special_ids,
             byte_of,
@@ -169,9 +172,7 @@ impl Tokenizer {
         if self.is_byte_level() {
             return self.token_bytes(token);
         }
-        if self.has_byte_fallback
-            && let Some(byte) = fallback_byte(&text)
-        {
+        if let Some(byte) = self.fallback_byte(token) {
             return vec![byte];
         }
         if self.has_metaspace {
@@ -180,14 +181,17 @@ impl Tokenizer {
         text.into_bytes()
     }
 
-    /// A token that the model has no embedding for would be an engine error in the middle of a request.
-    pub(crate) fn check_fits(&self, vocab_size: u32) -> Result<(), TokenizerError> {
-        let largest = self.inner.get_vocab(true).into_values().max().unwrap_or(0);
-        if largest < vocab_size {
-            return Ok(());
+    /// The first of few added tokens that the model has no embedding for, where there are any: requests must not have
+    /// them. More of them, or others, are of another model.
+    pub(crate) fn check_fits(&self, vocab_size: u32) -> Result<Option<u32>, TokenizerError> {
+        let added = self.inner.get_added_tokens_decoder();
+        let ids = self.inner.get_vocab(true).into_values();
+        let beyond: BTreeSet<u32> = ids.filter(|id| *id >= vocab_size).collect();
+        if beyond.len() <= MAX_ADDED_BEYOND && beyond.iter().all(|id| added.contains_key(id)) {
+            return Ok(beyond.first().copied());
         }
         Err(TokenizerError::LargerThanModel {
-            tokens: largest as usize + 1,
+            tokens: beyond.last().map_or(0, |id| *id as usize + 1),
             vocab_size,
         })
     }
@@ -199,7 +203,7 @@ impl Tokenizer {
 
     /// Tokens of a bare prompt: begins as the tokenizer says texts begin, unless the prompt already does.
     pub(crate) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
-        let begins = self.bos_token.as_deref().is_some_and(|bos| text.starts_with(bos));
+        let begins = self.begins(text);
         self.encode(text, !begins)
     }
 
@@ -208,7 +212,7 @@ impl Tokenizer {
         &self,
         text: &str,
     ) -> Result<(Vec<u32>, Vec<usize>), EncodeError> {
-        let begins = self.bos_token.as_deref().is_some_and(|bos| text.starts_with(bos));
+        let begins = self.begins(text);
         let encoding = self
             .inner
             .encode_char_offsets(text, !begins)
@@ -237,6 +241,17 @@ impl Tokenizer {
 
     pub(crate) fn eos_token_ids(&self) -> &[u32] {
         &self.eos_token_ids
+    }
+
+    /// Whether it is in no text of [`Self::decode`]: a special one, or one that the tokenizer does not know.
+    pub(crate) fn is_silent(&self, token: u32) -> bool {
+        self.is_special(token) || self.inner.id_to_token(token).is_none()
+    }
+
+    /// The byte that a token is written for, where the decoder puts bytes together to characters.
+    pub(crate) fn fallback_byte(&self, token: u32) -> Option<u8> {
+        let text = self.has_byte_fallback.then(|| self.inner.id_to_token(token))?;
+        fallback_byte(&text?)
     }
 
     pub(crate) fn is_special(&self, token: u32) -> bool {
@@ -275,14 +290,15 @@ impl Tokenizer {
         self.eos_token_ids.contains(&token)
     }
 
-    /// As chat templates print it.
-    pub(crate) fn bos_token(&self) -> Option<&str> {
-        self.bos_token.as_deref()
+    /// Special tokens by name, such as `bos_token`, as chat templates print them.
+    pub(crate) fn named_tokens(&self) -> &BTreeMap<String, String> {
+        &self.named_tokens
     }
 
-    /// As chat templates print it.
-    pub(crate) fn eos_token(&self) -> Option<&str> {
-        self.eos_token.as_deref()
+    /// Whether a text begins as texts do.
+    fn begins(&self, text: &str) -> bool {
+        let bos = self.named_tokens.get("bos_token");
+        bos.is_some_and(|bos| text.starts_with(bos.as_str()))
     }
 }
 
@@ -302,21 +318,32 @@ fn byte_alphabet() -> HashMap<char, u8> {
     plain.chain(('\u{100}'..).zip(others)).collect()
 }
 
-/// A special token of `tokenizer_config.json`: text, or an object that holds it.
-fn special_token(config: Option<&Value>, field: &'static str) -> Result<Option<String>, TokenizerError> {
-    let value = config.and_then(|config| config.get(field));
-    match value {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(token)) => Ok(Some(token.clone())),
-        Some(Value::Object(token)) if token.get("content").is_some_and(Value::is_string) => {
-            Ok(token["content"].as_str().map(str::to_owned))
+/// The special tokens of `tokenizer_config.json`: its own, and those that a model has beside.
+fn named_tokens(config: Option<&Value>) -> Result<BTreeMap<String, String>, TokenizerError> {
+    let Some(config) = config.and_then(Value::as_object) else {
+        return Ok(BTreeMap::new());
+    };
+    for field in ["bos_token", "eos_token"] {
+        let value = config.get(field).filter(|value| !value.is_null());
+        if value.is_some_and(|value| token_text(value).is_none()) {
+            return Err(TokenizerError::InvalidField {
+                file: "tokenizer_config.json",
+                field,
+                expected: "a string or an object with a string `content`",
+            });
         }
-        Some(_) => Err(TokenizerError::InvalidField {
-            file: "tokenizer_config.json",
-            field,
-            expected: "a string or an object with a string `content`",
-        }),
     }
+    let extra = config.get("extra_special_tokens").and_then(Value::as_object);
+    let own = config.iter().filter(|(name, _)| name.ends_with("_token"));
+    let all = extra.into_iter().flatten().chain(own);
+    Ok(all
+        .filter_map(|(name, value)| Some((name.clone(), token_text(value)?.to_owned())))
+        .collect())
+}
+
+/// A token as these files write it: text, or an object that holds it.
+pub(crate) fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
 //! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
 
+mod chat_format;
 mod constraint;
 mod defaults;
 mod one_system;
@@ -12,10 +13,11 @@ use std::sync::{Arc, OnceLock};
 use camino::Utf8Path;
 use jiff::Zoned;
 
+use self::chat_format::{ChatFormat, ChatFormats};
 use self::constraint::Constraints;
 use self::defaults::SamplingDefaults;
 use self::one_system::one_system;
-use self::template_file::{load_template, read_json};
+use self::template_file::{read_json, read_tokenizer_config};
 use crate::model_dir::{InspectModelError, read_bounded};
 use crate::openai::ApiError;
 use crate::openai::error::Overrun;
@@ -23,12 +25,11 @@ use crate::openai::json::{Json, Members};
 use crate::openai::request::{ChatRequest, Options, Prompt, PromptEnd, Stopping};
 use crate::openai::tools::Tools;
 use crate::roofline::model::ModelConfig;
-use crate::text::answer::{AnswerParser, AnswerShape, CallableTools};
+use crate::text::answer::{AnswerParser, AnswerShape};
 use crate::text::detokenizer::Detokenizer;
 use crate::text::grammar::constraint::Constraint;
 use crate::text::grammar::vocabulary::Vocabulary;
-use crate::text::reasoning::ReasoningMarkers;
-use crate::text::template::{ChatTemplate, RenderInput, TemplateError};
+use crate::text::template::{RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use crate::text::tool_calls::{ToolFormat, offer};
 use crate::worker::adjustment::Penalties;
@@ -187,9 +188,7 @@ impl PromptError {
 #[derive(Debug)]
 pub(crate) struct Prompter {
     tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
-    reasoning: Option<ReasoningMarkers>,
-    tool_format: ToolFormat,
+    formats: Option<ChatFormats>,
     defaults: SamplingDefaults,
     vocab_size: u32,
     /// Built for the first request that needs it; `None` where the tokenizer has none that could be used.
@@ -208,7 +207,7 @@ impl Prompter {
     ) -> Result<Self, PromptError> {
         let tokenizer_json = read_bounded(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)
             .map_err(|err| PromptError::Read { err })?;
-        let tokenizer_config = read_json(dir, "tokenizer_config.json")?;
+        let tokenizer_config = read_tokenizer_config(dir)?;
         let generation_config = read_json(dir, "generation_config.json")?;
         let tokenizer = Tokenizer::new(
             tokenizer_json.as_bytes(),
@@ -217,16 +216,21 @@ impl Prompter {
             &config.eos_token_ids,
         )
         .map_err(|err| PromptError::Tokenizer { err })?;
-        tokenizer
+        let beyond = tokenizer
             .check_fits(config.dimensions.vocabulary)
             .map_err(|err| PromptError::Tokenizer { err })?;
-        let template = load_template(dir, tokenizer_config.as_ref())?;
-        let source = template.as_ref().map(ChatTemplate::source);
+        if let Some(id) = beyond {
+            let token = tokenizer.token_text(id).unwrap_or_default();
+            tracing::warn!(
+                id,
+                token,
+                vocab_size = config.dimensions.vocabulary,
+                "tokenizer.json has tokens that the model has no weights for: requests with one of them are refused"
+            );
+        }
         Ok(Self {
-            reasoning: ReasoningMarkers::of(source, &tokenizer),
-            tool_format: ToolFormat::of(source, &tokenizer),
+            formats: ChatFormats::load(dir, tokenizer_config.as_ref(), &tokenizer)?,
             tokenizer,
-            template,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
@@ -253,7 +257,7 @@ impl Prompter {
         let text = self.rendered(chat, now)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
-        let shape = self.answer_shape(&text, chat.tools);
+        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat.tools);
         Ok(ValidChat {
             request: ValidRequest {
                 goes_on: chat.ending == PromptEnd::OpenMessage,
@@ -269,7 +273,10 @@ impl Prompter {
     /// `None` where none is asked for, and for models that do not think or whose marks are not single tokens.
     fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
         let (markers, begun) = shape.reasoning?;
-        let mark = |text: &str| self.tokenizer.token_id(text);
+        let mark = |text: &str| {
+            let id = self.tokenizer.token_id(text);
+            id.filter(|id| *id < self.vocab_size)
+        };
         let marks = (mark(markers.open)?, mark(markers.close)?);
         let vocabulary = self.vocab_size as usize;
         Some(ThinkingBudget::new(tokens?, marks, vocabulary, begun))
@@ -286,20 +293,25 @@ impl Prompter {
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
-        let template = self.template.as_ref().ok_or_else(|| {
+    fn chat_format(&self, tools: Option<&Tools>) -> Result<&ChatFormat, ApiError> {
+        let formats = self.formats.as_ref().ok_or_else(|| {
             ApiError::unsupported(
                 "messages",
                 "This model has no chat template; use /v1/completions.",
             )
         })?;
+        Ok(formats.of(tools))
+    }
+
+    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
+        let template = &self.chat_format(chat.tools)?.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let as_text;
-        let (messages, tools) = if template.source().contains("tools") {
+        let offered;
+        let (messages, tools) = if offer::knows_tools(template.source()) {
             (chat.messages, listed)
         } else {
-            as_text = offer::as_text(chat.messages, listed.unwrap_or_default());
-            (as_text.as_slice(), None)
+            offered = offer::offered(template.source(), chat.messages, listed.unwrap_or_default());
+            (offered.as_slice(), None)
         };
         let render = |messages: &[Json]| {
             template.render(RenderInput {
@@ -307,8 +319,7 @@ impl Prompter {
                 variables: chat.variables,
                 tools,
                 add_generation_prompt: chat.ending == PromptEnd::Answer,
-                bos_token: self.tokenizer.bos_token(),
-                eos_token: self.tokenizer.eos_token(),
+                special_tokens: self.tokenizer.named_tokens(),
                 now,
             })
         };
@@ -327,19 +338,6 @@ impl Prompter {
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
             PromptEnd::OpenMessage => opened(text, messages),
-        }
-    }
-
-    /// What may be in the answer to a rendered prompt.
-    fn answer_shape(&self, prompt: &str, tools: Option<&Tools>) -> AnswerShape {
-        let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
-        AnswerShape {
-            reasoning: reasoning.map(|markers| (markers, markers.opened_by(prompt))),
-            tool_format: self.tool_format,
-            tools: tools.map(|tools| CallableTools {
-                functions: tools.functions.clone().into(),
-                parallel: tools.parallel,
-            }),
         }
     }
 
@@ -451,13 +449,17 @@ impl Prompter {
     ) -> Result<(), ApiError> {
         match tokens.find(|token| **token >= self.vocab_size) {
             None => Ok(()),
-            Some(unknown) => Err(ApiError::invalid_value(
-                param,
-                format!(
-                    "'{param}' names token {unknown}, but the model's vocabulary ends at {}.",
-                    self.vocab_size - 1
-                ),
-            )),
+            Some(unknown) => {
+                let text = self.tokenizer.token_text(*unknown);
+                let text = text.map(|text| format!(" ({text})")).unwrap_or_default();
+                let end = self.vocab_size - 1;
+                Err(ApiError::invalid_value(
+                    param,
+                    format!(
+                        "'{param}' names token {unknown}{text}, but the model's vocabulary ends at {end}."
+                    ),
+                ))
+            }
         }
     }
 
@@ -541,64 +543,4 @@ fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use camino::Utf8PathBuf;
-
-    use super::*;
-    use crate::openai::error::ErrorCode;
-    use crate::openai::message;
-
-    pub(super) fn prompter(context_tokens: usize) -> Prompter {
-        let dir = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
-        let config = ModelConfig::parse(&std::fs::read_to_string(dir.join("config.json")).unwrap()).unwrap();
-        Prompter::load(&dir, &config, context_tokens).unwrap()
-    }
-
-    fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
-        let chat = Chat {
-            messages: &[message::user("What is rooflet?")],
-            variables: &Members::default(),
-            tools: None,
-            ending: PromptEnd::Answer,
-        };
-        prompter
-            .chat(chat, options, &Zoned::default())
-            .map(|chat| chat.request)
-    }
-
-    #[test]
-    fn a_completion_ends_at_the_context_s_end() {
-        // The prompt has 12 tokens.
-        let options = |max_tokens| Options {
-            max_tokens,
-            ..Options::default()
-        };
-        assert_eq!(chat(&prompter(100), &options(None)).unwrap().max_tokens, 88);
-        assert_eq!(chat(&prompter(100), &options(Some(7))).unwrap().max_tokens, 7);
-        assert_eq!(chat(&prompter(100), &options(Some(500))).unwrap().max_tokens, 88);
-        assert_eq!(chat(&prompter(13), &options(Some(5))).unwrap().max_tokens, 1);
-        let err = chat(&prompter(12), &options(Some(5))).unwrap_err();
-        assert_eq!(
-            (err.status.as_u16(), err.code, err.param.as_deref()),
-            (400, Some(ErrorCode::ContextLengthExceeded), Some("messages"))
-        );
-    }
-
-    #[test]
-    fn prompts_of_tokens_are_checked() {
-        let text = |prompt| prompter(100).text(&prompt, false, &Options::default());
-        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
-        assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
-        for prompt in [
-            Prompt::Tokens(vec![]),
-            Prompt::Text(String::new()),
-            Prompt::Tokens(vec![1024]),
-        ] {
-            assert_eq!(
-                text(prompt.clone()).unwrap_err().param.as_deref(),
-                Some("prompt"),
-                "{prompt:?}"
-            );
-        }
-    }
-}
+mod tests;

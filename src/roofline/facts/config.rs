@@ -321,7 +321,13 @@ impl Reader<'_> {
                 })
             }
             Blocks::Sparse => {
-                let experts = self.count("num_experts")?;
+                // Transformers 5 writes the second name.
+                let field = match text.present("num_experts") {
+                    None if text.present("num_local_experts").is_some() => "num_local_experts",
+                    Some(_) => "num_experts",
+                    None => return Err(text.missing("num_experts")),
+                };
+                let experts = self.count(field)?;
                 if experts == 0 {
                     return Ok(all(dense(text.dimension("intermediate_size")?)));
                 }

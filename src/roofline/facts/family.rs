@@ -45,7 +45,8 @@ pub(super) enum Blocks {
     Dense,
     /// Every layer routes, with experts of `intermediate_size`.
     Routed,
-    /// Layers by `decoder_sparse_step` and `mlp_only_layers` route, with one shared expert where there is a size for it.
+    /// Layers by `decoder_sparse_step` and `mlp_only_layers` route, none where there are 0 experts, with one shared
+    /// expert where there is a size for it.
     Sparse,
     /// Layers from `first_k_dense_replace` on route, with `n_shared_experts` of the experts' size.
     AfterDense,
@@ -170,13 +171,13 @@ const FAMILIES: &[Family] = &[
     row("qwen2", Mixing::Attention(Windows::Upper), Blocks::Dense),
     row("qwen2_moe", Mixing::Attention(Windows::Upper), Blocks::Sparse),
     row("qwen3", Mixing::Attention(Windows::Upper), Blocks::Dense),
-    with(row("qwen3_5", Mixing::GatedDelta, Blocks::Sparse), QWEN_3_5),
+    with(row("qwen3_5", Mixing::GatedDelta, Blocks::Dense), QWEN_3_5),
     with(row("qwen3_5_moe", Mixing::GatedDelta, Blocks::Sparse), QWEN_3_5),
     with(
         row("qwen3_5_moe_text", Mixing::GatedDelta, Blocks::Sparse),
         QWEN_3_5,
     ),
-    with(row("qwen3_5_text", Mixing::GatedDelta, Blocks::Sparse), QWEN_3_5),
+    with(row("qwen3_5_text", Mixing::GatedDelta, Blocks::Dense), QWEN_3_5),
     row("qwen3_moe", Mixing::Attention(Windows::Upper), Blocks::Sparse),
     with(row("qwen3_next", Mixing::GatedDelta, Blocks::Sparse), QWEN_3_5),
     tied(

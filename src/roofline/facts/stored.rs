@@ -280,26 +280,22 @@ fn text_module(path: &str) -> String {
 fn mlx_scheme(fields: &Fields<'_>) -> Result<MatrixFormat, FieldError> {
     let mode = fields.optional_text("mode")?.unwrap_or("affine");
     let (group_bits, default_group, default_bits) = match mode {
-        "affine" => (32, None, None),
-        "mxfp4" => (8, Some(32), Some(4)),
-        "mxfp8" => (8, Some(32), Some(8)),
-        "nvfp4" => (8, Some(16), Some(4)),
+        "affine" => (32, 64, 4),
+        "mxfp4" => (8, 32, 4),
+        "mxfp8" => (8, 32, 8),
+        "nvfp4" => (8, 16, 4),
         _ => {
             let known = "one of affine, mxfp4, mxfp8, nvfp4".to_owned();
             return Err(fields.invalid("mode", known));
         }
     };
-    let or_default = |field, default: Option<u32>| match fields.optional_dimension(field)? {
-        Some(value) => Ok(value),
-        None => default.ok_or_else(|| fields.missing(field)),
-    };
-    let bits = or_default("bits", default_bits)?;
+    let bits = fields.optional_dimension("bits")?.unwrap_or(default_bits);
     if !(1..=16).contains(&bits) {
         return Err(fields.invalid("bits", "a number of bits from 1 to 16".to_owned()));
     }
     Ok(MatrixFormat::Grouped {
         bits,
-        group: or_default("group_size", default_group)?,
+        group: fields.optional_dimension("group_size")?.unwrap_or(default_group),
         group_bits,
     })
 }

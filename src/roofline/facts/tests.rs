@@ -531,3 +531,45 @@ fn no_more_experts_are_active_than_there_are() {
         "config.json: field `num_experts_per_tok` is 9, expected at most the number of experts (8)"
     );
 }
+
+/// Transformers 5 writes the number of experts under another name than before; a file that has neither is no dense model.
+#[test]
+fn experts_are_counted_under_either_name() {
+    let config = |experts: Value| {
+        let mut config = json!({
+            "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "tie_word_embeddings": false
+        });
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(experts.as_object().unwrap().clone());
+        config
+    };
+    let named = estimated(&config(json!({"num_experts": 8})));
+    assert_eq!(named, estimated(&config(json!({"num_local_experts": 8}))));
+    assert_ne!(
+        named,
+        estimated(&config(json!({"num_experts": 0}))),
+        "which is a dense one"
+    );
+    let err = ModelFacts::new(&config(json!({})).to_string(), Tensors::Unknown).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "config.json: required field `num_experts` is missing"
+    );
+}
+
+/// As `mlx_lm.convert --quant-predicate mixed_4_6` writes exceptions.
+#[test]
+fn groups_are_of_mlx_s_own_size_where_an_exception_has_none() {
+    let mut config = llama_70b();
+    let stored = |config: &Value| estimated(config).weights;
+    config["quantization"] =
+        json!({"group_size": 64, "bits": 4, "model.layers.0.mlp.down_proj": {"group_size": 64, "bits": 6}});
+    let stated = stored(&config);
+    config["quantization"]["model.layers.0.mlp.down_proj"] =
+        json!({"group_size": null, "bits": 6, "mode": "affine"});
+    assert_eq!(stored(&config), stated);
+}

@@ -147,12 +147,13 @@ pub(crate) fn text_name(name: &str) -> String {
     }
 }
 
+/// What is not stated, or null, is as MLX's own functions have it.
 fn parse_affine(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
-    let group_size = fields.dimension("group_size")?;
+    let group_size = fields.optional_dimension("group_size")?.unwrap_or(64);
     if ![32, 64, 128].contains(&group_size) {
         return Err(unsupported(fields, "group_size", "only 32, 64 and 128 are"));
     }
-    let bits = fields.dimension("bits")?;
+    let bits = fields.optional_dimension("bits")?.unwrap_or(4);
     if ![2, 3, 4, 5, 6, 8].contains(&bits) {
         return Err(unsupported(fields, "bits", "only 2, 3, 4, 5, 6 and 8 are"));
     }

@@ -97,9 +97,8 @@ fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
 }
 
 /// Gemma 3 1B, as published.
-#[test]
-fn gemma3_has_windows_with_a_rotation_of_their_own() {
-    let config = parse(&json!({
+fn gemma3() -> Value {
+    json!({
         "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
         "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
         "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
@@ -107,8 +106,12 @@ fn gemma3_has_windows_with_a_rotation_of_their_own() {
         "num_hidden_layers": 26, "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
         "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
         "sliding_window_pattern": 6, "vocab_size": 262144
-    }))
-    .unwrap();
+    })
+}
+
+#[test]
+fn gemma3_has_windows_with_a_rotation_of_their_own() {
+    let config = parse(&gemma3()).unwrap();
     let layer = |index: usize| {
         let attention = attention(&config.layers[index]);
         (attention.window, attention.rope.as_ref().map(|rope| rope.theta))
@@ -126,6 +129,29 @@ fn gemma3_has_windows_with_a_rotation_of_their_own() {
         })
     );
     assert!(config.norm_adds_one && config.scales_embeddings && config.clips_residuals);
+}
+
+#[test]
+fn gemma3_is_refused_where_it_would_say_something_else() {
+    for (field, found, supported) in [
+        (
+            "use_bidirectional_attention",
+            json!(true),
+            "only false is, where a model makes text",
+        ),
+        ("final_logit_softcapping", json!(30.0), "only null is"),
+        ("attn_logit_softcapping", json!(50.0), "only null is"),
+    ] {
+        let mut value = gemma3();
+        value[field] = found.clone();
+        assert_eq!(
+            parse(&value).unwrap_err().to_string(),
+            format!("config.json: field `{field}` is {found}, which is not supported: {supported}")
+        );
+    }
+    let mut value = gemma3();
+    value["use_bidirectional_attention"] = json!(false);
+    assert!(parse(&value).is_ok());
 }
 
 /// Phi-3.5 mini, as published, but for the lists of factors.
@@ -361,6 +387,11 @@ fn quantisation_overrides_by_module() {
         })
     );
     assert_eq!(quantization.scheme("model.embed_tokens"), None);
+    // As `mlx_lm.convert --quant-predicate mixed_4_6` writes it.
+    value["quantization"]["lm_head"] = json!({"group_size": null, "bits": 6, "mode": "affine"});
+    let mixed = parse(&value).unwrap().quantization.unwrap();
+    let scheme = mixed.scheme("lm_head").unwrap();
+    assert_eq!((scheme.group_size, scheme.bits), (64, 6));
     assert_eq!(
         quantization.scheme("model.layers.0.mlp.up_proj"),
         Some(quantization.default)

@@ -8,6 +8,14 @@ fn now() -> Zoned {
     "2026-11-20T09:05:00[UTC]".parse().unwrap()
 }
 
+fn special_tokens(bos: Option<&str>, eos: Option<&str>) -> BTreeMap<String, String> {
+    let named = [("bos_token", bos), ("eos_token", eos)];
+    let given = named
+        .into_iter()
+        .filter_map(|(name, token)| Some((name.to_owned(), token?.to_owned())));
+    given.collect()
+}
+
 fn in_order(messages: &Value) -> Vec<Json> {
     serde_json::from_value(messages.clone()).unwrap()
 }
@@ -21,8 +29,7 @@ fn render(source: &str, messages: &Value) -> Result<String, RenderError> {
             variables: &Members::default(),
             tools: None,
             add_generation_prompt: true,
-            bos_token: Some("<s>"),
-            eos_token: None,
+            special_tokens: &special_tokens(Some("<s>"), None),
             now: &now,
         })
 }
@@ -34,8 +41,8 @@ fn chats_of_the_reference() {
         |path: &str| -> Value { serde_json::from_slice(&std::fs::read(root.join(path)).unwrap()).unwrap() };
     let fixture = read("e2e/fixtures/chat.json");
     let config = read("examples/models/guide/tokenizer_config.json");
-    let source = source_in("tokenizer_config.json", &config).unwrap().unwrap();
-    let template = ChatTemplate::compile("tokenizer_config.json", &source).unwrap();
+    let sources = sources_in("tokenizer_config.json", &config).unwrap().unwrap();
+    let template = ChatTemplate::compile("tokenizer_config.json", &sources.default).unwrap();
     let now = now();
     for case in fixture["chat"].as_array().unwrap() {
         let text = template
@@ -44,8 +51,7 @@ fn chats_of_the_reference() {
                 variables: &Members::default(),
                 tools: None,
                 add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
-                bos_token: Some("<|endoftext|>"),
-                eos_token: Some("<|im_end|>"),
+                special_tokens: &special_tokens(Some("<|endoftext|>"), Some("<|im_end|>")),
                 now: &now,
             })
             .unwrap();
@@ -107,8 +113,7 @@ fn published_templates_as_the_reference_renders_them() {
                 variables: &Members::default(),
                 tools: case.tools.as_deref(),
                 add_generation_prompt: case.add_generation_prompt,
-                bos_token: model.bos_token.as_deref(),
-                eos_token: model.eos_token.as_deref(),
+                special_tokens: &special_tokens(model.bos_token.as_deref(), model.eos_token.as_deref()),
                 now: &now,
             });
             let (text, error) = match rendered {
@@ -154,8 +159,7 @@ fn arguments_are_texts_for_templates_that_want_them_so() {
                 variables: &Members::default(),
                 tools: case.tools.as_deref(),
                 add_generation_prompt: case.add_generation_prompt,
-                bos_token: model.bos_token.as_deref(),
-                eos_token: model.eos_token.as_deref(),
+                special_tokens: &special_tokens(model.bos_token.as_deref(), model.eos_token.as_deref()),
                 now: &now,
             });
             assert_eq!(text.ok(), case.text, "{}: {}", model.template, case.name);
@@ -183,8 +187,7 @@ fn a_turn_that_the_template_refuses_with_its_reasoning_goes_without() {
         variables: &Members::default(),
         tools: None,
         add_generation_prompt: true,
-        bos_token: None,
-        eos_token: None,
+        special_tokens: &special_tokens(None, None),
         now: &now,
     });
     let text = text.unwrap();
@@ -205,11 +208,26 @@ fn what_templates_use_one_by_one() {
             variables: &Members::default(),
             tools: None,
             add_generation_prompt: true,
-            bos_token: Some("<s>"),
-            eos_token: None,
+            special_tokens: &special_tokens(Some("<s>"), None),
             now: &now,
         });
         assert_eq!(rendered.unwrap(), text, "{source}");
+    }
+}
+
+#[test]
+fn what_python_refuses_is_refused() {
+    for (source, problem) in [
+        ("{{ 'a'.index('b') }}", "substring not found"),
+        ("{{ ['a'].index('b') }}", "the list has no such item"),
+        ("{{ 'a'.rsplit('') }}", "empty separator"),
+        (
+            "{{ [] | tojson(separators=[',']) }}",
+            "tojson: separators must be two texts",
+        ),
+    ] {
+        let err = render(source, &json!([])).unwrap_err();
+        assert_eq!(err.to_string(), problem, "{source}");
     }
 }
 
@@ -239,9 +257,26 @@ fn a_broken_template_names_its_file() {
 #[test]
 fn templates_by_name() {
     let several = json!({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]});
-    assert_eq!(source_in("f", &several).unwrap().as_deref(), Some("d"));
-    assert_eq!(source_in("f", &json!({})).unwrap(), None);
-    assert!(source_in("f", &json!({"chat_template": 5})).is_err());
+    let sources = |default: &str, tool_use: Option<&str>| {
+        Some(Sources {
+            default: default.to_owned(),
+            tool_use: tool_use.map(str::to_owned),
+        })
+    };
+    assert_eq!(sources_in("f", &several).unwrap(), sources("d", Some("t")));
+    assert_eq!(
+        sources_in("f", &json!({"chat_template": "d"})).unwrap(),
+        sources("d", None)
+    );
+    assert_eq!(sources_in("f", &json!({})).unwrap(), None);
+    assert!(sources_in("f", &json!({"chat_template": 5})).is_err());
+    assert!(
+        sources_in(
+            "f",
+            &json!({"chat_template": [{"name": "tool_use", "template": "t"}]})
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -258,8 +293,7 @@ fn requests_may_name_variables() {
             variables: variables.as_object().unwrap(),
             tools: None,
             add_generation_prompt: true,
-            bos_token: None,
-            eos_token: None,
+            special_tokens: &special_tokens(None, None),
             now: &Zoned::default(),
         })
         .unwrap();

@@ -54,12 +54,14 @@ pub(crate) enum ToolFormat {
 
 impl ToolFormat {
     /// As the template writes earlier calls; where it says nothing, as the vocabulary suggests. `Tagged` is what most
-    /// models have seen.
-    pub(crate) fn of(template: Option<&str>, tokenizer: &Tokenizer) -> Self {
-        let written = |marker: &str| template.is_some_and(|source| source.contains(marker));
+    /// models have seen, and how those are asked to write them whose template knows no tools.
+    pub(crate) fn of(template: &str, tokenizer: &Tokenizer) -> Self {
+        let written = |marker: &str| template.contains(marker);
         let token = |marker: &str| tokenizer.token_id(marker).is_some();
         if written("<|channel|>") && written("<|start|>") {
             Self::Harmony
+        } else if !offer::knows_tools(template) {
+            Self::Tagged
         } else if written(deepseek::CALL) {
             Self::DeepSeek {
                 fenced: written("```json"),

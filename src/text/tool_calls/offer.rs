@@ -1,11 +1,42 @@
-//! Tools for models whose chat template knows none: the system message describes them, and earlier calls and their
-//! results become text, in the tags that most models have seen.
+//! Tools for models whose chat template knows none: the system message describes them, and where the template has no
+//! earlier calls either, these and their results become text, in the tags that most models have seen.
 
 use super::tagged;
 use crate::openai::json::{Json, Members};
 
+/// Whether a template says which tools there are.
+pub(crate) fn knows_tools(template: &str) -> bool {
+    template.contains("tools")
+}
+
+/// The conversation for a template that does not: what is known of `tools` stands in the system message.
+pub(crate) fn offered(template: &str, messages: &[Json], tools: &[Json]) -> Vec<Json> {
+    let mut plain = match template.contains("tool_calls") {
+        true => messages.iter().map(without_empty_content).collect(),
+        false => as_text(messages),
+    };
+    if !tools.is_empty() {
+        let description = described(tools);
+        match plain.first_mut() {
+            Some(first) if role(first) == "system" => append(first, &format!("\n{description}")),
+            Some(_) | None => plain.insert(0, said("system", &description)),
+        }
+    }
+    plain
+}
+
+/// Such templates of DeepSeek's write calls only where the content is null.
+fn without_empty_content(message: &Json) -> Json {
+    let mut message = message.clone();
+    let is_empty = content(&message).is_empty() && message.get("tool_calls").is_some();
+    if let Some(content) = message.get_mut("content").filter(|_| is_empty) {
+        *content = Json::Null;
+    }
+    message
+}
+
 /// The conversation in roles and texts alone.
-pub(crate) fn as_text(messages: &[Json], tools: &[Json]) -> Vec<Json> {
+fn as_text(messages: &[Json]) -> Vec<Json> {
     let mut plain: Vec<Json> = Vec::with_capacity(messages.len() + 1);
     let mut results_open = false;
     for message in messages {
@@ -27,13 +58,6 @@ pub(crate) fn as_text(messages: &[Json], tools: &[Json]) -> Vec<Json> {
             plain.push(turn);
         }
         results_open = is_result;
-    }
-    if !tools.is_empty() {
-        let description = described(tools);
-        match plain.first_mut() {
-            Some(first) if role(first) == "system" => append(first, &format!("\n{description}")),
-            Some(_) | None => plain.insert(0, said("system", &description)),
-        }
     }
     plain
 }
@@ -93,6 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_template_that_writes_earlier_calls_gets_them() {
+        let messages: Vec<Json> = serde_json::from_str(
+            r#"[{"role": "user", "content": ""},
+                {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+                {"role": "tool", "content": ""}, {"role": "assistant", "content": "a", "tool_calls": [{"id": "2"}]}]"#,
+        )
+        .unwrap();
+        let mut expected = messages.clone();
+        *expected[1].get_mut("content").unwrap() = Json::Null;
+        assert_eq!(offered("{{ message.tool_calls }}", &messages, &[]), expected);
+    }
+
+    #[test]
     fn a_conversation_with_tools_as_text() {
         let messages: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "content": "Hi"},
@@ -101,7 +138,7 @@ mod tests {
         )
         .unwrap();
         let tools: Vec<Json> = serde_json::from_str(r#"[{"type": "function"}]"#).unwrap();
-        let plain = as_text(&messages, &tools);
+        let plain = offered("", &messages, &tools);
         let roles: Vec<&str> = plain.iter().map(role).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user", "user"]);
         assert!(content(&plain[0]).contains("<tools>\n{\"type\":\"function\"}\n</tools>"));
@@ -114,13 +151,13 @@ mod tests {
             "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
         );
         let terse = [said("system", "Be terse."), said("user", "Hi")];
-        assert!(content(&as_text(&terse, &tools)[0]).starts_with("Be terse.\n\nYou may"));
+        assert!(content(&offered("", &terse, &tools)[0]).starts_with("Be terse.\n\nYou may"));
         let named: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "name": "Ada", "content": "Hi", "reasoning_content": "x"}]"#,
         )
         .unwrap();
         assert_eq!(
-            as_text(&named, &[]),
+            offered("", &named, &[]),
             named,
             "what has nothing to do with tools stays"
         );

@@ -110,6 +110,12 @@ impl Decoder {
         let norm = RmsNorm::load("model.norm.weight", config, weights)?;
         evaluate(vec![norm.array()])?;
         let head = if shape.tied {
+            if weights.has("lm_head.weight") {
+                tracing::warn!(
+                    "lm_head.weight is not used: by config.json the embedding table is the head; if it is not, set \
+                     tie_word_embeddings to false there"
+                );
+            }
             None
         } else {
             Some(Linear::load("lm_head", false, shape, weights)?)

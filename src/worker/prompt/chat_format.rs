@@ -1,0 +1,157 @@
+//! A model's chat templates, each with how the answers to its prompts are taken apart.
+
+use camino::Utf8Path;
+use serde_json::Value;
+
+use super::PromptError;
+use super::template_file::{Templates, load_templates};
+use crate::openai::tools::Tools;
+use crate::text::answer::{AnswerShape, CallableTools};
+use crate::text::reasoning::ReasoningMarkers;
+use crate::text::template::ChatTemplate;
+use crate::text::tokenizer::Tokenizer;
+use crate::text::tool_calls::ToolFormat;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct ChatFormat {
+    pub(super) template: ChatTemplate,
+    reasoning: Option<ReasoningMarkers>,
+    tool_format: ToolFormat,
+}
+
+impl ChatFormat {
+    fn new(template: ChatTemplate, tokenizer: &Tokenizer) -> Self {
+        Self {
+            reasoning: ReasoningMarkers::of(template.source(), tokenizer),
+            tool_format: ToolFormat::of(template.source(), tokenizer),
+            template,
+        }
+    }
+
+    /// What may be in the answer to a rendered prompt.
+    pub(super) fn answer_shape(&self, prompt: &str, tools: Option<&Tools>) -> AnswerShape {
+        let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
+        AnswerShape {
+            reasoning: reasoning.map(|markers| (markers, markers.opened_by(prompt))),
+            tool_format: self.tool_format,
+            tools: tools.map(|tools| CallableTools {
+                functions: tools.functions.clone().into(),
+                parallel: tools.parallel,
+            }),
+        }
+    }
+}
+
+/// All of a model's.
+#[derive(Debug)]
+pub(super) struct ChatFormats {
+    default: ChatFormat,
+    /// For conversations with tools, where they have a template of their own.
+    tool_use: Option<ChatFormat>,
+}
+
+impl ChatFormats {
+    /// `None`: the model is none for conversations.
+    pub(super) fn load(
+        dir: &Utf8Path,
+        tokenizer_config: Option<&Value>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Self>, PromptError> {
+        let templates = load_templates(dir, tokenizer_config)?;
+        Ok(templates.map(|Templates { default, tool_use }| Self {
+            default: ChatFormat::new(default, tokenizer),
+            tool_use: tool_use.map(|template| ChatFormat::new(template, tokenizer)),
+        }))
+    }
+
+    pub(super) fn of(&self, tools: Option<&Tools>) -> &ChatFormat {
+        match &self.tool_use {
+            Some(tool_use) if tools.is_some() => tool_use,
+            Some(_) | None => &self.default,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Zoned;
+    use serde_json::json;
+
+    use super::super::tests::edited;
+    use super::super::{Chat, Prompter, ValidChat};
+    use crate::openai::request::ChatRequest;
+
+    const TOOLS: &str = r#""tools": [{"type": "function", "function": {"name": "now", "parameters": {}}}]"#;
+
+    fn chat(prompter: &Prompter, messages: &str, tools: &str) -> (String, ValidChat) {
+        let body = format!(r#"{{"model": "m", "messages": {messages}{tools}}}"#);
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
+        let chat = prompter.chat(Chat::from(&request), &request.options, &Zoned::default());
+        let chat = chat.unwrap();
+        let text = prompter.tokenizer().decode_with_special(&chat.request.prompt);
+        (text.unwrap(), chat)
+    }
+
+    #[test]
+    fn conversations_with_tools_have_a_template_of_their_own() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] = json!([
+                {"name": "default", "template": "{{ messages[0].content }}"},
+                {"name": "tool_use", "template": "{{ tools[0].function.name }}?"}
+            ]);
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Hi"}]"#;
+        assert_eq!(chat(&prompter, messages, "").0, "Hi");
+        assert_eq!(chat(&prompter, messages, &format!(", {TOOLS}")).0, "now?");
+        let unused = format!(r#", {TOOLS}, "tool_choice": "none""#);
+        assert_eq!(chat(&prompter, messages, &unused).0, "Hi");
+    }
+
+    const CALL: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+
+    #[test]
+    fn marks_of_a_vocabulary_do_not_matter_where_the_template_knows_no_tools() {
+        for mark in ["<|python_tag|>", "[TOOL_CALLS]"] {
+            let prompter = edited(|tokenizer, _| {
+                let added = json!({"id": 1024, "content": mark, "single_word": false, "lstrip": false,
+                                   "rstrip": false, "normalized": false, "special": true});
+                tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+            })
+            .unwrap();
+            let messages = r#"[{"role": "user", "content": "Now?"}]"#;
+            let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+            chat.answer.push(CALL, 1);
+            chat.answer.finish();
+            assert!(chat.answer.has_whole_calls(), "{mark}");
+        }
+    }
+
+    /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is told of no tools.
+    #[test]
+    fn calls_are_read_as_they_were_asked_for() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/e2e/fixtures/templates/deepseek_r1_distill.jinja"
+        );
+        let prompter = edited(|_, config| {
+            config["chat_template"] = std::fs::read_to_string(file).unwrap().into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"in\": \"UTC\"}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "09:05"}, {"role": "user", "content": "And now?"}]"#;
+        let (prompt, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert!(prompt.contains("answer with its name"), "{prompt}");
+        assert!(
+            prompt
+                .contains("<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{\"in\": \"UTC\"}\n```"),
+            "{prompt}"
+        );
+        chat.answer.push(&format!("It is.\n</think>\n{CALL}"), 1);
+        chat.answer.finish();
+        assert!(chat.answer.has_whole_calls());
+    }
+}
