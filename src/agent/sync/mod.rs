@@ -366,6 +366,9 @@ impl SyncLoop {
                 Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
+        if plan.hurry {
+            self.workers.hurry();
+        }
         self.used_models = Some(used);
         released
     }
