@@ -227,6 +227,17 @@ impl Models {
         outcome
     }
 
+    /// Where the model is that was downloaded, or is on its way: also while nothing else is known of it.
+    pub(crate) fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
+        match (source, &self.pulls) {
+            (ModelSource::Hub(model), Some(pulls)) => {
+                let downloads = pulls.downloads();
+                Some(downloads.path(&downloads.pinned(model)))
+            }
+            (ModelSource::Local(_) | ModelSource::File(_), _) | (ModelSource::Hub(_), None) => None,
+        }
+    }
+
     /// What was downloaded of models whose directories are none of `used`; nothing while that is not known.
     pub(crate) fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
         let downloads = self.pulls.as_ref().map(Pulls::downloads);

@@ -328,14 +328,20 @@ impl SyncLoop {
         (Desired { replicas, stopping }, displaced)
     }
 
+    /// Directories of the models that are wanted, those among them that nothing can be told of for now.
+    fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
+        let wanted = desired.replicas.values();
+        let path = |Wanted { replica, model }: &Wanted| match model {
+            Ok(model) => Some(model.path.clone()),
+            Err(_) => self.models.downloaded_to(&replica.spec.source().ok()?),
+        };
+        wanted.filter_map(path).collect()
+    }
+
     /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
     fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
-        let models = desired
-            .replicas
-            .values()
-            .filter_map(|wanted| wanted.model.as_ref().ok());
-        let used: BTreeSet<_> = models.map(|model| model.path.clone()).collect();
+        let used = self.used(desired);
         for (key, step) in &plan.steps {
             match step {
                 Step::Pull(_) => {
