@@ -221,6 +221,17 @@ impl Workers {
         self.slots.values().map(|slot| &slot.record)
     }
 
+    /// Keeps what is wanted of a replica besides its specification for the agent's next life.
+    pub(crate) fn remember(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && slot.record.uid == replica.uid
+            && slot.record.terms != replica.terms
+        {
+            slot.record.terms = replica.terms.clone();
+            slot.save();
+        }
+    }
+
     /// Whether any worker runs.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.values().all(|slot| slot.worker.is_none())

@@ -342,6 +342,9 @@ impl SyncLoop {
     fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
         let used = self.used(desired);
+        for (key, wanted) in &desired.replicas {
+            self.workers.remember(key, &wanted.replica);
+        }
         for (key, step) in &plan.steps {
             match step {
                 Step::Pull(_) => {

@@ -14,7 +14,7 @@ use crate::agent::replica::ReplicaSpec;
 use crate::agent::replica::Terms;
 use crate::agent::state::StateDir;
 use crate::agent::workers::WorkerCommand;
-use crate::api::v1alpha1::{Chip, ReplicaPhase};
+use crate::api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use crate::artifact::ModelDirectory;
 use crate::artifact::remote::HubAccess;
 use crate::clock::ManualClock;
@@ -363,6 +363,35 @@ async fn the_machines_owner_gets_the_memory_back() {
     for name in ["a", "b"] {
         scene.process(name).unwrap().kill_group().unwrap();
     }
+}
+
+/// An agent that starts while the API server is away goes by what was wanted last, all of it.
+#[tokio::test]
+async fn what_was_promised_outlives_the_agent() {
+    let mut scene = Scene::new(SLEEPS);
+    let promised = |rate| Terms {
+        objectives: ObjectivesSpec {
+            decode_tokens_per_second: Some(rate),
+            time_to_first_token: None,
+        },
+        overridden: true,
+        ..Terms::default()
+    };
+    let remembered = |scene: &Scene| {
+        let record = scene.sync.workers.records().next().unwrap();
+        DesiredReplica::remembered(record).terms
+    };
+    scene.want_on(&[("a", promised(1.0))]);
+    scene.until("a=Loading/Starting/0").await;
+    assert_eq!(remembered(&scene), promised(1.0));
+    // A change restarts nothing.
+    let process = scene.process("a").unwrap();
+    scene.want_on(&[("a", promised(2.0))]);
+    scene.sync.pass(false);
+    assert_eq!(scene.process("a"), Some(process.clone()));
+    let scene = scene.restart(SLEEPS);
+    assert_eq!(remembered(&scene), promised(2.0));
+    process.kill_group().unwrap();
 }
 
 /// After a restart of the agent, and while its hub is away, nothing is known of a model that is wanted.
