@@ -283,6 +283,8 @@ fn write_json<T: Serialize>(path: &Utf8Path, value: &T) -> io::Result<()> {
         .mode(0o600)
         .open(&next)?;
     file.write_all(&serde_json::to_vec_pretty(value)?)?;
+    // Else a power cut may leave the name with nothing behind it.
+    file.sync_all()?;
     fs::rename(&next, path)
 }
 
