@@ -222,7 +222,7 @@ impl SyncLoop {
         let now = self.clock.now();
         let probe = self.sources.probe.latest();
         let hardware = node_hardware(&self.chip, memory.total, &probe, now);
-        let probed = probe.report().map(|(report, _)| report.engine.clone());
+        let probed = probe.last.map(|last| last.report.engine);
         let engine = self.workers.engine().or(probed);
         let calibrations = match engine.as_ref().zip(hardware).filter(|_| self.computes_here) {
             Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),

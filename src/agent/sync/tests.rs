@@ -97,7 +97,7 @@ impl Scene {
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
         let (_, probing) = watch::channel(false);
         let models = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
-        let (_, probe) = watch::channel(ProbeState::Waiting);
+        let (_, probe) = watch::channel(ProbeState::default());
         let sync = SyncLoop {
             quarantined: BTreeMap::new(),
             wired: WiredWatch::load(state.clone(), None),
