@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::family::{Blocks, Family, Mixing, Windows};
 use crate::roofline::dimensions::{Attention, FeedForward, Layer, ModelDimensions, PerLayerInputs};
-use crate::roofline::fields::{FieldError, Fields, Section, shortened};
+use crate::roofline::fields::{FieldError, Fields, MAX_PARAMETERS, Section, shortened};
 
 /// The most layers that are looked at; no published model has a tenth of them.
 const MAX_LAYERS: u32 = 10_000;
@@ -61,6 +61,10 @@ impl ConfigFacts {
         };
         let reader = Reader { family, text };
         let dimensions = reader.dimensions(tied.unwrap_or(family.tied))?;
+        let parameters = dimensions.parameters() as f64;
+        if parameters >= MAX_PARAMETERS {
+            return Err(FieldError::TooLarge { parameters });
+        }
         Ok(Self {
             model_type: shortened(inner_type.unwrap_or(outer_type)),
             layers: u32::try_from(dimensions.layers.len()).ok(),
