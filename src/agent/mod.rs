@@ -244,7 +244,7 @@ impl Agent {
             grace: config.grace,
             answer_grace: config.answer_grace,
         };
-        let quarantined = quarantine::look(&state, &host, &engine, &identity.os_build);
+        let quarantined = quarantine::look(&state, &host, &engine, &identity.os_build, clock.now());
         let workers = Workers::adopt(
             state.clone(),
             command,

@@ -274,3 +274,89 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::{Measurements, Plausibility, PlausibilityVerdict};
+    use crate::wire::{EngineInfo, ProbedMachine};
+
+    fn report() -> ProbeReport {
+        ProbeReport {
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: "1".to_owned(),
+                device: "metal".to_owned(),
+            },
+            machine: ProbedMachine {
+                chip: Default::default(),
+                memory_bytes: 0,
+                operating_system: String::new(),
+                os_build: String::new(),
+                spec_bytes_per_second: None,
+            },
+            measurements: Measurements::default(),
+            plausibility: Plausibility {
+                verdict: PlausibilityVerdict::NotJudged,
+                ..Plausibility::default()
+            },
+            measured_at: "2026-01-01T00:00:00Z".to_owned(),
+            expires_at: "2026-01-08T00:00:00Z".to_owned(),
+        }
+    }
+
+    /// It is old, and all there is: of an earlier life, and while the next one fails.
+    #[tokio::test]
+    async fn an_old_figure_stays_until_there_is_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let state = Arc::new(StateDir::open(path).unwrap());
+        let kept = Kept {
+            conditions: "here".to_owned(),
+            duration_seconds: 6.0,
+            report: report(),
+        };
+        state.write(FILE, &kept).unwrap();
+        assert_eq!(Prober::remembered(&state, "elsewhere"), None);
+        let last = Prober::remembered(&state, "here");
+        let fresh_for = |now: &str| last.as_ref().unwrap().fresh_for(now.parse().unwrap());
+        assert_eq!(fresh_for("2026-01-07T23:00:00Z"), Duration::from_secs(3600));
+        assert_eq!(fresh_for("2026-02-01T00:00:00Z"), Duration::ZERO);
+
+        let idle = Reports {
+            idle: true,
+            probing: true,
+            ..Reports::default()
+        };
+        let (_reports_tx, reports_rx) = watch::channel(Arc::new(idle));
+        let (probing_tx, _) = watch::channel(true);
+        let (state_tx, mut state_rx) = watch::channel(ProbeState {
+            step: ProbeStep::Waiting,
+            last: last.clone(),
+        });
+        let prober = Prober {
+            state,
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), "exit 1".to_owned()],
+            sustained: Duration::ZERO,
+            conditions: "here".to_owned(),
+            clock: Clock::System,
+            changes: Changes::new(),
+            reports_rx,
+            probing_tx,
+            state_tx,
+        };
+        let stop = CancellationToken::new();
+        let failed = async {
+            let failed = |state: &ProbeState| matches!(state.step, ProbeStep::Failed { .. });
+            let seen = state_rx.wait_for(failed).await.map(|state| state.last.clone());
+            stop.cancel();
+            seen
+        };
+        let outcome = async { tokio::join!(prober.run(stop.clone()), failed).1 };
+        let seen = tokio::time::timeout(Duration::from_secs(20), outcome)
+            .await
+            .unwrap();
+        assert_eq!(seen.unwrap(), last);
+    }
+}
