@@ -221,7 +221,7 @@ faults:
   - {at: 1s, for: 24h, lidClosed: {node: book-1}}
   - {at: 1s, for: 24h, userPresent: {node: book-2}}
   - {at: 40s, for: 2s, kernelPanic: {node: mini-1}}
-  - {at: 10s, wiredLeak: {node: studio-1, share: 0.25}}
+  - {at: 30s, wiredLeak: {node: studio-1, share: 0.25}}
   - {at: 50s, for: 3s, agentRestart: {node: studio-1}}
 ";
 

@@ -81,6 +81,23 @@ impl InspectModelError {
             Self::Checkpoint { err, .. } => err.reason(),
         }
     }
+
+    /// Another look may find another outcome although no file has changed: permissions, too many open files, a disk in
+    /// trouble.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Read { .. } => true,
+            Self::NoDirectory { .. }
+            | Self::MissingFile { .. }
+            | Self::NoWeights { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyFiles { .. }
+            | Self::InvalidIndex { .. }
+            | Self::Config { .. }
+            | Self::Facts { .. }
+            | Self::Checkpoint { .. } => false,
+        }
+    }
 }
 
 impl ModelDir {

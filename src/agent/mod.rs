@@ -57,7 +57,7 @@ use self::metrics::AgentMetrics;
 use self::models::{ComputeType, Models, ServableModel};
 use self::node::NodeReporter;
 use self::pressure::MemoryWatch;
-use self::probe::{ProbeState, Prober};
+use self::probe::{ProbeState, ProbeStep, Prober};
 use self::pulls::Pulls;
 pub(crate) use self::quiet_hours::{ParseQuietHoursError, QuietHours};
 use self::report::Reporter;
@@ -244,7 +244,7 @@ impl Agent {
             grace: config.grace,
             answer_grace: config.answer_grace,
         };
-        let quarantined = quarantine::look(&state, &host, &engine, &identity.os_build);
+        let quarantined = quarantine::look(&state, &host, &engine, &identity.os_build, clock.now());
         let workers = Workers::adopt(
             state.clone(),
             command,
@@ -259,16 +259,21 @@ impl Agent {
             manifests::watch(&tasks, path, parser, workers.records(), changes.clone())
         });
         let conditions = measuring_conditions(&holder.machine_id, &identity, config.probe_sustained);
-        let remembered = match &config.simulated {
-            Some(_) => Some(ProbeState::Simulated),
-            None => Prober::remembered(&state, &conditions, clock.now()),
+        let probe = match &config.simulated {
+            Some(_) => ProbeState::simulated(),
+            None => ProbeState {
+                step: ProbeStep::Waiting,
+                last: Prober::remembered(&state, &conditions),
+            },
         };
-        let device = remembered
+        let device = probe.last.as_ref().map(|last| last.report.engine.device.clone());
+        let now = clock.now();
+        let is_fresh = probe
+            .last
             .as_ref()
-            .and_then(ProbeState::report)
-            .map(|(report, _)| report.engine.device.clone());
-        let must_probe = config.probe && remembered.is_none();
-        let (probe_tx, probe_rx) = watch::channel(remembered.unwrap_or(ProbeState::Waiting));
+            .is_some_and(|last| !last.fresh_for(now).is_zero());
+        let must_probe = config.probe && config.simulated.is_none() && !is_fresh;
+        let (probe_tx, probe_rx) = watch::channel(probe);
         // Held back from the start if there is something to measure and nothing running: the first pass must not
         // start a worker just before the probe asks for the machine.
         let (probing_tx, probing) = watch::channel(must_probe && workers.is_idle());

@@ -12,7 +12,7 @@ use crate::api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, DownloadSpeed, HubModel, Mode
 use crate::artifact::hub::{self, Survey};
 use crate::artifact::{Downloads, Located, ModelDirectory, ResolveModelError};
 use crate::error::Chain;
-use crate::model_dir::{self, ModelDir};
+use crate::model_dir::{self, InspectModelError, ModelDir};
 use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::facts::ModelFacts;
@@ -210,7 +210,13 @@ impl Models {
         if let Some(known) = self.known.get(source).filter(|known| known.located == located) {
             return known.outcome.clone();
         }
-        let outcome = servable(&located, self.compute);
+        let inspected = ModelDir::inspect(&located.path);
+        let is_passing = inspected.as_ref().is_err_and(InspectModelError::may_pass);
+        let outcome = servable(inspected, &located, self.compute);
+        if is_passing {
+            self.known.remove(source);
+            return outcome;
+        }
         let facts = match &outcome {
             Ok(_) => None,
             // Why it cannot be served is said already.
@@ -225,6 +231,17 @@ impl Models {
             },
         );
         outcome
+    }
+
+    /// Where the model is that was downloaded, or is on its way: also while nothing else is known of it.
+    pub(crate) fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
+        match (source, &self.pulls) {
+            (ModelSource::Hub(model), Some(pulls)) => {
+                let downloads = pulls.downloads();
+                Some(downloads.path(&downloads.pinned(model)))
+            }
+            (ModelSource::Local(_) | ModelSource::File(_), _) | (ModelSource::Hub(_), None) => None,
+        }
     }
 
     /// What was downloaded of models whose directories are none of `used`; nothing while that is not known.
@@ -376,9 +393,12 @@ impl Models {
     }
 }
 
-fn servable(located: &Located, compute: ComputeType) -> Result<ServableModel, ModelProblem> {
-    let model = ModelDir::inspect(&located.path)
-        .map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
+fn servable(
+    inspected: Result<ModelDir, InspectModelError>,
+    located: &Located,
+    compute: ComputeType,
+) -> Result<ServableModel, ModelProblem> {
+    let model = inspected.map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
     Ok(of_shape(
         &model.shape,
         compute,
@@ -461,6 +481,22 @@ mod tests {
         assert_eq!((model.weights_bytes, model.max_context_tokens), (12_800, 512));
         assert_eq!(model.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);
         assert_eq!(model.cost.unwrap().layers[0].feed_forward.experts, 8);
+    }
+
+    /// Permissions and a limit of open files change no file.
+    #[test]
+    fn what_could_not_be_read_is_looked_at_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        for name in ["no-json", "unreadable/config.json"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        std::fs::write(root.join("no-json/config.json"), "{").unwrap();
+        let mut models = Models::new(ModelDirectory::new(Some(root)), ComputeType::Stored);
+        let listed = models.list().unwrap();
+        assert!(listed.iter().all(|model| model.problem.is_some()));
+        let kept: Vec<_> = models.known.keys().map(ToString::to_string).collect();
+        assert_eq!(kept, ["local://no-json"]);
     }
 
     #[test]

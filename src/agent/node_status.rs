@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::pressure::Pressure;
-use super::probe::ProbeState;
+use super::probe::{Measured, ProbeState, ProbeStep};
 use super::replica::rfc3339;
 use super::sync::Reports;
 use crate::api::conditions::{
@@ -15,13 +15,11 @@ use crate::api::v1alpha1::{
     Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
     Resources, ThermalState,
 };
-use crate::clock::since;
 use crate::host::{Disk, Identity, Memory, Power, Presence};
 use crate::quantity::format_bytes;
 use crate::roofline::chip;
 use crate::roofline::memory::allocatable;
 use crate::roofline::predict::Hardware;
-use crate::roofline::probing::PROBE_FRESH_FOR;
 use crate::roofline::published;
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::EngineInfo;
@@ -61,13 +59,13 @@ pub(crate) fn node_hardware(
     probe: &ProbeState,
     now: Timestamp,
 ) -> Option<Hardware> {
-    let (_, reason, _) = probe_fresh(probe, now);
-    let expired = reason == PROBE_EXPIRED;
+    let is_expired = |last: &Measured| last.fresh_for(now).is_zero();
+    let expired = probe.last.as_ref().is_some_and(is_expired);
     published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
 }
 
 fn published_probe(state: &ProbeState) -> Option<Probe> {
-    let (report, duration) = state.report()?;
+    let Measured { report, duration } = state.last.as_ref()?;
     Some(Probe {
         basis: Basis::Measured,
         measurements: report.measurements.clone(),
@@ -88,14 +86,12 @@ pub(crate) fn node_status(
     let reports = facts.reports;
     let total = facts.memory.total;
     let usable = allocatable(total, facts.memory.working_set);
-    let probe = facts.probe.report();
-    let bandwidth = probe.map(|(report, _)| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
+    let report = facts.probe.last.as_ref().map(|last| &last.report);
+    let bandwidth = report.map(|report| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
     let sheet = chip::of_machine(&facts.identity.chip, total).ok();
     // Bandwidth as a quantity, in whole megabytes per second.
     let bandwidth_quantity = bandwidth.map(|rate| format!("{:.0}M", rate.0 / 1e6));
-    let engine = probe
-        .map(|(report, _)| &report.engine)
-        .or(reports.engine.as_ref());
+    let engine = report.map(|report| &report.engine).or(reports.engine.as_ref());
     let mut next = FleetNodeStatus {
         observed_generation: facts.generation,
         chip: facts.identity.chip.clone(),
@@ -316,44 +312,46 @@ fn circumstances(facts: &NodeFacts<'_>) -> Vec<Circumstance> {
 }
 
 fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
-    match probe {
-        ProbeState::Simulated => (
+    match (&probe.step, &probe.last) {
+        (ProbeStep::Simulated, _) => (
             Truth::False,
             SIMULATED_CHIP,
             "the machine is simulated: its speed is what the data sheet says, and nothing of it was measured"
                 .to_owned(),
         ),
-        ProbeState::Waiting => (
+        (ProbeStep::Waiting, None) => (
             Truth::False,
             "NotMeasured",
             "the probe runs when no replica does".to_owned(),
         ),
-        ProbeState::Running => (Truth::False, "Measuring", "the probe is running".to_owned()),
-        ProbeState::Failed { reason, message } => (Truth::False, reason, message.clone()),
-        ProbeState::Done { report, .. } => {
-            let measured = report
-                .measured_at
-                .parse::<Timestamp>()
-                .unwrap_or(Timestamp::UNIX_EPOCH);
-            let answer = &report.plausibility;
-            if since(now, measured) < PROBE_FRESH_FOR {
-                match answer.verdict {
-                    PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
-                        (Truth::True, "Measured", format!("measured {}", rfc3339(measured)))
-                    }
-                    // The figures are fresh, and used: a node that is slow is slow. But a person should look.
-                    PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => (
-                        Truth::True,
-                        "ImplausibleBandwidth",
-                        format!("measured {}: {}", rfc3339(measured), answer.message),
-                    ),
+        (ProbeStep::Running, None) => (Truth::False, "Measuring", "the probe is running".to_owned()),
+        (ProbeStep::Failed { reason, message }, None) => (Truth::False, reason, message.clone()),
+        (step, Some(last)) if last.fresh_for(now).is_zero() => {
+            let news = match step {
+                ProbeStep::Simulated | ProbeStep::Waiting => String::new(),
+                ProbeStep::Running => "; the probe is running".to_owned(),
+                ProbeStep::Failed { message, .. } => format!("; measuring again failed: {message}"),
+            };
+            let measured = rfc3339(last.measured_at());
+            (
+                Truth::False,
+                PROBE_EXPIRED,
+                format!("measured {measured}, more than a week ago{news}"),
+            )
+        }
+        (ProbeStep::Waiting | ProbeStep::Running | ProbeStep::Failed { .. }, Some(last)) => {
+            let measured = rfc3339(last.measured_at());
+            let answer = &last.report.plausibility;
+            match answer.verdict {
+                PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
+                    (Truth::True, "Measured", format!("measured {measured}"))
                 }
-            } else {
-                (
-                    Truth::False,
-                    PROBE_EXPIRED,
-                    format!("measured {}, more than a week ago", rfc3339(measured)),
-                )
+                // The figures are fresh, and used: a node that is slow is slow. But a person should look.
+                PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => (
+                    Truth::True,
+                    "ImplausibleBandwidth",
+                    format!("measured {measured}: {}", answer.message),
+                ),
             }
         }
     }
@@ -424,6 +422,16 @@ mod tests {
         }
     }
 
+    fn measured(at: &str) -> ProbeState {
+        ProbeState {
+            step: ProbeStep::Waiting,
+            last: Some(Measured {
+                report: Box::new(report(at)),
+                duration: Duration::from_secs(6),
+            }),
+        }
+    }
+
     #[track_caller]
     fn check(change: impl FnOnce(&mut NodeFacts<'_>), expect: &str) -> FleetNodeStatus {
         let fake = FakeHost::new("mini-1", Bytes::gib(16));
@@ -434,7 +442,7 @@ mod tests {
             disk_limit: Some(Bytes::gib(97)),
             ..Reports::default()
         };
-        let probe = ProbeState::Waiting;
+        let probe = ProbeState::default();
         let mut facts = NodeFacts {
             identity: &identity,
             machine_id: "id",
@@ -485,7 +493,7 @@ mod tests {
     #[test]
     fn a_simulated_machine_is_never_called_measured() {
         let status = check(
-            |facts| facts.probe = &ProbeState::Simulated,
+            |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/SimulatedChip",
         );
         assert_eq!((status.probe, status.allocatable.memory_bandwidth), (None, None));
@@ -493,12 +501,9 @@ mod tests {
 
     #[test]
     fn an_old_figure_is_less_sure_on_the_node_itself_too() {
-        let done = ProbeState::Done {
-            report: Box::new(report("2026-01-02T00:00:00Z")),
-            duration: Duration::from_secs(6),
-        };
+        let mut probe = measured("2026-01-02T00:00:00Z");
         let hardware =
-            |now: &str| node_hardware(&Chip::default(), Bytes::gib(16), &done, now.parse().unwrap());
+            |now: &str| node_hardware(&Chip::default(), Bytes::gib(16), &probe, now.parse().unwrap());
         let fresh = hardware("2026-01-08T00:00:00Z").unwrap();
         assert_eq!(hardware("2026-01-08T23:00:00Z"), Some(fresh));
         let Hardware::Measured(machine) = fresh else {
@@ -508,15 +513,28 @@ mod tests {
             hardware("2026-01-09T01:00:00Z"),
             Some(Hardware::Measured(machine.stale()))
         );
+        // It counts until there is a newer one, and readers of the condition are told that it is old.
+        let failed = ProbeStep::Failed {
+            reason: "ProbeFailed",
+            message: "m".to_owned(),
+        };
+        for (step, news) in [
+            (ProbeStep::Waiting, ""),
+            (ProbeStep::Running, "; the probe is running"),
+            (failed, "; measuring again failed: m"),
+        ] {
+            probe.step = step;
+            let now = "2026-01-09T01:00:00Z".parse().unwrap();
+            let hardware = node_hardware(&Chip::default(), Bytes::gib(16), &probe, now);
+            assert_eq!(hardware, Some(Hardware::Measured(machine.stale())));
+            let message = format!("measured 2026-01-02T00:00:00Z, more than a week ago{news}");
+            assert_eq!(probe_fresh(&probe, now), (Truth::False, PROBE_EXPIRED, message));
+        }
     }
 
     #[test]
     fn a_measured_figure_is_fresh_for_a_week() {
-        let done = |at: &str| ProbeState::Done {
-            report: Box::new(report(at)),
-            duration: Duration::from_secs(6),
-        };
-        let fresh = done("2026-01-02T00:00:00Z");
+        let fresh = measured("2026-01-02T00:00:00Z");
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(fresh)),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=True/Measured",
@@ -524,7 +542,7 @@ mod tests {
         assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
         assert_eq!(status.node_info.engine, "mlx 0.32.2 (metal)");
-        let old = done("2026-01-01T00:00:00Z");
+        let old = measured("2026-01-01T00:00:00Z");
         check(
             |facts| facts.probe = Box::leak(Box::new(old)),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/Expired",
@@ -604,9 +622,13 @@ mod tests {
                     total: Bytes::gib(100),
                     free: Bytes::gib(4),
                 });
-                facts.probe = Box::leak(Box::new(ProbeState::Failed {
+                let failed = ProbeStep::Failed {
                     reason: "ProbeFailed",
                     message: "m".to_owned(),
+                };
+                facts.probe = Box::leak(Box::new(ProbeState {
+                    step: failed,
+                    last: None,
                 }));
                 facts.stopping = true;
             },

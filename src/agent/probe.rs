@@ -35,29 +35,54 @@ const RETRY: Duration = Duration::from_secs(3600);
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
 
 /// What is known of the node's bandwidth.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum ProbeState {
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ProbeState {
+    pub(crate) step: ProbeStep,
+    /// What was measured last. It counts until there is something newer, and less once it is old.
+    pub(crate) last: Option<Measured>,
+}
+
+impl ProbeState {
+    /// Of a machine that does not exist.
+    pub(crate) fn simulated() -> Self {
+        Self {
+            step: ProbeStep::Simulated,
+            last: None,
+        }
+    }
+}
+
+/// What the probe is doing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) enum ProbeStep {
     /// The machine does not exist: there is nothing to measure.
     Simulated,
-    /// Not measured: replicas have been running ever since.
+    /// It runs when the last figure is old, or there is none, and no replica runs.
+    #[default]
     Waiting,
     Running,
-    Done {
-        report: Box<ProbeReport>,
-        duration: Duration,
-    },
+    /// It is tried again later.
     Failed {
         reason: &'static str,
         message: String,
     },
 }
 
-impl ProbeState {
-    pub(crate) fn report(&self) -> Option<(&ProbeReport, Duration)> {
-        match self {
-            Self::Done { report, duration } => Some((report, *duration)),
-            Self::Simulated | Self::Waiting | Self::Running | Self::Failed { .. } => None,
-        }
+/// A figure of this machine, as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Measured {
+    pub(crate) report: Box<ProbeReport>,
+    pub(crate) duration: Duration,
+}
+
+impl Measured {
+    pub(crate) fn measured_at(&self) -> Timestamp {
+        self.report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
+    /// For how long it is still fresh.
+    pub(crate) fn fresh_for(&self, now: Timestamp) -> Duration {
+        PROBE_FRESH_FOR.saturating_sub(since(now, self.measured_at()))
     }
 }
 
@@ -111,12 +136,11 @@ enum ProbeError {
 }
 
 impl Prober {
-    /// The figure of an earlier life, if it is still good. To be asked before anything is started.
-    pub(crate) fn remembered(state: &StateDir, conditions: &str, now: Timestamp) -> Option<ProbeState> {
+    /// The figure of an earlier life, fresh or old, if it was measured under these conditions. To be asked before anything
+    /// is started.
+    pub(crate) fn remembered(state: &StateDir, conditions: &str) -> Option<Measured> {
         let kept: Kept = state.read(FILE).ok().flatten()?;
-        let measured: Timestamp = kept.report.measured_at.parse().ok()?;
-        let good = kept.conditions == conditions && since(now, measured) < PROBE_FRESH_FOR;
-        good.then(|| ProbeState::Done {
+        (kept.conditions == conditions).then(|| Measured {
             report: Box::new(kept.report),
             duration: Duration::try_from_secs_f64(kept.duration_seconds).unwrap_or_default(),
         })
@@ -130,31 +154,28 @@ impl Prober {
                 () = self.wait_until_due() => {}
             }
             // From here on the sync loop starts nothing. A worker that it was just starting has the machine.
-            self.set(true, ProbeState::Running);
+            self.set(true, ProbeStep::Running, None);
             if !self.is_granted().await {
-                self.set(false, ProbeState::Waiting);
+                self.set(false, ProbeStep::Waiting, None);
                 continue;
             }
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
                 outcome = self.measure() => outcome,
             };
-            let next = match outcome {
-                Ok(done) => done,
+            match outcome {
+                Ok(measured) => self.set(false, ProbeStep::Waiting, Some(measured)),
                 Err(err) => {
                     warn!(error = %Chain(&err), "the node's memory bandwidth could not be measured");
-                    ProbeState::Failed {
+                    let failed = ProbeStep::Failed {
                         reason: "ProbeFailed",
                         message: Chain(&err).to_string(),
+                    };
+                    self.set(false, failed, None);
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(RETRY) => {}
                     }
-                }
-            };
-            let failed = matches!(next, ProbeState::Failed { .. });
-            self.set(false, next);
-            if failed {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = tokio::time::sleep(RETRY) => {}
                 }
             }
         }
@@ -162,16 +183,9 @@ impl Prober {
 
     async fn wait_until_due(&mut self) {
         loop {
-            let due_in = match &self.state_tx.latest() {
-                ProbeState::Done { report, .. } => {
-                    let measured = report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH);
-                    PROBE_FRESH_FOR.saturating_sub(since(self.clock.now(), measured))
-                }
-                ProbeState::Simulated
-                | ProbeState::Waiting
-                | ProbeState::Running
-                | ProbeState::Failed { .. } => Duration::ZERO,
-            };
+            let now = self.clock.now();
+            let last = self.state_tx.latest().last;
+            let due_in = last.map_or(Duration::ZERO, |last| last.fresh_for(now));
             if !due_in.is_zero() {
                 tokio::time::sleep(due_in).await;
             } else if self.reports_rx.see_latest().idle {
@@ -191,13 +205,17 @@ impl Prober {
         }
     }
 
-    fn set(&self, probing: bool, state: ProbeState) {
+    /// Without a new figure the last one stays.
+    fn set(&self, probing: bool, step: ProbeStep, measured: Option<Measured>) {
         self.probing_tx.send_replace(probing);
-        self.state_tx.send_replace(state);
+        self.state_tx.send_modify(|state| {
+            state.step = step;
+            state.last = measured.or(state.last.take());
+        });
         self.changes.mark();
     }
 
-    async fn measure(&self) -> Result<ProbeState, ProbeError> {
+    async fn measure(&self) -> Result<Measured, ProbeError> {
         let began = self.clock.instant();
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
@@ -240,7 +258,7 @@ impl Prober {
         if let Err(err) = self.state.write(FILE, &kept) {
             warn!(error = %Chain(&err), "the measured figure could not be kept");
         }
-        Ok(ProbeState::Done {
+        Ok(Measured {
             report: Box::new(report),
             duration,
         })
@@ -255,4 +273,90 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
         drop(stream.read_to_end(&mut bytes).await);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::{Measurements, Plausibility, PlausibilityVerdict};
+    use crate::wire::{EngineInfo, ProbedMachine};
+
+    fn report() -> ProbeReport {
+        ProbeReport {
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: "1".to_owned(),
+                device: "metal".to_owned(),
+            },
+            machine: ProbedMachine {
+                chip: Default::default(),
+                memory_bytes: 0,
+                operating_system: String::new(),
+                os_build: String::new(),
+                spec_bytes_per_second: None,
+            },
+            measurements: Measurements::default(),
+            plausibility: Plausibility {
+                verdict: PlausibilityVerdict::NotJudged,
+                ..Plausibility::default()
+            },
+            measured_at: "2026-01-01T00:00:00Z".to_owned(),
+            expires_at: "2026-01-08T00:00:00Z".to_owned(),
+        }
+    }
+
+    /// It is old, and all there is: of an earlier life, and while the next one fails.
+    #[tokio::test]
+    async fn an_old_figure_stays_until_there_is_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let state = Arc::new(StateDir::open(path).unwrap());
+        let kept = Kept {
+            conditions: "here".to_owned(),
+            duration_seconds: 6.0,
+            report: report(),
+        };
+        state.write(FILE, &kept).unwrap();
+        assert_eq!(Prober::remembered(&state, "elsewhere"), None);
+        let last = Prober::remembered(&state, "here");
+        let fresh_for = |now: &str| last.as_ref().unwrap().fresh_for(now.parse().unwrap());
+        assert_eq!(fresh_for("2026-01-07T23:00:00Z"), Duration::from_secs(3600));
+        assert_eq!(fresh_for("2026-02-01T00:00:00Z"), Duration::ZERO);
+
+        let idle = Reports {
+            idle: true,
+            probing: true,
+            ..Reports::default()
+        };
+        let (_reports_tx, reports_rx) = watch::channel(Arc::new(idle));
+        let (probing_tx, _) = watch::channel(true);
+        let (state_tx, mut state_rx) = watch::channel(ProbeState {
+            step: ProbeStep::Waiting,
+            last: last.clone(),
+        });
+        let prober = Prober {
+            state,
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), "exit 1".to_owned()],
+            sustained: Duration::ZERO,
+            conditions: "here".to_owned(),
+            clock: Clock::System,
+            changes: Changes::new(),
+            reports_rx,
+            probing_tx,
+            state_tx,
+        };
+        let stop = CancellationToken::new();
+        let failed = async {
+            let failed = |state: &ProbeState| matches!(state.step, ProbeStep::Failed { .. });
+            let seen = state_rx.wait_for(failed).await.map(|state| state.last.clone());
+            stop.cancel();
+            seen
+        };
+        let outcome = async { tokio::join!(prober.run(stop.clone()), failed).1 };
+        let seen = tokio::time::timeout(Duration::from_secs(20), outcome)
+            .await
+            .unwrap();
+        assert_eq!(seen.unwrap(), last);
+    }
 }

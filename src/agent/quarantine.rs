@@ -21,7 +21,13 @@ const FILE: &str = "quarantine.json";
 
 /// Looks for panics since the workers were started of which there are records, and returns by fingerprint what is to be said
 /// of models that must not be started here with this engine.
-pub(super) fn look(state: &StateDir, host: &Host, engine: &str, os_build: &str) -> BTreeMap<u64, String> {
+pub(super) fn look(
+    state: &StateDir,
+    host: &Host,
+    engine: &str,
+    os_build: &str,
+    now: Timestamp,
+) -> BTreeMap<u64, String> {
     let mut quarantine: Quarantine = state.read(FILE).unwrap_or_else(|err| {
         warn!(error = %Chain(&err), file = FILE, "the file cannot be read: models that took this machine down may be started again");
         None
@@ -31,8 +37,15 @@ pub(super) fn look(state: &StateDir, host: &Host, engine: &str, os_build: &str) 
         .iter()
         .filter_map(|record| record.worker.as_ref())
         .map(|worker| worker.started);
-    if let Some(since) = started.min()
-        && quarantine.add(&host.panics(since), &records, engine)
+    // Without workers, too: whether reports can be read is told before one is needed.
+    let panics = host.panics(started.min().unwrap_or(now));
+    if let Some(err) = &panics.unreadable {
+        warn!(
+            error = %Chain(err),
+            "reports of kernel panics cannot be read, so a model that takes this machine down is started again: run the agent as an administrator"
+        );
+    }
+    if quarantine.add(&panics.read, &records, engine)
         && let Err(err) = state.write(FILE, &quarantine)
     {
         warn!(error = %Chain(&err), file = FILE, "models that took this machine down cannot be noted");

@@ -86,7 +86,8 @@ impl ReplicaSpec {
 }
 
 /// What admission goes by besides the specification. A change of it restarts nothing.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct Terms {
     /// Speed that is promised.
     pub(crate) objectives: ObjectivesSpec,
@@ -127,7 +128,7 @@ impl DesiredReplica {
             generation: record.generation,
             origin: record.origin.clone(),
             spec: record.spec.clone(),
-            terms: Terms::default(),
+            terms: record.terms.clone(),
             next: None,
             deleting: false,
         }

@@ -101,7 +101,7 @@ impl App {
 /// A request for one replica, sent to its worker untouched.
 async fn proxy_replica(
     State(app): State<App>,
-    Path((namespace, name, path)): Path<(String, String, String)>,
+    Path((namespace, name, _)): Path<(String, String, String)>,
     mut request: Request,
 ) -> Response {
     let key = ReplicaKey::new(namespace, name);
@@ -119,13 +119,8 @@ async fn proxy_replica(
         )
         .into_response();
     };
-    // The path as it was written: what the extractor gives is decoded.
-    let prefix = request
-        .uri()
-        .path()
-        .split_once("/proxy/")
-        .map_or(path.as_str(), |(_, rest)| rest);
-    let Some(path) = path_and_query(&format!("/{prefix}"), request.uri()) else {
+    let path = format!("/{}", beyond_proxy(request.uri().path()));
+    let Some(path) = path_and_query(&path, request.uri()) else {
         return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
     };
     // It is the agent's word.
@@ -138,6 +133,11 @@ async fn proxy_replica(
         Ok(response) => flight.land_with(response),
         Err(err) => forward_failed(&err),
     }
+}
+
+/// What follows `/replicas/NAMESPACE/NAME/proxy/`, as it was written: what an extractor gives is decoded.
+fn beyond_proxy(path: &str) -> &str {
+    path.splitn(6, '/').nth(5).unwrap_or_default()
 }
 
 fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
@@ -311,4 +311,21 @@ async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
 
 async fn metrics(State(app): State<App>) -> Response {
     ([(CONTENT_TYPE, TEXT_FORMAT)], render(&app.registry)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_gets_the_path_behind_its_own_whatever_it_is_called() {
+        for (path, expect) in [
+            ("/replicas/default/guide/proxy/v1/models/a%2Fb", "v1/models/a%2Fb"),
+            ("/replicas/proxy/guide/proxy/v1/completions", "v1/completions"),
+            ("/replicas/default/proxy/proxy/v1/completions", "v1/completions"),
+            ("/replicas/proxy/proxy/proxy/proxy/v1", "proxy/v1"),
+        ] {
+            assert_eq!(beyond_proxy(path), expect, "{path}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tracing::warn;
 
 use super::golden::Golden;
-use super::replica::{Origin, ReplicaKey, ReplicaSpec};
+use super::replica::{Origin, ReplicaKey, ReplicaSpec, Terms};
 use super::sync::plan::BadModel;
 use crate::api::v1alpha1::Termination;
 use crate::error::Chain;
@@ -27,7 +27,7 @@ use crate::process::logs::Log;
 const MAX_SOCKET_PATH_BYTES: usize = 99;
 
 /// The largest file of ours that is read back, in bytes.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +65,9 @@ pub(crate) struct Record {
     pub(crate) generation: i64,
     pub(crate) origin: Origin,
     pub(crate) spec: ReplicaSpec,
+    /// As they are now, also while the worker runs. Nothing in the record of an older agent.
+    #[serde(default)]
+    pub(crate) terms: Terms,
     #[serde(default)]
     pub(crate) restarts: i32,
     /// The worker ended by itself, so that its next start is a restart.
@@ -280,6 +283,8 @@ fn write_json<T: Serialize>(path: &Utf8Path, value: &T) -> io::Result<()> {
         .mode(0o600)
         .open(&next)?;
     file.write_all(&serde_json::to_vec_pretty(value)?)?;
+    // Else a power cut may leave the name with nothing behind it.
+    file.sync_all()?;
     fs::rename(&next, path)
 }
 
@@ -334,6 +339,10 @@ pub(super) mod tests {
                 kv_cache: None,
                 prompt_lookup_tokens: None,
             },
+            terms: Terms {
+                priority: 7,
+                ..Terms::default()
+            },
             restarts: 2,
             ended_by_itself: true,
             gave_way: false,
@@ -359,6 +368,12 @@ pub(super) mod tests {
         drop(state);
         let state = open(&directory).unwrap();
         assert_eq!(state.records(), [record("a"), record("b")]);
+        // An older agent wrote no terms.
+        let older = state.replica(&record("a").key).path.join("record.json");
+        let mut text: serde_json::Value = read_json(&older).unwrap().unwrap();
+        text.as_object_mut().unwrap().remove("terms");
+        write_json(&older, &text).unwrap();
+        assert_eq!(state.records()[0].terms, Terms::default());
         let broken = state.replica(&record("a").key);
         fs::write(broken.path.join("record.json"), "{").unwrap();
         assert_eq!(state.records(), [record("b")]);

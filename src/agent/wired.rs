@@ -23,14 +23,17 @@ const FILE: &str = "wired.json";
 /// Remembers what was wired before anything was served.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WiredMemory {
-    /// The least that was seen without a worker.
+    /// What was wired last before workers ran: other programs wire and free, too.
     baseline: Option<Bytes>,
+    /// Workers have run, and what they had wired has not come back yet, as far as is known.
     served: bool,
     idle_since: Option<Instant>,
+    /// It was looked at since the last worker ended: what is wired later is not a worker's.
+    is_judged: bool,
     stranded: Option<Bytes>,
 }
 
-/// What outlives the agent: what was wired before any worker is not to be seen again until the machine starts anew.
+/// What outlives the agent while workers run: what was wired before them is not to be seen again until they are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Remembered {
@@ -44,18 +47,18 @@ impl WiredMemory {
     /// Goes on from what an earlier life of the agent has seen, if the machine has been up since.
     pub(super) fn resume(remembered: Option<Remembered>, boot_id: &str) -> Self {
         match remembered {
-            Some(known) if known.boot_id == boot_id => Self {
+            Some(known) if known.boot_id == boot_id && known.served => Self {
                 baseline: Some(Bytes(known.baseline_bytes)),
-                served: known.served,
+                served: true,
                 ..Self::default()
             },
             Some(_) | None => Self::default(),
         }
     }
 
-    /// For the agent's next life; `None` while nothing is known.
+    /// For the agent's next life; `None` while there is nothing to come back.
     pub(super) fn remember(&self, boot_id: &str) -> Option<Remembered> {
-        Some(Remembered {
+        self.served.then_some(Remembered {
             boot_id: boot_id.to_owned(),
             baseline_bytes: self.baseline?.0,
             served: self.served,
@@ -67,20 +70,25 @@ impl WiredMemory {
         if !idle {
             self.served = true;
             self.idle_since = None;
+            self.is_judged = false;
             return self.stranded;
         }
         let idle_since = *self.idle_since.get_or_insert(now);
         if self.served && now - idle_since < SETTLED_AFTER {
             return self.stranded;
         }
-        let baseline = self.baseline.map_or(wired, |baseline| baseline.min(wired));
         // An agent that found workers when it started has no figure from before them.
-        if self.served && self.baseline.is_none() {
-            self.served = false;
+        let baseline = self.baseline.filter(|_| self.served).unwrap_or(wired);
+        let excess = match self.stranded.filter(|_| self.is_judged) {
+            // What other programs wire from then on is theirs.
+            Some(known) => known.min(wired - baseline),
+            None => wired - baseline,
+        };
+        self.is_judged = true;
+        self.stranded = Some(excess).filter(|excess| *excess > ORDINARY);
+        if self.stranded.is_none() {
+            (self.served, self.baseline) = (false, Some(wired));
         }
-        self.baseline = Some(baseline);
-        let excess = wired - baseline;
-        self.stranded = (self.served && excess > ORDINARY).then_some(excess);
         self.stranded
     }
 }
@@ -97,13 +105,13 @@ pub(super) struct WiredWatch {
 impl WiredWatch {
     /// Goes on from what is on disk.
     pub(super) fn load(state: Arc<StateDir>, boot_id: Option<String>) -> Self {
-        let remembered = state.read(FILE).unwrap_or_else(|err| {
+        let remembered = state.read::<Option<Remembered>>(FILE).unwrap_or_else(|err| {
             // It is learned anew.
             warn!(error = %Chain(&err), "what memory was wired before cannot be read");
             None
         });
         let memory = match &boot_id {
-            Some(boot_id) => WiredMemory::resume(remembered, boot_id),
+            Some(boot_id) => WiredMemory::resume(remembered.flatten(), boot_id),
             None => WiredMemory::default(),
         };
         Self {
@@ -120,7 +128,7 @@ impl WiredWatch {
         let before = remember(&memory);
         let stranded = memory.observe(wired, idle, now);
         let after = remember(&memory);
-        if let Some(after) = after.filter(|after| before.as_ref() != Some(after))
+        if before != after
             && let Err(err) = self.state.write(FILE, &after)
         {
             debug!(error = %Chain(&err), "what memory is wired cannot be written down");
@@ -157,6 +165,38 @@ mod tests {
             (150, "busy", 60, Some(35)),
             (180, "idle", 60, Some(35)),
             (240, "idle", 6, None),
+        ]);
+    }
+
+    /// Hours after the last worker a virtual machine or a desktop wires memory, and it is no worker's.
+    #[test]
+    fn what_others_wire_later_is_no_leak() {
+        check(&[
+            (0, "idle", 5, None),
+            (30, "busy", 40, None),
+            (60, "idle", 6, None),
+            (120, "idle", 6, None),
+            (9000, "idle", 30, None),
+            // What was there before the next worker is not its, either.
+            (9010, "busy", 60, None),
+            (9020, "idle", 30, None),
+            (9080, "idle", 30, None),
+        ]);
+        // Nor does it add to a leak that is known.
+        check(&[
+            (0, "idle", 5, None),
+            (30, "busy", 40, None),
+            (60, "idle", 15, None),
+            (120, "idle", 15, Some(10)),
+            (130, "idle", 35, Some(10)),
+            (140, "idle", 12, Some(7)),
+            (150, "idle", 35, Some(7)),
+            // The next worker may leave more behind.
+            (160, "busy", 45, Some(7)),
+            (170, "idle", 40, Some(7)),
+            (230, "idle", 40, Some(35)),
+            (240, "idle", 6, None),
+            (250, "idle", 35, None),
         ]);
     }
 

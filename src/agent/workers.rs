@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 pub(crate) use self::record::first_record;
-use self::slot::{Slot, Worker};
+use self::slot::{Slot, Stopping, Worker};
 use super::monitor::Monitor;
 use super::pacing::Pacing;
 use super::prefix_files::{self, PrefixFiles};
@@ -221,6 +221,17 @@ impl Workers {
         self.slots.values().map(|slot| &slot.record)
     }
 
+    /// Keeps what is wanted of a replica besides its specification for the agent's next life.
+    pub(crate) fn remember(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && slot.record.uid == replica.uid
+            && slot.record.terms != replica.terms
+        {
+            slot.record.terms = replica.terms.clone();
+            slot.save();
+        }
+    }
+
     /// Whether any worker runs.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.values().all(|slot| slot.worker.is_none())
@@ -244,9 +255,10 @@ impl Workers {
                 warn!(replica = %slot.record.key, error = %Chain(&err), "the worker's log could not be rotated");
             }
         }
+        let instant = self.clock.instant();
         self.slots
             .iter()
-            .map(|(key, slot)| (key.clone(), slot.seen()))
+            .map(|(key, slot)| (key.clone(), slot.seen(instant)))
             .collect()
     }
 
@@ -449,7 +461,6 @@ impl Workers {
         let Some(worker) = &mut slot.worker else {
             return;
         };
-        worker.stopping = Some(cause);
         let was_ready = worker.ready_since.is_some();
         let notice = match cause {
             StopCause::Deleted
@@ -471,6 +482,10 @@ impl Workers {
             StopCause::Deleted | StopCause::Replaced => answer_grace + GRACE_MARGIN,
             StopCause::AgentStopping | StopCause::MemoryPressure => self.command.grace + GRACE_MARGIN,
         };
+        worker.stopping = Some(Stopping {
+            cause,
+            killed_at: self.clock.instant() + notice + grace,
+        });
         info!(replica = %key, ?cause, "stopping a worker");
         let (process, key) = (worker.process.clone(), key.clone());
         self.tasks.spawn_detached(async move {
@@ -482,16 +497,18 @@ impl Workers {
         });
     }
 
-    /// The agent stops: what is stopping already gets no more time than the others.
-    pub(crate) fn hurry(&self) {
-        let stopping = |slot: &&Slot| {
-            slot.worker
-                .as_ref()
-                .is_some_and(|worker| worker.stopping.is_some())
-        };
-        for slot in self.slots.values().filter(stopping) {
-            if let Some(worker) = &slot.worker {
-                let (process, grace) = (worker.process.clone(), self.command.grace + GRACE_MARGIN);
+    /// The agent stops, or memory is needed: what is stopping already gets no more time than what stops for that.
+    pub(crate) fn hurry(&mut self) {
+        let grace = self.command.grace + GRACE_MARGIN;
+        let latest = self.clock.instant() + grace;
+        for (key, slot) in &mut self.slots {
+            if let Some(worker) = &mut slot.worker
+                && let Some(stopping) = &mut worker.stopping
+                && stopping.killed_at > latest
+            {
+                stopping.killed_at = latest;
+                info!(replica = %key, "a worker that stops gets less time");
+                let process = worker.process.clone();
                 self.tasks.spawn_detached(async move {
                     if let Err(err) = process.end_within(grace).await {
                         error!(error = %Chain(&err), "a worker could not be stopped");

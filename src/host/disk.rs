@@ -46,6 +46,12 @@ pub(crate) enum DiskReadError {
     },
     #[error("`{path}` has {bytes} bytes: name a file of {} MiB or more", MIN_FILE_BYTES >> 20)]
     TooSmall { path: Utf8PathBuf, bytes: u64 },
+    #[error("reading `{path}`, the largest file of the directory")]
+    Largest {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
     #[error("no file below `{path}` has {} MiB or more", MIN_FILE_BYTES >> 20)]
     NoFile { path: Utf8PathBuf },
 }
@@ -57,7 +63,8 @@ pub(crate) fn read(path: &Utf8Path, clock: &Clock) -> Result<DiskRead, DiskReadE
         err,
     };
     let metadata = fs::metadata(path).map_err(failed)?;
-    let (path, bytes) = if metadata.is_dir() {
+    let is_directory = metadata.is_dir();
+    let (path, bytes) = if is_directory {
         largest_file(path)
             .filter(|(_, bytes)| *bytes >= MIN_FILE_BYTES)
             .ok_or_else(|| DiskReadError::NoFile {
@@ -76,9 +83,12 @@ pub(crate) fn read(path: &Utf8Path, clock: &Clock) -> Result<DiskRead, DiskReadE
     };
     let (past_cache, seconds) = outcome
         .or_else(|_| Ok((false, read_chunks(File::open(&path)?, clock)?)))
-        .map_err(|err| DiskReadError::Read {
-            path: path.clone(),
-            err,
+        .map_err(|err| {
+            let path = path.clone();
+            match is_directory {
+                true => DiskReadError::Largest { path, err },
+                false => DiskReadError::Read { path, err },
+            }
         })?;
     Ok(DiskRead {
         path,

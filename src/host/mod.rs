@@ -31,7 +31,7 @@ use linux as native;
 use macos as native;
 
 pub(crate) use fake::FakeHost;
-pub(crate) use panic_report::PanicReport;
+pub(crate) use panic_report::{PanicReport, PanicReports};
 
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::units::Bytes;
@@ -166,11 +166,14 @@ impl Host {
         }
     }
 
-    /// The kernel's panics since then, the oldest first.
-    pub(crate) fn panics(&self, since: Timestamp) -> Vec<PanicReport> {
+    /// The kernel's panics since then.
+    pub(crate) fn panics(&self, since: Timestamp) -> PanicReports {
         match self {
             Self::Native => panic_report::read(Utf8Path::new(native::PANIC_REPORTS), since),
-            Self::Fake(fake) => fake.panics(since),
+            Self::Fake(fake) => PanicReports {
+                read: fake.panics(since),
+                unreadable: None,
+            },
         }
     }
 

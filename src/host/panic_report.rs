@@ -3,6 +3,7 @@
 //! reports; no file of our own was ever there to read.
 
 use std::fs;
+use std::io;
 use std::time::SystemTime;
 
 use camino::Utf8Path;
@@ -58,13 +59,27 @@ impl PanicReport {
     }
 }
 
-/// Of the panics since then, those whose reports can be read; none where there is no such directory.
-pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> Vec<PanicReport> {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
+/// What the system tells of the kernel's panics.
+#[derive(Debug, Default)]
+pub(crate) struct PanicReports {
+    /// The oldest first.
+    pub(crate) read: Vec<PanicReport>,
+    /// Why some could not be read, or all: only administrators may.
+    pub(crate) unreadable: Option<io::Error>,
+}
+
+/// The panics since then; none where there is no such directory.
+pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
+    let mut found = PanicReports::default();
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) => {
+            found.unreadable = Some(err).filter(|err| err.kind() != io::ErrorKind::NotFound);
+            return found;
+        }
     };
     let since = SystemTime::from(since);
-    let mut reports: Vec<_> = entries
+    let recent = entries
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|kind| kind == "panic"))
         .filter(|entry| {
@@ -73,11 +88,17 @@ pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> Vec<PanicReport> {
             metadata.is_ok_and(|file| {
                 file.len() <= MAX_FILE_BYTES && file.modified().is_ok_and(|written| written >= since)
             })
-        })
-        .filter_map(|entry| PanicReport::parse(&fs::read_to_string(entry.path()).ok()?))
-        .collect();
-    reports.sort_by_key(|report| report.at);
-    reports
+        });
+    for entry in recent {
+        match fs::read(entry.path()) {
+            Ok(text) => found
+                .read
+                .extend(PanicReport::parse(&String::from_utf8_lossy(&text))),
+            Err(err) => found.unreadable = Some(err),
+        }
+    }
+    found.read.sort_by_key(|report| report.at);
+    found
 }
 
 #[cfg(test)]
@@ -123,11 +144,30 @@ mod tests {
     fn only_new_reports_in_the_directory_count() {
         let dir = tempfile::tempdir().unwrap();
         let path = Utf8Path::from_path(dir.path()).unwrap();
-        assert_eq!(read(&path.join("none"), Timestamp::UNIX_EPOCH), []);
+        let none = read(&path.join("none"), Timestamp::UNIX_EPOCH);
+        assert!(none.read.is_empty() && none.unreadable.is_none());
         fs::write(path.join("panic-full.panic"), TEXT).unwrap();
         fs::write(path.join("rooflet.ips"), TEXT).unwrap();
         fs::write(path.join("broken.panic"), "{").unwrap();
-        assert_eq!(read(path, Timestamp::UNIX_EPOCH), [expected()]);
-        assert_eq!(read(path, "2999-01-01T00:00:00Z".parse().unwrap()), []);
+        assert_eq!(read(path, Timestamp::UNIX_EPOCH).read, [expected()]);
+        assert_eq!(read(path, "2999-01-01T00:00:00Z".parse().unwrap()).read, []);
+    }
+
+    #[test]
+    fn reports_that_cannot_be_read_are_not_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(dir.path()).unwrap();
+        fs::write(path.join("panic-full.panic"), TEXT).unwrap();
+        assert!(read(path, Timestamp::UNIX_EPOCH).unreadable.is_none());
+        // Nobody can read a directory as a report. The others count.
+        fs::create_dir(path.join("other.panic")).unwrap();
+        let found = read(path, Timestamp::UNIX_EPOCH);
+        assert_eq!(found.read, [expected()]);
+        assert!(found.unreadable.is_some());
+        assert!(
+            read(&path.join("panic-full.panic"), Timestamp::UNIX_EPOCH)
+                .unreadable
+                .is_some()
+        );
     }
 }

@@ -16,6 +16,9 @@ use futures::Stream;
 /// this, plus what is written between two looks.
 pub(crate) const MAX_LOG_BYTES: u64 = 10 << 20;
 
+/// A log that is rotated while its last lines are looked for is opened again so often.
+const MAX_TRIES: usize = 16;
+
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -92,8 +95,15 @@ impl Log {
             pending: Vec::new(),
             rotations: None,
         };
-        reader.open(from)?;
-        Ok(reader)
+        let mut tries = 1;
+        loop {
+            match reader.open(from) {
+                Ok(()) => return Ok(reader),
+                // It was emptied under us: what it had is in the rotated file now.
+                Err(err) if err.kind() == io::ErrorKind::UnexpectedEof && tries < MAX_TRIES => tries += 1,
+                Err(err) => return Err(err),
+            }
+        }
     }
 }
 
@@ -330,6 +340,24 @@ mod tests {
             assert_eq!(scene.read(From::LastLines(lines)), expect, "{lines}");
         }
         assert_eq!(scene.read(From::Start), "one\ntwo\nthree\nfour\nfive");
+    }
+
+    #[test]
+    fn a_rotation_keeps_nobody_from_reading_the_last_lines() {
+        let mut scene = Scene::new();
+        let text = "a line\n".repeat(100_000);
+        std::thread::scope(|scope| {
+            let (log, child) = (scene.log.clone(), &mut scene.child);
+            let writer = scope.spawn(move || {
+                for _ in 0..100 {
+                    child.write_all(text.as_bytes()).unwrap();
+                    log.rotate(0).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                scene.log.read(From::LastLines(usize::MAX)).unwrap();
+            }
+        });
     }
 
     #[test]

@@ -11,4 +11,4 @@ mod supervise;
 
 pub(crate) use identity::ProcessId;
 pub(crate) use spawn::{Command, spawn};
-pub(crate) use supervise::{Exit, Process, find_by_argument};
+pub(crate) use supervise::{Exit, KILL_PATIENCE, Process, find_by_argument};

@@ -18,7 +18,7 @@ use crate::task::Tasks;
 const ADOPTED_POLL: Duration = Duration::from_millis(500);
 
 /// How long the kernel may take to end a process after SIGKILL (a GPU driver may hold it for a while).
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

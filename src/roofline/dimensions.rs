@@ -3,6 +3,8 @@
 //!
 //! Formulas: ROOFLINE.md section 1 restated; each is noted where it stands.
 
+use std::num::Saturating;
+
 use crate::units::Bytes;
 
 /// A whole model, its token embedding and output head included.
@@ -109,13 +111,18 @@ impl KvBits {
 }
 
 /// Width of the short convolution before a gated delta layer, in tokens.
-pub(crate) const CONVOLUTION_WIDTH: u64 = 4;
+pub(crate) const CONVOLUTION_WIDTH: u32 = 4;
+
+/// For products: numbers that make no model make one that is too large for everything, and no error of arithmetic.
+fn wide(size: u32) -> Saturating<u64> {
+    Saturating(u64::from(size))
+}
 
 impl Attention {
     /// Weights of one layer's projections.
     pub(crate) fn parameters(&self, hidden: u32) -> u64 {
-        let d = u64::from(hidden);
-        match *self {
+        let d = wide(hidden);
+        let parameters = match *self {
             Self::Grouped {
                 heads,
                 kv_heads,
@@ -125,15 +132,15 @@ impl Attention {
                 shares_cache,
                 ..
             } => {
-                let head = u64::from(head_dim);
-                let queries = d * u64::from(heads) * head * if output_gate { 2 } else { 1 };
+                let head = wide(head_dim);
+                let queries = d * wide(heads) * head * wide(if output_gate { 2 } else { 1 });
                 let projections = match (shares_cache, keys_are_values) {
                     (true, _) => 0,
                     (false, true) => 1,
                     (false, false) => 2,
                 };
-                let keys_and_values = projections * d * u64::from(kv_heads) * head;
-                queries + keys_and_values + u64::from(heads) * head * d
+                let keys_and_values = wide(projections) * d * wide(kv_heads) * head;
+                queries + keys_and_values + wide(heads) * head * d
             }
             Self::Latent {
                 heads,
@@ -143,15 +150,15 @@ impl Attention {
                 rope_dim,
                 value_dim,
             } => {
-                let heads = u64::from(heads);
-                let query = u64::from(nope_dim) + u64::from(rope_dim);
+                let heads = wide(heads);
+                let query = wide(nope_dim) + wide(rope_dim);
                 let queries = match query_rank {
-                    Some(rank) => d * u64::from(rank) + u64::from(rank) * heads * query,
+                    Some(rank) => d * wide(rank) + wide(rank) * heads * query,
                     None => d * heads * query,
                 };
-                let kv_rank = u64::from(kv_rank);
-                let expand = kv_rank * heads * (u64::from(nope_dim) + u64::from(value_dim));
-                queries + d * (kv_rank + u64::from(rope_dim)) + expand + heads * u64::from(value_dim) * d
+                let kv_rank = wide(kv_rank);
+                let expand = kv_rank * heads * (wide(nope_dim) + wide(value_dim));
+                queries + d * (kv_rank + wide(rope_dim)) + expand + heads * wide(value_dim) * d
             }
             Self::GatedDelta {
                 key_heads,
@@ -159,12 +166,13 @@ impl Attention {
                 value_heads,
                 value_dim,
             } => {
-                let keys = u64::from(key_heads) * u64::from(key_dim);
-                let values = u64::from(value_heads) * u64::from(value_dim);
-                let inputs = d * (2 * keys + 2 * values + 2 * u64::from(value_heads));
-                inputs + values * d + CONVOLUTION_WIDTH * (2 * keys + values)
+                let keys = wide(key_heads) * wide(key_dim);
+                let values = wide(value_heads) * wide(value_dim);
+                let inputs = d * (wide(2) * keys + wide(2) * values + wide(2) * wide(value_heads));
+                inputs + values * d + wide(CONVOLUTION_WIDTH) * (wide(2) * keys + values)
             }
-        }
+        };
+        parameters.0
     }
 
     /// Cache of one sequence of `context` tokens.
@@ -188,11 +196,11 @@ impl Attention {
                 ..
             } => {
                 let tokens = window.map_or(context, |window| window.min(context));
-                2 * u64::from(kv_heads) * u64::from(head_dim) * u64::from(tokens)
+                wide(2) * wide(kv_heads) * wide(head_dim) * wide(tokens)
             }
             Self::Latent {
                 kv_rank, rope_dim, ..
-            } => (u64::from(kv_rank) + u64::from(rope_dim)) * u64::from(context),
+            } => (wide(kv_rank) + wide(rope_dim)) * wide(context),
             // The recurrent state is kept in 32 bits whatever the cache's bits are.
             Self::GatedDelta {
                 key_heads,
@@ -200,16 +208,16 @@ impl Attention {
                 value_heads,
                 value_dim,
             } => {
-                let state = u64::from(value_heads) * u64::from(key_dim) * u64::from(value_dim);
-                let keys = u64::from(key_heads) * u64::from(key_dim);
-                let values = u64::from(value_heads) * u64::from(value_dim);
-                let convolution = (CONVOLUTION_WIDTH - 1) * (2 * keys + values);
+                let state = wide(value_heads) * wide(key_dim) * wide(value_dim);
+                let keys = wide(key_heads) * wide(key_dim);
+                let values = wide(value_heads) * wide(value_dim);
+                let convolution = wide(CONVOLUTION_WIDTH - 1) * (wide(2) * keys + values);
                 // What is computed in 32 bits has its convolution in them.
-                let float_bytes = if bits.0 >= 32.0 { 4 } else { 2 };
-                return Bytes(4 * state + float_bytes * convolution);
+                let float_bytes = wide(if bits.0 >= 32.0 { 4 } else { 2 });
+                return Bytes((wide(4) * state + float_bytes * convolution).0);
             }
         };
-        Bytes((elements as f64 * bits.0 / 8.0).round() as u64)
+        Bytes((elements.0 as f64 * bits.0 / 8.0).round() as u64)
     }
 
     /// Operations that attending costs `tokens` new tokens after `past` ones, projections not included:
@@ -251,19 +259,20 @@ impl Attention {
 impl FeedForward {
     /// Weights that every token uses: the dense block, or router and shared expert.
     pub(crate) fn shared_parameters(&self, hidden: u32) -> u64 {
-        let d = u64::from(hidden);
-        match *self {
+        let d = wide(hidden);
+        let parameters = match *self {
             Self::Dense {
                 intermediate,
                 matrices,
-            } => u64::from(matrices) * d * u64::from(intermediate),
+            } => wide(matrices) * d * wide(intermediate),
             Self::Experts {
                 experts,
                 shared_intermediate,
                 matrices,
                 ..
-            } => u64::from(matrices) * d * u64::from(shared_intermediate) + d * u64::from(experts),
-        }
+            } => wide(matrices) * d * wide(shared_intermediate) + d * wide(experts),
+        };
+        parameters.0
     }
 
     /// Weights of one routed expert.
@@ -274,7 +283,7 @@ impl FeedForward {
                 intermediate,
                 matrices,
                 ..
-            } => u64::from(matrices) * u64::from(hidden) * u64::from(intermediate),
+            } => (wide(matrices) * wide(hidden) * wide(intermediate)).0,
         }
     }
 
@@ -298,18 +307,14 @@ pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
 impl ModelDimensions {
     /// Weights that every token reads, head included: attention, dense blocks, routers and shared experts.
     pub(crate) fn core_parameters(&self) -> u64 {
-        let per_layer_projections = self
-            .per_layer_inputs
-            .map_or(0, |inputs| 3 * self.layers.len() as u64 * u64::from(inputs.width))
-            * u64::from(self.hidden);
-        let layers: u64 = self
-            .layers
-            .iter()
-            .map(|layer| {
-                layer.attention.parameters(self.hidden) + layer.feed_forward.shared_parameters(self.hidden)
-            })
-            .sum();
-        layers + per_layer_projections + self.head_parameters()
+        let layer_count = Saturating(self.layers.len() as u64);
+        let width = self.per_layer_inputs.map_or(0, |inputs| inputs.width);
+        let projections = wide(3) * layer_count * wide(width) * wide(self.hidden);
+        let layers = self.over_layers(|layer| {
+            let attention = layer.attention.parameters(self.hidden);
+            attention.saturating_add(layer.feed_forward.shared_parameters(self.hidden))
+        });
+        (layers + projections + Saturating(self.head_parameters())).0
     }
 
     /// Weights of which a step reads single rows: the token table where it is not the head, and that of the layers.
@@ -319,47 +324,51 @@ impl ModelDimensions {
         } else {
             self.head_parameters()
         };
-        let layers = self.per_layer_inputs.map_or(0, |inputs| {
-            u64::from(inputs.vocabulary) * u64::from(inputs.width) * self.layers.len() as u64
+        let layer_count = Saturating(self.layers.len() as u64);
+        let layers = self.per_layer_inputs.map_or(wide(0), |inputs| {
+            wide(inputs.vocabulary) * wide(inputs.width) * layer_count
         });
-        tokens + layers
+        (Saturating(tokens) + layers).0
     }
 
     /// Weights of the output head; those of the embedding table where the two are tied.
     pub(crate) fn head_parameters(&self) -> u64 {
-        u64::from(self.vocabulary) * u64::from(self.hidden)
+        (wide(self.vocabulary) * wide(self.hidden)).0
     }
 
     /// Weights of all routed experts.
     pub(crate) fn expert_parameters(&self) -> u64 {
-        self.layers
-            .iter()
-            .map(|layer| {
-                let experts = layer.feed_forward.routing().map_or(0, |(experts, _)| experts);
-                layer.feed_forward.expert_parameters(self.hidden) * u64::from(experts)
-            })
-            .sum()
+        let experts = self.over_layers(|layer| {
+            let experts = layer.feed_forward.routing().map_or(0, |(experts, _)| experts);
+            (Saturating(layer.feed_forward.expert_parameters(self.hidden)) * wide(experts)).0
+        });
+        experts.0
     }
 
     /// Weights of the routed experts that one token uses.
     pub(crate) fn active_expert_parameters(&self) -> u64 {
-        self.layers
-            .iter()
-            .map(|layer| {
-                let active = layer.feed_forward.routing().map_or(0, |(_, active)| active);
-                layer.feed_forward.expert_parameters(self.hidden) * u64::from(active)
-            })
-            .sum()
+        let experts = self.over_layers(|layer| {
+            let active = layer.feed_forward.routing().map_or(0, |(_, active)| active);
+            (Saturating(layer.feed_forward.expert_parameters(self.hidden)) * wide(active)).0
+        });
+        experts.0
     }
 
     /// All weights.
     pub(crate) fn parameters(&self) -> u64 {
-        self.core_parameters() + self.expert_parameters() + self.table_parameters()
+        let core = Saturating(self.core_parameters());
+        (core + Saturating(self.expert_parameters()) + Saturating(self.table_parameters())).0
     }
 
     /// Weights that one token's pass multiplies with: the embedding table counts only as the head.
     pub(crate) fn active_parameters(&self) -> u64 {
-        self.core_parameters() + self.active_expert_parameters()
+        self.core_parameters()
+            .saturating_add(self.active_expert_parameters())
+    }
+
+    fn over_layers(&self, figure: impl Fn(&Layer) -> u64) -> Saturating<u64> {
+        let figures = self.layers.iter().map(|layer| Saturating(figure(layer)));
+        figures.fold(Saturating(0), |sum, figure| sum + figure)
     }
 
     /// Of the routed experts' weights, the share that a step of `batch` tokens reads.
@@ -388,7 +397,7 @@ impl ModelDimensions {
     /// for the last token.
     pub(crate) fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
         let per_token =
-            (self.core_parameters() - self.head_parameters() + self.active_expert_parameters()) as f64;
+            (self.core_parameters() - self.head_parameters()) as f64 + self.active_expert_parameters() as f64;
         let matrices = 2.0 * f64::from(tokens) * per_token + 2.0 * self.head_parameters() as f64;
         let scores = self
             .layers
@@ -417,5 +426,71 @@ impl ModelDimensions {
     pub(crate) fn linear_layers(&self) -> usize {
         let linear = |layer: &&Layer| matches!(layer.attention, Attention::GatedDelta { .. });
         self.layers.iter().filter(linear).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_make_no_model_make_one_that_is_too_large() {
+        let huge = u32::MAX;
+        let expert = FeedForward::Experts {
+            experts: huge,
+            active: huge,
+            intermediate: huge,
+            shared_intermediate: huge,
+            matrices: huge,
+        };
+        let attentions = [
+            Attention::Grouped {
+                heads: huge,
+                kv_heads: huge,
+                head_dim: huge,
+                window: None,
+                output_gate: true,
+                keys_are_values: false,
+                shares_cache: false,
+            },
+            Attention::Latent {
+                heads: huge,
+                query_rank: Some(huge),
+                kv_rank: huge,
+                nope_dim: huge,
+                rope_dim: huge,
+                value_dim: huge,
+            },
+            Attention::GatedDelta {
+                key_heads: huge,
+                key_dim: huge,
+                value_heads: huge,
+                value_dim: huge,
+            },
+        ];
+        for attention in attentions {
+            let model = ModelDimensions {
+                hidden: huge,
+                vocabulary: huge,
+                tied_embeddings: false,
+                per_layer_inputs: Some(PerLayerInputs {
+                    vocabulary: huge,
+                    width: huge,
+                }),
+                layers: vec![
+                    Layer {
+                        attention,
+                        feed_forward: expert,
+                    };
+                    3
+                ],
+            };
+            assert_eq!(
+                (model.parameters(), model.active_parameters()),
+                (u64::MAX, u64::MAX)
+            );
+            assert!(model.kv_bytes(huge, KvBits::HALF) > Bytes::gib(1 << 20));
+            assert!(model.prefill_flops(huge, huge).0 > 0.0);
+        }
     }
 }

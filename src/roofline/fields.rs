@@ -12,6 +12,9 @@ pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// No dimension of a real model comes near this; beyond it the file is damaged and products would overflow.
 const MAX_DIMENSION: u64 = 1 << 24;
 
+/// The largest published models have a thousandth of these weights; with more of them sums of products would overflow.
+pub(crate) const MAX_PARAMETERS: f64 = 1e15;
+
 /// Why a field cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FieldError {
@@ -24,6 +27,10 @@ pub(crate) enum FieldError {
     NotAnObject,
     #[error("{CONFIG_FILE}: required field `{field}` is missing")]
     Missing { field: String },
+    #[error(
+        "{CONFIG_FILE}: its dimensions make {parameters:.0e} weights, and no model has {MAX_PARAMETERS:.0e}: one of them is wrong"
+    )]
+    TooLarge { parameters: f64 },
     #[error("{CONFIG_FILE}: field `{field}` is {found}, expected {expected}")]
     Invalid {
         field: String,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::filter::Rejection;
 use super::request::ReplicaRequest;
-use crate::api::v1alpha1::{ModelSource, NodeModel};
+use crate::api::v1alpha1::{ArtifactSpec, ModelSource, NodeModel};
 use crate::roofline::admission::Appraisal;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::predict::calibration::Calibration;
@@ -174,6 +174,8 @@ impl Offer {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
     source: Option<ModelSource>,
+    /// Replicas that somebody else than our controller has made may say anything of the same source.
+    artifact: Option<Arc<ArtifactSpec>>,
     context_tokens: Option<u32>,
     max_concurrency: u32,
     kv_bits: Option<u32>,
@@ -187,6 +189,7 @@ impl From<&ReplicaRequest> for Ask {
         let objectives = request.objectives;
         Self {
             source: request.source.clone(),
+            artifact: request.artifact.clone(),
             context_tokens: request.context_tokens,
             max_concurrency: request.max_concurrency,
             kv_bits: request.kv_bits,

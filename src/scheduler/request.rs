@@ -47,7 +47,7 @@ pub(crate) struct ReplicaRequest {
     pub(crate) deployment: Option<ReplicaKey>,
     /// `None`: the source is not one that can be served.
     pub(crate) source: Option<ModelSource>,
-    /// What the hub of its model told; the same for the same source.
+    /// What the hub of its model told.
     pub(crate) artifact: Option<Arc<ArtifactSpec>>,
     /// `None`: whatever the node's model has, at most the default.
     pub(crate) context_tokens: Option<u32>,
@@ -105,6 +105,7 @@ impl ReplicaRequest {
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.deployment == other.deployment
             && self.source == other.source
+            && self.artifact == other.artifact
             && self.context_tokens == other.context_tokens
             && self.max_concurrency == other.max_concurrency
             && self.kv_bits == other.kv_bits

@@ -97,6 +97,17 @@ fn of_equal_nodes_the_one_that_reads_the_weights_sooner_is_taken() {
 }
 
 #[test]
+fn what_a_replica_says_of_its_model_counts_for_no_other() {
+    // The same source, and another size.
+    let replicas = ["x of=d download=1", "y of=e download=20"].map(replica);
+    let requests = replicas.each_ref().map(ReplicaRequest::new);
+    let mut fleet = Fleet::new(&[node("a mem=8")], &replicas);
+    let decisions = decide_all(&requests, &mut fleet, 1);
+    let placed = decisions.iter().map(|decision| decision.outcome.is_ok());
+    assert_eq!(placed.collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
 fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
     // 6 GiB at 50 MB/s are 129 s, at 200 MB/s 32 s.
     check("a mem=8 line=50; b mem=16 line=200", "x download=6", "x->b");

@@ -327,6 +327,9 @@ impl Run<'_> {
                 Step::Pull(_) | Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
+        if plan.hurry {
+            self.hurry_workers(node);
+        }
         self.check_node(node);
         self.make_reports(node, &desired, &plan, &observed, now);
         if let Some(at) = plan.next_deadline() {

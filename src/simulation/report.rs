@@ -169,7 +169,7 @@ impl Run<'_> {
             return vec![Write::Register(Box::new(object))];
         };
         let identity = state.machine.identity();
-        let probe = ProbeState::Simulated;
+        let probe = ProbeState::simulated();
         let endpoint = format!("http://{name}:7446");
         let facts = NodeFacts {
             identity: &identity,

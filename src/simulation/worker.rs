@@ -233,6 +233,21 @@ impl Run<'_> {
         self.step_after(notice + grace, node, key, process, WorkerStep::GraceOver);
     }
 
+    /// What stops gets no more time than what gives way.
+    pub(super) fn hurry_workers(&mut self, node: usize) {
+        let workers = self.nodes[node].workers.iter_mut();
+        let slow = workers.filter(|(_, worker)| worker.stopping.is_some() && worker.longest_answer > GRACE);
+        let hurried: Vec<_> = slow
+            .map(|(key, worker)| {
+                worker.longest_answer = GRACE;
+                (key.clone(), worker.process)
+            })
+            .collect();
+        for (key, process) in hurried {
+            self.step_after(GRACE + GRACE_MARGIN, node, &key, process, WorkerStep::GraceOver);
+        }
+    }
+
     /// Its process is gone, and so is whatever it was answering.
     pub(super) fn worker_ends(&mut self, node: usize, key: &ReplicaKey, end: End) {
         let Some(worker) = self.nodes[node].workers.remove(key) else {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{FileState, Manifest, ManifestProblem, ManifestSet, Parser, merge};
-use crate::agent::replica::{Origin, Terms};
+use crate::agent::replica::Origin;
 use crate::agent::state::Record;
 use crate::client::Changes;
 use crate::error::Chain;
@@ -234,7 +234,7 @@ fn remembered<'a>(records: impl Iterator<Item = &'a Record>) -> BTreeMap<String,
                 let manifest = Manifest {
                     key: record.key.clone(),
                     spec: record.spec.clone(),
-                    terms: Terms::default(),
+                    terms: record.terms.clone(),
                 };
                 files.entry(file.clone()).or_default().good.push(manifest);
             }

@@ -45,13 +45,14 @@ impl SyncLoop {
     /// Begins a download that fits into `room`, unless it has begun. What is wrong with it, if anything is.
     fn get(&mut self, model: &HubModel, room: Bytes) -> Option<(&'static str, String)> {
         let source = ModelSource::Hub(model.clone());
+        let used = self.used_models.get_or_insert_default();
+        used.extend(self.models.downloaded_to(&source));
         let found = match self.models.inspect(&source) {
             Ok(found) => found,
             Err(problem) => {
                 return (problem.reason != ASKING_HUB).then_some((problem.reason, problem.message));
             }
         };
-        let used = self.used_models.get_or_insert_default();
         used.insert(found.path);
         let pull = found.pull?;
         if pull.missing() <= room {

@@ -17,7 +17,7 @@ pub(super) fn victim(desired: &Desired, observed: &Observed) -> Option<ReplicaKe
     let candidates = observed.replicas.iter().filter_map(|(key, seen)| {
         let runs = match seen.worker {
             WorkerState::Running | WorkerState::Unresponsive => true,
-            WorkerState::None | WorkerState::Stopping => false,
+            WorkerState::None | WorkerState::Stopping | WorkerState::Stuck => false,
         };
         let replica = &desired.replicas.get(key)?.replica;
         let is_promised = replica.terms.is_promised();
@@ -38,6 +38,7 @@ pub(super) fn victim(desired: &Desired, observed: &Observed) -> Option<ReplicaKe
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::plan::SyncPlan;
     use super::super::plan::tests::{check, scene};
     use super::*;
 
@@ -67,6 +68,25 @@ mod tests {
         // What one gives back is seen before another one is asked, and nobody is asked who goes anyway.
         check("@critical a b", "a b:worker=stopping", "a=keep b=await");
         check("@critical a b:deleting", "a b", "a=keep b=stop(Deleted)");
+        // One that does not end is waited for no longer.
+        check(
+            "@critical a b c",
+            "a b:worker=stuck c:busy=1",
+            &format!("a={stopped} b=await c=keep"),
+        );
+    }
+
+    #[test]
+    fn who_goes_anyway_is_hurried_while_memory_is_needed() {
+        let hurries = |wanted: &str, seen: &str| {
+            let (desired, observed) = scene(wanted, seen);
+            SyncPlan::new(&desired, &observed, jiff::Timestamp::UNIX_EPOCH).hurry
+        };
+        assert!(hurries("@low a b", "a b:worker=stopping"));
+        assert!(hurries("@critical a b:deleting", "a b"));
+        assert!(!hurries("@easing a b", "a b:worker=stopping"));
+        assert!(!hurries("a b", "a b:worker=stopping"));
+        assert!(!hurries("@low a", "a"));
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl SyncLoop {
         let now = self.clock.now();
         let probe = self.sources.probe.latest();
         let hardware = node_hardware(&self.chip, memory.total, &probe, now);
-        let probed = probe.report().map(|(report, _)| report.engine.clone());
+        let probed = probe.last.map(|last| last.report.engine);
         let engine = self.workers.engine().or(probed);
         let calibrations = match engine.as_ref().zip(hardware).filter(|_| self.computes_here) {
             Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),
@@ -328,14 +328,23 @@ impl SyncLoop {
         (Desired { replicas, stopping }, displaced)
     }
 
+    /// Directories of the models that are wanted, those among them that nothing can be told of for now.
+    fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
+        let wanted = desired.replicas.values();
+        let path = |Wanted { replica, model }: &Wanted| match model {
+            Ok(model) => Some(model.path.clone()),
+            Err(_) => self.models.downloaded_to(&replica.spec.source().ok()?),
+        };
+        wanted.filter_map(path).collect()
+    }
+
     /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
     fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
-        let models = desired
-            .replicas
-            .values()
-            .filter_map(|wanted| wanted.model.as_ref().ok());
-        let used: BTreeSet<_> = models.map(|model| model.path.clone()).collect();
+        let used = self.used(desired);
+        for (key, wanted) in &desired.replicas {
+            self.workers.remember(key, &wanted.replica);
+        }
         for (key, step) in &plan.steps {
             match step {
                 Step::Pull(_) => {
@@ -365,6 +374,9 @@ impl SyncLoop {
                 }
                 Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
+        }
+        if plan.hurry {
+            self.workers.hurry();
         }
         self.used_models = Some(used);
         released

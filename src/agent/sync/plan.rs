@@ -103,6 +103,8 @@ pub(crate) enum WorkerState {
     /// It runs and has not answered for too long.
     Unresponsive,
     Stopping,
+    /// It should have ended long ago: a driver may hold it.
+    Stuck,
 }
 
 /// A worker said that its model can never be served.
@@ -224,6 +226,8 @@ pub(crate) struct SyncPlan {
     pub(crate) standing: BTreeMap<ReplicaKey, AdmissionStatus>,
     /// The share of the chip's time that is promised, starts of this pass included.
     pub(crate) promised_share: f64,
+    /// The memory of those that stop is needed now: they get no more time than one that gives way.
+    pub(crate) hurry: bool,
 }
 
 impl SyncPlan {
@@ -250,9 +254,16 @@ impl SyncPlan {
                 steps.insert(key.clone(), pass.decide(key));
             }
         }
+        let is_stuck = |key: &ReplicaKey| {
+            let seen = observed.replicas.get(key);
+            seen.is_some_and(|seen| seen.worker == WorkerState::Stuck)
+        };
+        let is_going = |(key, step): (&ReplicaKey, &Step)| {
+            matches!(step, Step::Stop(_) | Step::AwaitStop) && !is_stuck(key)
+        };
+        let anyone_goes = steps.iter().any(is_going);
         // How much one gives back is seen before another one is asked.
-        let is_going = |step: &Step| matches!(step, Step::Stop(_) | Step::AwaitStop);
-        if !steps.values().any(is_going)
+        if !anyone_goes
             && let Some(victim) = give_way::victim(desired, observed)
             && let Some(step @ Step::Keep) = steps.get_mut(&victim)
         {
@@ -262,6 +273,7 @@ impl SyncPlan {
             steps,
             standing,
             promised_share: pass.commitments.iter().map(|one| one.share).sum(),
+            hurry: anyone_goes && observed.pressure.presses(),
         }
     }
 
@@ -303,7 +315,7 @@ impl Pass<'_> {
             .filter(|wanted| !wanted.replica.deleting);
         let seen = self.observed.replicas.get(key);
         match seen.map_or(WorkerState::None, |seen| seen.worker) {
-            WorkerState::Stopping => Step::AwaitStop,
+            WorkerState::Stopping | WorkerState::Stuck => Step::AwaitStop,
             WorkerState::Running => match (wanted, seen) {
                 (Some(wanted), Some(seen)) => self.decide_running(&wanted.replica, seen, Step::Keep),
                 _ => Step::Stop(StopCause::Deleted),

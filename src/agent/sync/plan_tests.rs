@@ -2,7 +2,7 @@
 //!
 //! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
 //! `model` (missing, asked), `away` (GiB to download), `sinks` (of attention), `kv` (bits), `disk` (GiB to store), `deleting`, `decode` (tokens/s promised), `overridden`,
-//! `priority`. A seen one: `worker` (none, running, hung, stopping), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
+//! `priority`. A seen one: `worker` (none, running, hung, stopping, stuck), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
 //! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`, `@stranded=GIB`,
 //! `@m4pro` (default: a chip nobody knows), `@free=GIB`, `@allocatable=GIB` and `@disk=GIB` (default 10), `@easing`, `@low`, `@critical`
 //! (memory of which 100 MiB are missing) set
@@ -125,6 +125,7 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
         "running" => WorkerState::Running,
         "hung" => WorkerState::Unresponsive,
         "stopping" => WorkerState::Stopping,
+        "stuck" => WorkerState::Stuck,
         other => panic!("unknown worker {other}"),
     };
     let bad_model = fields.get("bad").map(|text| {

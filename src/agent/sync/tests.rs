@@ -9,13 +9,14 @@ use tempfile::TempDir;
 use super::*;
 use crate::agent::manifests::Manifest;
 use crate::agent::probe::ProbeState;
+use crate::agent::pulls::Pulls;
 use crate::agent::replica::ReplicaSpec;
 use crate::agent::replica::Terms;
 use crate::agent::state::StateDir;
 use crate::agent::workers::WorkerCommand;
-use crate::api::v1alpha1::Chip;
-use crate::api::v1alpha1::ReplicaPhase;
+use crate::api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use crate::artifact::ModelDirectory;
+use crate::artifact::remote::HubAccess;
 use crate::clock::ManualClock;
 use crate::host::FakeHost;
 use crate::latest::Latest;
@@ -96,7 +97,7 @@ impl Scene {
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
         let (_, probing) = watch::channel(false);
         let models = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
-        let (_, probe) = watch::channel(ProbeState::Waiting);
+        let (_, probe) = watch::channel(ProbeState::default());
         let sync = SyncLoop {
             quarantined: BTreeMap::new(),
             wired: WiredWatch::load(state.clone(), None),
@@ -140,6 +141,10 @@ impl Scene {
         let Self { directory, sync, .. } = self;
         drop(sync);
         Self::on(directory, script)
+    }
+
+    fn path(&self, name: &str) -> Utf8PathBuf {
+        Utf8Path::from_path(self.directory.path()).unwrap().join(name)
     }
 
     fn want(&self, names: &[&str]) {
@@ -358,6 +363,64 @@ async fn the_machines_owner_gets_the_memory_back() {
     for name in ["a", "b"] {
         scene.process(name).unwrap().kill_group().unwrap();
     }
+}
+
+/// An agent that starts while the API server is away goes by what was wanted last, all of it.
+#[tokio::test]
+async fn what_was_promised_outlives_the_agent() {
+    let mut scene = Scene::new(SLEEPS);
+    let promised = |rate| Terms {
+        objectives: ObjectivesSpec {
+            decode_tokens_per_second: Some(rate),
+            time_to_first_token: None,
+        },
+        overridden: true,
+        ..Terms::default()
+    };
+    let remembered = |scene: &Scene| {
+        let record = scene.sync.workers.records().next().unwrap();
+        DesiredReplica::remembered(record).terms
+    };
+    scene.want_on(&[("a", promised(1.0))]);
+    scene.until("a=Loading/Starting/0").await;
+    assert_eq!(remembered(&scene), promised(1.0));
+    // A change restarts nothing.
+    let process = scene.process("a").unwrap();
+    scene.want_on(&[("a", promised(2.0))]);
+    scene.sync.pass(false);
+    assert_eq!(scene.process("a"), Some(process.clone()));
+    let scene = scene.restart(SLEEPS);
+    assert_eq!(remembered(&scene), promised(2.0));
+    process.kill_group().unwrap();
+}
+
+/// After a restart of the agent, and while its hub is away, nothing is known of a model that is wanted.
+#[tokio::test]
+async fn a_download_that_is_wanted_is_kept_while_its_hub_says_nothing() {
+    let mut scene = Scene::new(SLEEPS);
+    let state = Arc::new(open(&scene.path("other-state")));
+    let partial = state.downloads().join("o/n/.c0.partial");
+    fs::create_dir_all(&partial).unwrap();
+    fs::write(partial.join("model.safetensors.partial"), [1; 50]).unwrap();
+    let pulls = Pulls::new(
+        HubAccess::nowhere(),
+        &state,
+        &scene.tasks,
+        Clock::System,
+        Changes::new(),
+    );
+    scene.sync.models = Models::new(ModelDirectory::new(None), ComputeType::Float32).with_pulls(pulls);
+    let unused = |scene: &mut Scene, name: &str, source: &str| {
+        scene.want(&[name]);
+        scene.manifests_tx.send_modify(|set| {
+            let set = Arc::make_mut(set);
+            set.replicas.get_mut(&key(name)).unwrap().1.spec.source = source.to_owned();
+        });
+        scene.sync.pass(false);
+        scene.sync.models.unused(scene.sync.used_models.as_ref())
+    };
+    assert_eq!(unused(&mut scene, "a", "hf://o/n@c0"), Bytes::ZERO);
+    assert_eq!(unused(&mut scene, "b", "hf://o/other@c0"), Bytes(50));
 }
 
 /// An agent with one worker that was asked to stop and has: the worker's process, and what was said last.

@@ -19,6 +19,7 @@ pub(crate) fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record
         generation: replica.generation,
         origin: replica.origin.clone(),
         spec: replica.spec.clone(),
+        terms: replica.terms.clone(),
         restarts: 0,
         ended_by_itself: false,
         gave_way: false,
@@ -46,6 +47,7 @@ impl Record {
         }
         self.generation = replica.generation;
         self.spec = replica.spec.clone();
+        self.terms = replica.terms.clone();
         self.origin = replica.origin.clone();
         self.backoff_until = None;
         self.bad_model = None;

@@ -1,5 +1,7 @@
 //! One replica's process and what is remembered of it.
 
+use std::time::Instant;
+
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -14,7 +16,7 @@ use crate::clock::since;
 use crate::error::{Chain, ExitStatus};
 use crate::latest::Latest;
 use crate::process::logs::{From, Log};
-use crate::process::{Exit, Process};
+use crate::process::{Exit, KILL_PATIENCE, Process};
 use crate::proxy::Upstream;
 use crate::roofline::memory::Held;
 use crate::units::Bytes;
@@ -33,7 +35,21 @@ pub(super) struct Worker {
     pub(super) process: Process,
     pub(super) contact_rx: watch::Receiver<Contact>,
     pub(super) ready_since: Option<Timestamp>,
-    pub(super) stopping: Option<StopCause>,
+    pub(super) stopping: Option<Stopping>,
+}
+
+/// A stop that is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopping {
+    pub(super) cause: StopCause,
+    /// When it is killed if it has not ended by itself.
+    pub(super) killed_at: Instant,
+}
+
+impl Worker {
+    fn cause(&self) -> Option<StopCause> {
+        self.stopping.map(|stopping| stopping.cause)
+    }
 }
 
 impl Slot {
@@ -60,7 +76,7 @@ impl Slot {
         let Some(worker) = &mut self.worker else { return };
         let Some(exit) = worker.process.exit() else { return };
         let ready_for = worker.ready_since.map(|then| since(now, then));
-        let stopping = worker.stopping;
+        let stopping = worker.cause();
         self.worker = None;
         let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
         if let Some(
@@ -128,12 +144,15 @@ impl Slot {
         }
     }
 
-    fn state(&self) -> WorkerState {
-        match &self.worker {
-            None => WorkerState::None,
-            Some(worker) if worker.stopping.is_some() => WorkerState::Stopping,
-            Some(worker) if worker.contact_rx.latest().unresponsive => WorkerState::Unresponsive,
-            Some(_) => WorkerState::Running,
+    fn state(&self, now: Instant) -> WorkerState {
+        let Some(worker) = &self.worker else {
+            return WorkerState::None;
+        };
+        match worker.stopping {
+            Some(stopping) if now > stopping.killed_at + KILL_PATIENCE => WorkerState::Stuck,
+            Some(_) => WorkerState::Stopping,
+            None if worker.contact_rx.latest().unresponsive => WorkerState::Unresponsive,
+            None => WorkerState::Running,
         }
     }
 
@@ -143,7 +162,7 @@ impl Slot {
         worker.map_or_else(Contact::default, |worker| worker.contact_rx.latest())
     }
 
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self, now: Instant) -> Seen {
         let record = &self.record;
         let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
         let contact = self.contact();
@@ -153,7 +172,7 @@ impl Slot {
             uid: record.uid.clone(),
             generation: record.generation,
             spec: record.spec.clone(),
-            worker: self.state(),
+            worker: self.state(now),
             held: Held {
                 reserved,
                 resident: contact.resident().min(reserved),
@@ -175,7 +194,7 @@ impl Slot {
             reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
             model_path: record.map(|worker| worker.model_path.clone()),
             status: contact.status,
-            stopping: self.worker.as_ref().and_then(|worker| worker.stopping),
+            stopping: self.worker.as_ref().and_then(Worker::cause),
             golden_failure: contact.golden.failure(),
         }
     }

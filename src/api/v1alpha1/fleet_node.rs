@@ -276,7 +276,7 @@ pub(crate) struct NodeSummary {
 }
 
 /// A model directory on the node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct NodeModel {
     /// Name of the directory; `local://NAME` finds it. Of a model that was downloaded its source, `hf://OWNER/NAME@COMMIT`.
@@ -310,7 +310,7 @@ pub(crate) struct DownloadSpeed {
 }
 
 /// The sizes of a model that its memory and speed follow from.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ModelCost {
     /// Bytes of weights that every decode step reads: attention, dense blocks, shared experts and output head.
@@ -336,7 +336,7 @@ pub(crate) struct ModelCost {
 }
 
 /// Dimensions of a table of embeddings that every layer mixes in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PerLayerInputs {
     /// Tokens in the table.
@@ -349,7 +349,7 @@ pub(crate) struct PerLayerInputs {
 pub(crate) const MAX_LAYERS: u32 = 10_000;
 
 /// Layers of the same dimensions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LayerGroup {
     /// How many; of all groups of a model together at most 10 000.
@@ -362,7 +362,7 @@ pub(crate) struct LayerGroup {
 }
 
 /// Dimensions of a layer's attention. Which fields are set depends on `type`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LayerAttention {
     /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear attention with a state.
@@ -402,7 +402,7 @@ pub(crate) struct LayerAttention {
 }
 
 /// Kinds of attention.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub(crate) enum AttentionType {
     #[default]
     Grouped,
@@ -411,7 +411,7 @@ pub(crate) enum AttentionType {
 }
 
 /// Dimensions of a layer's feed-forward block.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LayerFeedForward {
     /// Width of the dense block, or of one expert.

@@ -75,7 +75,7 @@ impl ModelSpec {
 }
 
 /// What a model of a hub is, as its repository told before anything was downloaded.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ArtifactSpec {
     /// Bytes of its files, which a node that has none of them downloads.

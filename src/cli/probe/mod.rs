@@ -67,20 +67,7 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
     // First, as a path that is wrong should not cost ten seconds.
     let disk_read = match &args.disk {
         None => None,
-        Some(path) => match disk::read(path, clock) {
-            Ok(read) => Some(disk_figure(&read)),
-            // A directory of small models is nothing wrong.
-            Err(err @ DiskReadError::NoFile { .. }) => {
-                ui::progress(&format!("disk: not measured: {err}"));
-                None
-            }
-            Err(err @ (DiskReadError::Read { .. } | DiskReadError::TooSmall { .. })) => {
-                return Err(Failure::new(
-                    ExitStatus::Config,
-                    anyhow::anyhow!("--disk: {}", Chain(&err)),
-                ));
-            }
-        },
+        Some(path) => disk_figure(disk::read(path, clock))?,
     };
     let identity = host.identity();
     let memory = host.memory();
@@ -135,9 +122,23 @@ fn machine(identity: Identity, memory: Memory, spec: Option<BytesPerSecond>) -> 
     }
 }
 
-fn disk_figure(read: &DiskRead) -> DiskFigure {
+/// `None` where a directory has nothing to read, which is told: what its models are keeps nobody from measuring the rest.
+fn disk_figure(read: Result<DiskRead, DiskReadError>) -> Result<Option<DiskFigure>, Failure> {
+    let read = match read {
+        Ok(read) => read,
+        Err(err @ (DiskReadError::NoFile { .. } | DiskReadError::Largest { .. })) => {
+            ui::progress(&format!("disk: not measured: {}", Chain(&err)));
+            return Ok(None);
+        }
+        Err(err @ (DiskReadError::Read { .. } | DiskReadError::TooSmall { .. })) => {
+            return Err(Failure::new(
+                ExitStatus::Config,
+                anyhow::anyhow!("--disk: {}", Chain(&err)),
+            ));
+        }
+    };
     let seconds = probing::spread(read.seconds.clone());
-    DiskFigure {
+    Ok(Some(DiskFigure {
         path: read.path.to_string(),
         figure: probing::figure(
             &probing::rate(read.chunk_bytes as f64, &seconds),
@@ -145,5 +146,26 @@ fn disk_figure(read: &DiskRead) -> DiskFigure {
             read.seconds.len(),
         ),
         past_cache: read.past_cache,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn one_file_that_cannot_be_read_keeps_nobody_from_measuring_the_rest() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let path = Utf8PathBuf::from("/models/a/model.safetensors");
+        let largest = DiskReadError::Largest {
+            path: path.clone(),
+            err: denied(),
+        };
+        assert_eq!(disk_figure(Err(largest)).ok(), Some(None));
+        // Who names a file means it.
+        let named = DiskReadError::Read { path, err: denied() };
+        assert!(disk_figure(Err(named)).is_err());
     }
 }

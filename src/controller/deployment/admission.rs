@@ -19,6 +19,8 @@ const HASH_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const HASH_CHARS: usize = 9;
 /// The hub has not answered yet.
 pub(super) const ASKING_HUB: &str = "AskingHub";
+/// Nothing is made of the template while `spec.paused` is true.
+pub(super) const PAUSED: &str = "Paused";
 /// Names in one message.
 const MAX_NAMED: usize = 8;
 
@@ -113,6 +115,15 @@ impl HubAnswer {
         Self::Unknown {
             reason: ASKING_HUB,
             message: format!("the hub is asked what {model} is"),
+            is_passing: true,
+        }
+    }
+
+    /// It is not asked yet.
+    pub(super) fn paused(model: &HubModel) -> Self {
+        Self::Unknown {
+            reason: PAUSED,
+            message: format!("spec.paused is true: the hub is asked what {model} is when that is over"),
             is_passing: true,
         }
     }

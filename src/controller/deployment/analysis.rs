@@ -5,15 +5,35 @@
 //! that neither another chip nor other requests speak for or against a revision; where that cannot be told, as they are.
 //! What has no figures yet is waited for: nothing passes because it was not measured.
 //!
-//! Errors are compared by Fisher's exact test, medians by a z test on their standard errors; both one-sided. A test is
-//! made once, when both sides have answered enough requests, so that looking again and again finds nothing by accident.
+//! Errors are compared by Fisher's exact test, medians by a z test on their standard errors; both one-sided. They decide
+//! once, when nothing is missing any more. Until then every look is one more chance to find something by accident, so only
+//! what is beyond doubt counts, after Haybittle and Peto: three standard errors instead of 1.6.
 
 use crate::api::v1alpha1::{AnalysisStep, ModelReplica, Sample};
 
-/// The chance of calling a canary worse that is as good as the stable revision, per test.
-const SIGNIFICANCE: f64 = 0.05;
-/// The standard normal distribution's 95th percentile.
-const Z_95: f64 = 1.6449;
+/// When a difference is no accident.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    /// The chance of calling a canary worse that is as good as the stable revision, per test.
+    chance: f64,
+    /// The same as a quantile of the standard normal distribution.
+    z: f64,
+    /// By how many standard errors a median has to miss a bound.
+    of_bounds: f64,
+}
+
+/// Of the tests that decide.
+const ONCE: Level = Level {
+    chance: 0.05,
+    z: 1.6449,
+    of_bounds: 0.0,
+};
+/// Of those that are made again and again.
+const REPEATED: Level = Level {
+    chance: 0.001,
+    z: 3.0902,
+    of_bounds: 3.0902,
+};
 /// From the 10th to the 90th percentile of a normal distribution, in standard deviations: 2 × 1.2816.
 const TENTH_TO_NINETIETH: f64 = 2.5631;
 /// The standard error of a median over that of a mean, for large normal samples: √(π/2).
@@ -42,6 +62,15 @@ impl Estimate {
         };
         (sample.count > 0 && estimate.median.is_finite() && estimate.standard_error.is_finite())
             .then_some(estimate)
+    }
+
+    /// What is not measured but given.
+    fn exact(median: f64) -> Self {
+        Self {
+            median,
+            standard_error: 0.0,
+            count: 0,
+        }
     }
 
     /// As a part of what was expected.
@@ -74,10 +103,10 @@ impl Estimate {
     }
 
     /// Whether this is more than `factor` times `other` by more than chance explains.
-    fn exceeds(self, factor: f64, other: Self) -> bool {
+    fn exceeds(self, factor: f64, other: Self, z: f64) -> bool {
         let difference = self.median - factor * other.median;
         let error = self.standard_error.hypot(factor * other.standard_error);
-        difference > 0.0 && difference > Z_95 * error
+        difference > 0.0 && difference > z * error
     }
 }
 
@@ -229,54 +258,73 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
             canary.answered, stable.answered
         ));
     }
-    let mut worse = Vec::new();
-    let errors = format!(
-        "{:.1} % of requests failed, {:.1} % with the stable revision",
-        percent(canary.error_share()),
-        percent(stable.error_share())
-    );
-    let above_limit = step
-        .max_error_percent
-        .is_some_and(|limit| percent(canary.error_share()) > limit);
-    if above_limit || more_failures(canary, stable) < SIGNIFICANCE {
-        worse.push(errors.clone());
+    let decisive = Comparison::new(step, canary, stable, ONCE);
+    if decisive.missing.is_empty() {
+        return match decisive.worse.is_empty() {
+            true => Analysis::Passed(decisive.said.join(", ")),
+            false => Analysis::Failed(decisive.worse.join(", ")),
+        };
     }
-    let mut said = vec![errors];
-    let mut missing = Vec::new();
-    let least = f64::from(step.min_tokens_per_second_percent) / 100.0;
-    let most = f64::from(step.max_time_to_first_token_percent) / 100.0;
-    let accuracy = step.min_measured_percent.map(|least| accuracy(canary, least));
-    let figures = [
-        compare(
+    let interim = Comparison::new(step, canary, stable, REPEATED);
+    match interim.worse.is_empty() {
+        true => Analysis::Waiting(interim.missing.join("; ")),
+        false => Analysis::Failed(interim.worse.join(", ")),
+    }
+}
+
+/// What is to be said of each figure.
+#[derive(Debug, Default)]
+struct Comparison {
+    said: Vec<String>,
+    /// Of them, those in which the canary is worse.
+    worse: Vec<String>,
+    /// What is still to be measured.
+    missing: Vec<String>,
+}
+
+impl Comparison {
+    fn new(step: &AnalysisStep, canary: Side, stable: Side, level: Level) -> Self {
+        let mut comparison = Self::default();
+        let errors = format!(
+            "{:.1} % of requests failed, {:.1} % with the stable revision",
+            percent(canary.error_share()),
+            percent(stable.error_share())
+        );
+        let above_limit = step
+            .max_error_percent
+            .is_some_and(|limit| percent(canary.error_share()) > limit);
+        let more_fail = above_limit || more_failures(canary, stable) < level.chance;
+        comparison.add(Ok((errors, more_fail)));
+        let least = f64::from(step.min_tokens_per_second_percent) / 100.0;
+        let most = f64::from(step.max_time_to_first_token_percent) / 100.0;
+        comparison.add(compare(
             &DECODE,
             canary.tokens_per_second,
             stable.tokens_per_second,
-            |ours, theirs| theirs.exceeds(1.0 / least, ours),
-        ),
-        compare(
+            |ours, theirs| theirs.exceeds(1.0 / least, ours, level.z),
+        ));
+        comparison.add(compare(
             &FIRST_TOKEN,
             canary.first_token_seconds,
             stable.first_token_seconds,
-            |ours, theirs| ours.exceeds(most, theirs),
-        ),
-    ];
-    for figure in figures.into_iter().chain(accuracy) {
+            |ours, theirs| ours.exceeds(most, theirs, level.z),
+        ));
+        if let Some(least) = step.min_measured_percent {
+            comparison.add(accuracy(canary, least, level));
+        }
+        comparison
+    }
+
+    fn add(&mut self, figure: Judged) {
         match figure {
             Ok((text, is_worse)) => {
                 if is_worse {
-                    worse.push(text.clone());
+                    self.worse.push(text.clone());
                 }
-                said.push(text);
+                self.said.push(text);
             }
-            Err(why) => missing.push(why),
+            Err(why) => self.missing.push(why),
         }
-    }
-    if !worse.is_empty() {
-        Analysis::Failed(worse.join(", "))
-    } else if !missing.is_empty() {
-        Analysis::Waiting(missing.join("; "))
-    } else {
-        Analysis::Passed(said.join(", "))
     }
 }
 
@@ -286,11 +334,7 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
 pub(super) fn lags(new: Side, stable: Side) -> Option<String> {
     let ours = new.accuracy.filter(Estimate::is_enough)?;
     // Where the predictions of both are wrong it is not for the revision.
-    let as_predicted = Estimate {
-        median: 1.0,
-        standard_error: 0.0,
-        count: 0,
-    };
+    let as_predicted = Estimate::exact(1.0);
     let theirs = stable.accuracy.filter(Estimate::is_enough);
     let expected = theirs
         .filter(|theirs| theirs.median < 1.0)
@@ -298,7 +342,7 @@ pub(super) fn lags(new: Side, stable: Side) -> Option<String> {
     let beside = theirs.map_or_else(String::new, |theirs| {
         format!(", where the stable revision has {:.0} %", theirs.median * 100.0)
     });
-    expected.exceeds(1.0 / FAR_BEHIND, ours).then(|| {
+    expected.exceeds(1.0 / FAR_BEHIND, ours, ONCE.z).then(|| {
         format!(
             "its replicas have {:.0} % of the tokens/s that were predicted of them, over {} answers{beside}",
             ours.median * 100.0,
@@ -375,12 +419,13 @@ fn compare(
 }
 
 /// Whether the canary has so many percent of its own prediction.
-fn accuracy(canary: Side, least: u32) -> Judged {
+fn accuracy(canary: Side, least: u32, level: Level) -> Judged {
+    let bound = Estimate::exact(f64::from(least) / 100.0);
     match canary.accuracy.filter(Estimate::is_enough) {
         Some(accuracy) => {
             let reached = percent(accuracy.median);
             let text = format!("{reached:.0} % of the predicted tokens/s");
-            Ok((text, reached < f64::from(least)))
+            Ok((text, bound.exceeds(1.0, accuracy, level.of_bounds)))
         }
         None => Err(format!(
             "{} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary for which something was predicted",
@@ -421,6 +466,8 @@ fn ln_factorial(n: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngCore as _, SeedableRng as _};
+
     use super::*;
 
     fn plain(median: f64, standard_error: f64) -> Measured {
@@ -562,15 +609,106 @@ mod tests {
             waits(&step, side(40, 0)),
             "0 of 20 decode speeds of the canary for which something was predicted"
         );
-        // What is known to be worse is not waited with.
-        let slow = Side {
-            tokens_per_second: plain(10.0, 1.0),
-            ..cached
+    }
+
+    /// A look while something is missing is one of many: what would decide the last one is no reason to stop.
+    #[test]
+    fn only_what_is_beyond_doubt_is_not_waited_with() {
+        let step = AnalysisStep {
+            min_measured_percent: Some(80),
+            ..AnalysisStep::default()
+        };
+        let accuracy = |median| {
+            let of = plain(median, 0.02).plain;
+            Side {
+                accuracy: of,
+                ..side(40, 0)
+            }
+        };
+        let looks = |canary: Side| {
+            let uncached = Side {
+                first_token_seconds: Measured::default(),
+                ..canary
+            };
+            [canary, uncached].map(|canary| match analyse(&step, canary, side(40, 0)) {
+                Analysis::Failed(why) => why,
+                Analysis::Passed(_) => "passed".to_owned(),
+                Analysis::Waiting(_) => "waits".to_owned(),
+            })
+        };
+        let decode = |median| Side {
+            tokens_per_second: plain(median, 1.0),
+            ..accuracy(1.0)
+        };
+        // 90 % of 50 are 45, give or take 1.3.
+        let told = |text: &str| text.to_owned();
+        assert_eq!(
+            looks(decode(42.0)),
+            [told("42.0 tokens/s against 50.0"), told("waits")]
+        );
+        assert_eq!(looks(decode(10.0)), ["10.0 tokens/s against 50.0"; 2].map(told));
+        let failing = |failed| Side {
+            failed,
+            ..accuracy(1.0)
         };
         assert_eq!(
-            failed(&AnalysisStep::default(), slow, side(40, 0)),
-            "10.0 tokens/s against 50.0"
+            looks(failing(5)),
+            [
+                told("12.5 % of requests failed, 0.0 % with the stable revision"),
+                told("waits")
+            ]
         );
+        assert_eq!(
+            looks(failing(20)),
+            ["50.0 % of requests failed, 0.0 % with the stable revision"; 2].map(told)
+        );
+        assert_eq!(
+            looks(accuracy(0.78)),
+            [told("78 % of the predicted tokens/s"), told("waits")]
+        );
+        assert_eq!(
+            looks(accuracy(0.5)),
+            ["50 % of the predicted tokens/s"; 2].map(told)
+        );
+        // A limit that the user has set is one.
+        let strict = AnalysisStep {
+            max_error_percent: Some(4.0),
+            ..AnalysisStep::default()
+        };
+        let canary = Side {
+            first_token_seconds: Measured::default(),
+            ..side(40, 2)
+        };
+        assert!(matches!(
+            analyse(&strict, canary, side(40, 0)),
+            Analysis::Failed(_)
+        ));
+    }
+
+    /// A canary that fails as the stable revision does, looked at after every few requests while first tokens are missing.
+    #[test]
+    fn looking_often_finds_little_by_accident() {
+        let mut random = rand::rngs::StdRng::seed_from_u64(7);
+        let (runs, mut alarms) = (300, 0);
+        for _ in 0..runs {
+            let (mut canary, mut stable) = (side(0, 0), side(0, 0));
+            canary.first_token_seconds = Measured::default();
+            let mut answer = |side: &mut Side, requests: u64| {
+                side.answered += requests;
+                side.failed += (0..requests).filter(|_| random.next_u32() % 20 == 0).count() as u64;
+            };
+            answer(&mut stable, 200);
+            let looks = (0..80).any(|_| {
+                answer(&mut canary, 5);
+                answer(&mut stable, 45);
+                matches!(
+                    analyse(&AnalysisStep::default(), canary, stable),
+                    Analysis::Failed(_)
+                )
+            });
+            alarms += usize::from(looks);
+        }
+        assert!(alarms * 20 <= runs, "{alarms} of {runs}");
     }
 
     /// Decode speed measured and predicted, and the same of first tokens.

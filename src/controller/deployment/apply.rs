@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::admission::named;
+use super::admission::{HubAnswer, named};
 use super::namesake::ServedNames;
 use super::ownership::{Owned, adoption};
 use super::plan::{DeploymentPlan, Observed};
@@ -193,9 +193,15 @@ impl Reconciler for DeploymentReconciler {
                 now: self.world.clock.now(),
             };
             if let Some(model) = observed.unknown_model() {
-                let (answer, again) = self.world.hub.ask(&model);
-                pass.look_again(again);
-                observed.hub = Some(answer);
+                observed.hub = Some(match deployment.spec.paused {
+                    true => HubAnswer::paused(&model),
+                    false => {
+                        let is_refused = |answer: &HubAnswer| observed.is_refused_with(answer);
+                        let (answer, again) = self.world.hub.ask(&model, is_refused);
+                        pass.look_again(again);
+                        answer
+                    }
+                });
             }
             plans.extend(DeploymentPlan::new(&observed).map(|plan| (deployment, plan)));
         }

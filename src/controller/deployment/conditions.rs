@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::admission::{ASKING_HUB, Admission};
+use super::admission::{ASKING_HUB, Admission, PAUSED};
 use super::course::{Hold, progress_deadline};
 use super::figures::{Comparison, Figures};
 use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
@@ -156,7 +156,7 @@ impl View<'_> {
     fn admitted(&self, writer: &mut Writer) {
         if let Admission::Refused { reason, message } = self.admission {
             let truth = match *reason {
-                ASKING_HUB => Truth::Unknown,
+                ASKING_HUB | PAUSED => Truth::Unknown,
                 _ => Truth::False,
             };
             writer.set(condition_type::ADMITTED, truth, reason, message.clone());
@@ -261,7 +261,7 @@ impl View<'_> {
                     return self.refused_template(writer, reason, message);
                 }
                 Admission::Admitted { .. } if spec.paused => {
-                    ("Paused", "paused before its first revision".to_owned())
+                    (PAUSED, "paused before its first revision".to_owned())
                 }
                 Admission::Admitted { .. } => ("NoRevision", "its first revision is being made".to_owned()),
             };
@@ -273,7 +273,9 @@ impl View<'_> {
             writer.set(kind, Truth::False, ROLLED_BACK, message);
             return None;
         }
-        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted)
+            && *reason != PAUSED
+        {
             let message = format!("revision {number} stays, because the new template is refused: {message}");
             return self.refused_template(writer, reason, &message);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use super::admission::{Admission, HubAnswer, Template};
+use super::admission::{Admission, HubAnswer, Template, admit};
 use super::course::Hold;
 use super::plan::{Observed, admission_annotation};
 use super::replica::is_of;
@@ -127,6 +127,12 @@ impl<'a> Observed<'a, '_> {
             Ok(ModelSource::Hub(model)) if self.revision_of(&template).is_none() => Some(model),
             Ok(_) | Err(_) => None,
         }
+    }
+
+    /// Whether no revision can be made of the template by what a hub says.
+    pub(super) fn is_refused_with(&self, answer: &HubAnswer) -> bool {
+        let admission = admit(&Template::of(self.deployment), self.fleet, Some(answer));
+        matches!(admission, Admission::Refused { .. })
     }
 
     /// What the hub said of a template: when its revision was made, else now. A branch that has moved since then moves no

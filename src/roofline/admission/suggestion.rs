@@ -90,10 +90,8 @@ pub(crate) fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Param
         found.push(Suggestion::DiskSize(disk.prefixes));
     }
 
-    if let Some(speed) = supply
-        .hardware
-        .map(|hardware| Speed::new(ask, hardware, parameters))
-    {
+    if let Some(hardware) = supply.hardware {
+        let speed = Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, supply.calibrations);
         let free_share = supply.free_share();
         let objectives = ask.objectives;
         let with = |objectives| Ask { objectives, ..*ask };

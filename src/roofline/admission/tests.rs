@@ -5,6 +5,7 @@ use super::*;
 use crate::roofline::chip;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::predict::ModelCost;
+use crate::roofline::predict::calibration::weight_bits;
 use crate::roofline::shapes::ShapeFile;
 use crate::roofline::weights::{WeightFormat, Weights};
 
@@ -235,9 +236,14 @@ proptest! {
     #[test]
     fn a_suggestion_admits(
         (name, context, streams, decode, max_seconds, disk) in wishes(), gib in 2u64..64, taken in 0.0f64..1.0,
-        free_mib in 0u64..100_000,
+        free_mib in 0u64..100_000, learned in prop::option::of((-0.7f64..0.7, -0.7f64..0.7)),
     ) {
         let model = model(name);
+        let bits = weight_bits(&model.cost);
+        let calibrations: Vec<_> = learned
+            .map(|(decode, first_token)| Calibration::published(bits, &[decode; 8], &[first_token; 8]))
+            .into_iter()
+            .collect();
         let mut ask = ask(&model, context, streams, decode);
         ask.objectives.first_token = max_seconds
             .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
@@ -245,7 +251,8 @@ proptest! {
         let commitments = [Commitment { replica: "other".to_owned(), share: taken, decode: None }];
         ask.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
         let space = NodeDisk { limit: Bytes::gib(100), free: Bytes::mib(free_mib) };
-        let supply = Supply { memory, held: &[], disk: Some(space), hardware, calibrations: &[], commitments: &commitments };
+        let supply =
+            Supply { memory, held: &[], disk: Some(space), hardware, calibrations: &calibrations, commitments: &commitments };
         let parameters = Parameters::built_in();
         let admits = |ask: &Ask<'_>| Verdict::new(ask, &supply, parameters).admitted();
         for suggestion in suggestions(&ask, &supply, parameters) {
@@ -270,10 +277,19 @@ proptest! {
                     changed.disk = DiskDemand::of_prefixes(disk);
                     further = Some(Ask { disk: DiskDemand::of_prefixes(disk + Bytes::gib(1)), ..ask });
                 }
-                Suggestion::DecodeTokensPerSecond(rate) => changed.objectives.decode = Some(rate),
+                Suggestion::DecodeTokensPerSecond(rate) => {
+                    changed.objectives.decode = Some(rate);
+                    // To the two digits that are told.
+                    let decode = Some(rate * 1.1 + f64::EPSILON);
+                    further = Some(Ask { objectives: Objectives { decode, ..ask.objectives }, ..ask });
+                }
                 Suggestion::FirstTokenSeconds(seconds) => {
-                    changed.objectives.first_token =
-                        ask.objectives.first_token.map(|first| FirstTokenObjective { max_seconds: seconds, ..first });
+                    let first_token = |max_seconds| {
+                        ask.objectives.first_token.map(|first| FirstTokenObjective { max_seconds, ..first })
+                    };
+                    changed.objectives.first_token = first_token(seconds);
+                    let sooner = Objectives { first_token: first_token(seconds / 1.11), ..ask.objectives };
+                    further = Some(Ask { objectives: sooner, ..ask });
                 }
             }
             prop_assert!(admits(&changed), "{suggestion}");

@@ -118,7 +118,7 @@ impl<'a> Survey<'a> {
             self.linear(&at("in_proj_a"), heads, hidden, false)?;
         }
         self.linear(&at("out_proj"), hidden, values, false)?;
-        let width = CONVOLUTION_WIDTH;
+        let width = u64::from(CONVOLUTION_WIDTH);
         self.parameters += channels * width;
         self.take_float(&at("conv1d.weight"), &[channels, width, 1])?;
         self.vector(&at("dt_bias"), heads)?;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::family::{Blocks, Family, Mixing, Windows};
 use crate::api::v1alpha1::MAX_LAYERS;
 use crate::roofline::dimensions::{Attention, FeedForward, Layer, ModelDimensions, PerLayerInputs};
-use crate::roofline::fields::{FieldError, Fields, Section, shortened};
+use crate::roofline::fields::{FieldError, Fields, MAX_PARAMETERS, Section, shortened};
 
 /// Gate, up and down projection.
 const GATED_MATRICES: u32 = 3;
@@ -59,6 +59,10 @@ impl ConfigFacts {
         };
         let reader = Reader { family, text };
         let dimensions = reader.dimensions(tied.unwrap_or(family.tied))?;
+        let parameters = dimensions.parameters() as f64;
+        if parameters >= MAX_PARAMETERS {
+            return Err(FieldError::TooLarge { parameters });
+        }
         Ok(Self {
             model_type: shortened(inner_type.unwrap_or(outer_type)),
             layers: u32::try_from(dimensions.layers.len()).ok(),

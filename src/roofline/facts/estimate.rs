@@ -74,12 +74,12 @@ fn matrices(layer: &Layer, hidden: u32) -> Vec<(&'static str, u64, Read)> {
             ..
         } => {
             let queries = d * u64::from(heads) * u64::from(head_dim);
-            let keys = d * u64::from(kv_heads) * u64::from(head_dim);
             every_step(
                 "self_attn.q_proj",
                 if output_gate { 2 * queries } else { queries },
             );
             if !shares_cache {
+                let keys = d * u64::from(kv_heads) * u64::from(head_dim);
                 every_step("self_attn.k_proj", keys);
                 if !keys_are_values {
                     every_step("self_attn.v_proj", keys);

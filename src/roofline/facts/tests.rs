@@ -573,3 +573,22 @@ fn groups_are_of_mlx_s_own_size_where_an_exception_has_none() {
         json!({"group_size": null, "bits": 6, "mode": "affine"});
     assert_eq!(stored(&config), stated);
 }
+
+/// Each within the limit of a dimension, and together more than any machine can count.
+#[test]
+fn dimensions_that_make_no_model_are_refused() {
+    let config = |head_dim: u64, experts: u64| {
+        json!({
+            "model_type": "qwen3_moe", "hidden_size": 1 << 24, "num_hidden_layers": 2, "vocab_size": 100,
+            "num_attention_heads": 1 << 24, "num_key_value_heads": 1, "head_dim": head_dim, "num_experts": experts,
+            "num_experts_per_tok": 1, "moe_intermediate_size": 1 << 24, "max_position_embeddings": 512,
+        })
+    };
+    for config in [config(1 << 24, 1), config(1, 1 << 24)] {
+        let err = ModelFacts::new(&config.to_string(), Tensors::Unknown).unwrap_err();
+        assert_eq!(
+            err.to_string(),
+            "config.json: its dimensions make 2e19 weights, and no model has 1e15: one of them is wrong"
+        );
+    }
+}

@@ -79,6 +79,21 @@ fn a_revision_keeps_what_the_hub_said() {
         scene.check_condition("Admitted", "True Servable: the model can be served");
     }
 
+    // Nothing is made of what comes while it is paused, so nobody asks.
+    scene.hub = Some(HubAnswer::paused(&MODEL.parse().unwrap()));
+    scene.change(json!({ "paused": true, "restartedAt": "paused" }));
+    assert_eq!(scene.step(), "");
+    scene.check_condition(
+        "Admitted",
+        "Unknown Paused: spec.paused is true: the hub is asked what hf://owner/guide is when that is over",
+    );
+    assert!(
+        scene.condition("Progressing").starts_with("Unknown Paused"),
+        "{}",
+        scene.condition("Progressing")
+    );
+    scene.change(json!({ "paused": false }));
+
     // A restart takes what the branch is now, and an undo what it was.
     scene.hub = Some(answer("c1"));
     scene.change(json!({ "restartedAt": "now" }));
