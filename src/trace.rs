@@ -242,16 +242,14 @@ impl Collecting {
     }
 
     fn measure_request(&self, span: &Span, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        self.measure(Instrument::RequestDuration, seconds, span, None);
-        if span.text(ERROR_TYPE).is_some() {
-            return;
-        }
-        for (name, kind) in [(INPUT_TOKENS, "input"), (OUTPUT_TOKENS, "output")] {
+        let tokens = [(INPUT_TOKENS, "input"), (OUTPUT_TOKENS, "output")];
+        for (name, kind) in tokens.into_iter().filter(|_| span.text(ERROR_TYPE).is_none()) {
             if let Some(Value::Int(tokens @ 1..)) = span.attribute(name) {
                 self.measure(Instrument::TokenUsage, *tokens as f64, span, Some(kind));
             }
         }
+        // Last: who sees that a request is counted finds all else of it.
+        self.measure(Instrument::RequestDuration, duration.as_secs_f64(), span, None);
     }
 }
 
