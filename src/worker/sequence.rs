@@ -111,6 +111,8 @@ pub(crate) struct Sequence {
     loading: Loading,
     /// A pass over its prompt and others failed.
     is_shunned: bool,
+    /// Its owner was told what there is to tell of the prompt.
+    is_prompt_told: bool,
     adjustment: Option<Adjustment>,
     constraint: Option<Constraint>,
     thinking: Option<ThinkingBudget>,
@@ -180,6 +182,7 @@ impl Sequence {
             reading: Reading::new(&queued.job.request),
             loading: Loading::NotYet,
             is_shunned: false,
+            is_prompt_told: false,
             adjustment: None,
             constraint: queued.job.request.constraint.take(),
             thinking: queued.job.request.thinking.take(),
@@ -514,7 +517,10 @@ impl Sequence {
     /// The prompt is read: tells what was gathered of it, and, where there is nothing to answer, what there was.
     pub(crate) fn end_prompt(&mut self) -> Result<Option<Done>, StepError> {
         let reading = self.reading.take();
-        if let Some(event) = reading::told(self.request(), reading)? {
+        // A prompt that is read again, since a pass failed behind it, has been told.
+        if !std::mem::replace(&mut self.is_prompt_told, true)
+            && let Some(event) = reading::told(self.request(), reading)?
+        {
             self.send(event);
         }
         Ok((!self.answers()).then_some(Done {

@@ -12,7 +12,7 @@ use crate::worker::adjustment::Penalties;
 use crate::worker::event::Event;
 use crate::worker::place::Place;
 use crate::worker::prefill::{Prefill, Prefilled};
-use crate::worker::prompt::PromptUse;
+use crate::worker::prompt::{Echo, PromptUse};
 use crate::worker::prompt::{Prompter, ValidRequest};
 use crate::worker::sampler::Sampling;
 use crate::worker::sequence::{Job, Queued};
@@ -44,9 +44,20 @@ impl Subject {
     }
 
     fn sequence(&self, id: u64, sampling: Sampling) -> Sequence {
+        let (events, _) = mpsc::channel(1);
+        self.sequence_for(id, sampling, PromptUse::Answer, events)
+    }
+
+    fn sequence_for(
+        &self,
+        id: u64,
+        sampling: Sampling,
+        prompt_use: PromptUse,
+        events: mpsc::Sender<Event>,
+    ) -> Sequence {
         let request = ValidRequest {
             prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
-            prompt_use: PromptUse::Answer,
+            prompt_use,
             max_tokens: 20 + id as usize,
             stopping: Stopping::default(),
             goes_on: false,
@@ -58,7 +69,6 @@ impl Subject {
             priority: 0,
             cache_salt: String::new(),
         };
-        let (events, _) = mpsc::channel::<Event>(1);
         let queued = Queued {
             id: RequestId(id),
             job: Job {
@@ -245,4 +255,23 @@ fn a_prompt_that_fails_takes_no_other_along() {
         )
     });
     assert_eq!(tokens.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}
+
+/// Also where its pass failed behind it, and it is read again.
+#[test]
+fn an_echo_is_told_once() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let (events_tx, mut events) = mpsc::channel(9);
+    let echo = PromptUse::Echo(Echo {
+        text: "abcde".to_owned(),
+        offsets: (0..5).collect(),
+    });
+    let mut sequence = subject.sequence_for(0, sampling(0), echo, events_tx);
+    for _ in 0..2 {
+        assert!(sequence.end_prompt().unwrap().is_none());
+        sequence.begin_alone(&subject.model);
+    }
+    assert!(matches!(events.try_recv(), Ok(Event::Piece(piece)) if piece.text == "abcde"));
+    assert!(events.try_recv().is_err());
 }
