@@ -12,7 +12,7 @@ use crate::units::Bytes;
 
 /// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
 const MAX_MASKS: usize = 128;
-/// Places that may be looked at for one mask: some tenths of a second, in which nobody else gets a token.
+/// Places that may be looked at for one mask: some hundredths of a second, in which nobody else gets a token.
 const MAX_WORK: usize = 1_000_000;
 /// Of them, to find out how much plain text may follow. What that saves is not worth more.
 const MAX_PLAIN_WORK: usize = 200_000;
