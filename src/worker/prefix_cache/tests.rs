@@ -396,6 +396,18 @@ fn now() -> Instant {
     Clock::System.instant()
 }
 
+/// One that has heard of [`one_file`], and what says that there is more to hear.
+fn with_known_files(dir: &tempfile::TempDir) -> (PrefixCache, std::sync::mpsc::Receiver<()>) {
+    let (woken_tx, woken) = std::sync::mpsc::channel();
+    let mut prefixes = with_disk(one_file(dir), move || {
+        // Nobody may listen any more.
+        let _ = woken_tx.send(());
+    });
+    woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    prefixes.tend(ROOMY, now, || true).unwrap();
+    (prefixes, woken)
+}
+
 /// It fails while a request waits for what it reads.
 #[test]
 fn when_the_thread_for_files_fails_nobody_waits_for_it() {
@@ -432,13 +444,7 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
 fn what_a_slow_disk_has_is_computed() {
     let _mlx = mlx::exclusive();
     let dir = tempfile::tempdir().unwrap();
-    let (woken_tx, woken) = std::sync::mpsc::channel();
-    let mut prefixes = with_disk(one_file(&dir), move || {
-        // Nobody may listen any more.
-        let _ = woken_tx.send(());
-    });
-    woken.recv_timeout(Duration::from_secs(60)).unwrap();
-    prefixes.tend(ROOMY, now, || true).unwrap();
+    let (mut prefixes, woken) = with_known_files(&dir);
     let begin = now();
     assert_eq!(prefixes.load("", &text(300), ROOMY, Some(1e6), begin).len(), 1);
     woken.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -496,13 +502,7 @@ fn a_block_is_copied_while_there_is_time() {
 fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
     let _mlx = mlx::exclusive();
     let dir = tempfile::tempdir().unwrap();
-    let (woken_tx, woken) = std::sync::mpsc::channel();
-    let mut prefixes = with_disk(one_file(&dir), move || {
-        // Nobody may listen any more.
-        let _ = woken_tx.send(());
-    });
-    woken.recv_timeout(Duration::from_secs(60)).unwrap();
-    prefixes.tend(ROOMY, now, || true).unwrap();
+    let (mut prefixes, _woken) = with_known_files(&dir);
     assert!(prefixes.file_bytes() > Bytes::ZERO);
     let begin = now();
     let refused = BlockKey::root("m", "").child(&[7]);
