@@ -10,18 +10,20 @@ use serde_json::Number;
 use super::json::{Rules, member};
 use super::names::name_apart_from;
 use super::normal::normal;
-use super::numbers::{Bound, decimals, integers, multiples, numbers};
+use super::numbers::{Bound, Step, integers, multiples, numbers};
 use super::product::{TooManyStates, Wanted, combined};
 use super::regex;
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, followed, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
 /// Schemas inside schemas, references followed.
 const MAX_DEPTH: usize = 100;
-/// Of `multipleOf`: a grammar has a state for each remainder.
+/// Of `multipleOf`, in units of its last decimal: a grammar has a state for each remainder.
 const MAX_STEP: u32 = 1_000;
+/// Values of which each may come once: a grammar has a state for each choice of them.
+const MAX_DIFFERENT: usize = 10;
 /// Longer ones are nobody's, where other names are to be told from them.
 const MAX_NAME_BYTES: usize = 256;
 
@@ -94,12 +96,13 @@ impl<'a> Compiler<'a, '_> {
             alone(schema, "$ref")?;
             return self.reference(schema, target);
         }
-        if let Some(value) = schema.get("const") {
-            let values = std::slice::from_ref(value);
-            return self.literals(schema, "const", values);
-        }
-        if let Some(values) = schema.list("enum")? {
-            return self.literals(schema, "enum", values);
+        if schema.get("const").is_some() || schema.get("enum").is_some() {
+            let texts = listed_texts(schema)?.unwrap_or_default();
+            let ways = texts
+                .iter()
+                .map(|text| self.builder.literal(text.as_bytes(), RETURN));
+            let ways = ways.collect();
+            return Ok(self.builder.any_of(ways));
         }
         for keyword in ["anyOf", "oneOf"] {
             if let Some(schemas) = schema.list(keyword)? {
@@ -132,39 +135,6 @@ impl<'a> Compiler<'a, '_> {
         }
         self.builder.define(reserved, rule);
         Ok(reserved)
-    }
-
-    /// Exactly these values, as far as they are of the schema's types.
-    fn literals(
-        &mut self,
-        schema: &Schema<'a>,
-        keyword: &'static str,
-        values: &'a [Json],
-    ) -> Result<NodeId, SchemaError> {
-        if schema.demands_more_than(&[keyword, "type"]) {
-            return Err(together(schema, keyword));
-        }
-        let kinds = match schema.get("type") {
-            Some(_) => schema.kinds()?,
-            None => None,
-        };
-        let fits = |value: &&Json| {
-            kinds
-                .as_ref()
-                .is_none_or(|kinds| kinds.iter().any(|kind| kind.fits(value)))
-        };
-        let ways: Vec<NodeId> = values
-            .iter()
-            .filter(fits)
-            .map(|value| {
-                let text = serde_json::to_string(value).expect("names are strings and memory does not fail");
-                self.builder.literal(text.as_bytes(), RETURN)
-            })
-            .collect();
-        if ways.is_empty() {
-            return Err(schema.empty());
-        }
-        Ok(self.builder.any_of(ways))
     }
 
     fn combination(
@@ -257,7 +227,7 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    /// Steps that can be told digit by digit: whole ones, and those of a last decimal.
+    /// Told digit by digit.
     fn multiple(
         &mut self,
         schema: &Schema<'a>,
@@ -271,20 +241,15 @@ impl<'a> Compiler<'a, '_> {
         if step <= 0.0 {
             return Err(schema.invalid("multipleOf", "a number above 0"));
         }
-        // As text, since powers of a tenth are not exact.
-        let places = (1_u32..=9).find(|places| format!("1e-{places}").parse() == Ok(step));
-        let is_whole = step.fract() == 0.0 && step <= f64::from(MAX_STEP);
-        let multiples = match places {
-            _ if is_whole => multiples(self.builder, step as u32),
-            // As every integer is.
-            Some(_) if whole => self.rules.integer,
-            Some(places) => decimals(self.builder, places),
-            None => return Err(unsupported("multipleOf of such a number")),
+        let Some(step) = Step::new(step).filter(|step| step.units <= MAX_STEP) else {
+            return Err(unsupported("multipleOf of such a number"));
         };
+        let step = if whole { step.of_integers() } else { step };
+        let multiples = multiples(self.builder, step);
         if min.is_none() && max.is_none() {
             return Ok(multiples);
         }
-        let range = self.range((whole || is_whole, min, max));
+        let range = self.range((step.places == 0, min, max));
         let range = range.ok_or_else(|| schema.empty())?;
         let both = combined(self.builder, (range, multiples), Wanted::Both);
         let both = both.map_err(|TooManyStates| unsupported("multipleOf with such bounds"))?;
@@ -293,6 +258,13 @@ impl<'a> Compiler<'a, '_> {
 
     fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
         let (min, max) = (schema.count("minItems")?.unwrap_or(0), schema.count("maxItems")?);
+        match schema.get("uniqueItems") {
+            Some(Json::Bool(true)) if max.is_none_or(|max| max > 1) => {
+                return self.different(schema, (min, max));
+            }
+            None | Some(Json::Bool(_)) => {}
+            Some(_) => return Err(schema.invalid("uniqueItems", "true or false")),
+        }
         let mut first = Vec::new();
         for (index, item) in schema.list("prefixItems")?.unwrap_or_default().iter().enumerate() {
             first.push(self.rule(item, schema.below(&format!("prefixItems/{index}")))?);
@@ -346,6 +318,58 @@ impl<'a> Compiler<'a, '_> {
             };
         }
         Ok(self.builder.literal(b"[", behind))
+    }
+
+    /// A list of values of which none comes twice: a state for each choice of those that have come.
+    fn different(
+        &mut self,
+        schema: &Schema<'a>,
+        (min, max): (u32, Option<u32>),
+    ) -> Result<NodeId, SchemaError> {
+        let values = match schema.get("items").and_then(|items| followed(self.root, items)) {
+            Some(Json::Object(items)) if schema.get("prefixItems").is_none() => {
+                listed_texts(&Schema::new(items, schema.below("items"))?)?
+            }
+            Some(_) | None => None,
+        };
+        let Some(mut values) = values else {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: "uniqueItems of anything but listed values".to_owned(),
+            });
+        };
+        values.sort_unstable();
+        values.dedup();
+        if values.len() > MAX_DIFFERENT {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: format!("uniqueItems of more than {MAX_DIFFERENT} values"),
+            });
+        }
+        let values: Vec<NodeId> = values
+            .iter()
+            .map(|text| self.builder.literal(text.as_bytes(), RETURN))
+            .collect();
+        let close = self.closed(b"]");
+        let mut behind: Vec<Option<NodeId>> = vec![None; 1 << values.len()];
+        for come in (0..behind.len()).rev() {
+            let count = come.count_ones();
+            let mut ways: Vec<NodeId> = (count >= min).then_some(close).into_iter().collect();
+            for (index, value) in values.iter().enumerate() {
+                let then = behind[come | 1 << index].filter(|_| come & 1 << index == 0);
+                if let Some(then) = then.filter(|_| max.is_none_or(|max| count < max)) {
+                    let value = self.builder.call(*value, then);
+                    let value = self.spaced(value);
+                    ways.push(match count {
+                        0 => value,
+                        _ => self.builder.literal(b",", value),
+                    });
+                }
+            }
+            behind[come] = (!ways.is_empty()).then(|| self.builder.any_of(ways));
+        }
+        let first = behind[0].ok_or_else(|| schema.empty())?;
+        Ok(self.builder.literal(b"[", first))
     }
 
     /// Items of one kind from the start of a list.
@@ -434,7 +458,7 @@ impl<'a> Compiler<'a, '_> {
                 let at = schema.below(&format!("required/{missing}"));
                 return Err(SchemaError::Empty { at });
             }
-            return Ok(self.members(members, Some(rule)));
+            return self.members(schema, members, Some(rule));
         }
         for name in required {
             if !names.contains(&name) {
@@ -454,7 +478,7 @@ impl<'a> Compiler<'a, '_> {
             });
         }
         let others = others.map(|value| self.other_member(&names, value));
-        Ok(self.members(members, others))
+        self.members(schema, members, others)
     }
 
     /// Members whose names fit the one pattern there is.
@@ -498,30 +522,71 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    /// Members in their order, then any number of others.
-    fn members(&mut self, members: Vec<Property>, others: Option<NodeId>) -> NodeId {
+    /// Members in their order, then others, as many as there may be.
+    fn members(
+        &mut self,
+        schema: &Schema<'a>,
+        members: Vec<Property>,
+        others: Option<NodeId>,
+    ) -> Result<NodeId, SchemaError> {
+        let (least, most) = (
+            schema.count("minProperties")?.unwrap_or(0),
+            schema.count("maxProperties")?,
+        );
+        // What may come next, by how many members have come; beyond so many, all is alike.
+        let alike = most.unwrap_or(least.max(1));
+        let counts = |index: usize| 0..=u32::try_from(index).map_or(alike, |index| index.min(alike));
         let close = self.closed(b"}");
-        // What may come next: while no member has come yet, and after one.
-        let (mut first, mut later) = (close, close);
-        if let Some(other) = others {
-            first = self.items(other, 0, None, close);
-            let another = self.after_comma(other);
-            later = self.builder.repeat(another, 0, None, close);
+        let mut next = Vec::new();
+        for count in counts(members.len()) {
+            let missing = least.saturating_sub(count);
+            let room = most.map(|most| most - count);
+            next.push(match others {
+                _ if room.is_some_and(|room| room < missing) => None,
+                None => (missing == 0).then_some(close),
+                Some(other) if missing <= 1 && count == 0 => Some(self.items(other, missing, room, close)),
+                Some(other) if missing <= 1 => {
+                    let another = self.after_comma(other);
+                    Some(self.builder.repeat(another, missing, room, close))
+                }
+                // Two of them may have one name, and be one.
+                Some(_) => None,
+            });
         }
-        for Property { rule, required } in members.into_iter().rev() {
-            let this = self.builder.call(rule, later);
-            let this_first = self.spaced(this);
-            let spaced = self.spaced(this);
-            let this_later = self.builder.literal(b",", spaced);
-            (first, later) = match required {
-                true => (this_first, this_later),
-                false => (
-                    self.builder.any_of(vec![this_first, first]),
-                    self.builder.any_of(vec![this_later, later]),
-                ),
-            };
+        for (index, Property { rule, required }) in members.into_iter().enumerate().rev() {
+            let with: Vec<Option<NodeId>> = next
+                .iter()
+                .map(|next| {
+                    let this = self.builder.call(rule, (*next)?);
+                    Some(self.spaced(this))
+                })
+                .collect();
+            next = counts(index)
+                .map(|count| {
+                    let with = match count {
+                        _ if most == Some(count) => None,
+                        0 => with[1],
+                        _ => with[alike.min(count + 1) as usize].map(|with| self.builder.literal(b",", with)),
+                    };
+                    let without = next[count as usize].filter(|_| !required);
+                    let ways: Vec<NodeId> = with.into_iter().chain(without).collect();
+                    (!ways.is_empty()).then(|| self.builder.any_of(ways))
+                })
+                .collect();
+            self.builder.check_size()?;
         }
-        self.builder.literal(b"{", first)
+        let Some(first) = next[0] else {
+            let possible = others.is_some() && most.is_none_or(|most| least <= most);
+            return Err(match possible {
+                true => SchemaError::Together {
+                    at: schema.at.clone(),
+                    keyword: "minProperties",
+                    others: "so few named members",
+                },
+                false => schema.empty(),
+            });
+        };
+        Ok(self.builder.literal(b"{", first))
     }
 
     /// A member with a name that is none of these. It has no escapes, by which it could be one of them after all.
@@ -536,6 +601,35 @@ impl<'a> Compiler<'a, '_> {
         let rest = name_apart_from(self.builder, any, &names, close);
         let name = self.builder.literal(b"\"", rest);
         member(self.builder, self.rules.space, name, value)
+    }
+}
+
+/// The values that a schema lists, as far as they are of its types, as JSON; both of a boolean's. `None`: it lists none.
+fn listed_texts(schema: &Schema<'_>) -> Result<Option<Vec<String>>, SchemaError> {
+    let (keyword, values) = match (schema.get("const"), schema.list("enum")?) {
+        (Some(value), _) => ("const", std::slice::from_ref(value)),
+        (None, Some(values)) => ("enum", values),
+        (None, None) => {
+            let boolean = schema.kinds()?.is_some_and(|kinds| kinds == [Kind::Boolean]);
+            return Ok(boolean.then(|| vec!["true".to_owned(), "false".to_owned()]));
+        }
+    };
+    if schema.demands_more_than(&[keyword, "type"]) {
+        return Err(together(schema, keyword));
+    }
+    let kinds = match schema.get("type") {
+        Some(_) => schema.kinds()?,
+        None => None,
+    };
+    let fits = |value: &&Json| {
+        let fits = |kinds: &Vec<Kind>| kinds.iter().any(|kind| kind.fits(value));
+        kinds.as_ref().is_none_or(fits)
+    };
+    let text = |value| serde_json::to_string(value).expect("names are strings and memory does not fail");
+    let texts: Vec<String> = values.iter().filter(fits).map(text).collect();
+    match texts.is_empty() {
+        true => Err(schema.empty()),
+        false => Ok(Some(texts)),
     }
 }
 

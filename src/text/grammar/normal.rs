@@ -110,10 +110,9 @@ impl Normalizer<'_> {
         let Some(names) = names.and_then(|names| followed(self.root, names)).cloned() else {
             return schema;
         };
-        let is_only = |keyword: &str| {
-            let own = ["type", keyword];
+        let is_only = |keywords: &[&str]| {
             let mut members = names.as_object().into_iter().flat_map(Members::iter);
-            members.all(|(name, value)| own.contains(&name) || !demands(name, value))
+            members.all(|(name, value)| name == "type" || keywords.contains(&name) || !demands(name, value))
         };
         let others = schema
             .get("additionalProperties")
@@ -121,8 +120,13 @@ impl Normalizer<'_> {
             .unwrap_or(Json::Bool(true));
         let own = schema.get("properties").cloned();
         let has_patterns = schema.get("patternProperties").is_some();
-        let (keyword, members) = match (listed_values(&names), names.get("pattern").and_then(Json::as_str)) {
-            (Some(values), _) if (is_only("enum") || is_only("const")) && !has_patterns => {
+        let pattern = names.get("pattern").and_then(Json::as_str);
+        let pattern = match pattern.filter(|_| is_only(&["pattern"])) {
+            Some(pattern) => Some(pattern.to_owned()),
+            None => lengths(&names).filter(|_| is_only(&["minLength", "maxLength"])),
+        };
+        let (keyword, members) = match (listed_values(&names), pattern) {
+            (Some(values), _) if (is_only(&["enum"]) || is_only(&["const"])) && !has_patterns => {
                 let mut members = Members::default();
                 for name in values.iter().filter_map(Json::as_str) {
                     let own = own.as_ref().and_then(|own| own.get(name));
@@ -130,8 +134,8 @@ impl Normalizer<'_> {
                 }
                 ("properties", members)
             }
-            (None, Some(pattern)) if is_only("pattern") && own.is_none() && !has_patterns => {
-                ("patternProperties", Members::new([(pattern, others)]))
+            (None, Some(pattern)) if own.is_none() && !has_patterns => {
+                ("patternProperties", Members::new([(&*pattern, others)]))
             }
             _ => return schema,
         };
@@ -283,6 +287,20 @@ fn with_prefix_items(mut schema: Members) -> Members {
     schema
 }
 
+/// The pattern of texts of a schema's lengths.
+fn lengths(schema: &Json) -> Option<String> {
+    let length = |keyword: &str| match schema.get(keyword) {
+        None => Some(String::new()),
+        Some(Json::Number(length)) => Some(u32::try_from(length.as_u64()?).ok()?.to_string()),
+        Some(_) => None,
+    };
+    match (length("minLength")?, length("maxLength")?) {
+        (least, most) if least.is_empty() && most.is_empty() => None,
+        (least, most) if least.is_empty() => Some(format!(r"^[\s\S]{{0,{most}}}$")),
+        (least, most) => Some(format!(r"^[\s\S]{{{least},{most}}}$")),
+    }
+}
+
 fn unsupported(at: &str, keyword: &str) -> SchemaError {
     SchemaError::Unsupported {
         at: at.to_owned(),
@@ -338,8 +356,13 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
             "enum" => values_of_both(own, value, at)?,
             "required" => union(own, value),
             "pattern" => Some(patterns_of_both(own, value)),
-            "minimum" | "exclusiveMinimum" | "minLength" | "minItems" => farther(own, value, true),
-            "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" => farther(own, value, false),
+            "uniqueItems" => Some(Json::Bool(true)),
+            "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties" => {
+                farther(own, value, true)
+            }
+            "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties" => {
+                farther(own, value, false)
+            }
             "items" if one.get("prefixItems").is_none() && other.get("prefixItems").is_none() => {
                 Some(all_of(own, value))
             }

@@ -136,44 +136,103 @@ fn signed(
     (!ways.is_empty()).then(|| builder.any_of(ways))
 }
 
-/// Multiples of a whole number: a state for each remainder of the digits that were read.
-pub(super) fn multiples(builder: &mut Builder, step: u32) -> NodeId {
-    let states: Vec<NodeId> = (0..step).map(|_| builder.reserve()).collect();
-    let digits_to = |builder: &mut Builder, from: u32, first: u8| -> Vec<NodeId> {
-        let digit = |digit: u8| {
-            let next = (from * 10 + u32::from(digit)) % step;
-            (digit, states[next as usize])
-        };
-        let all: Vec<_> = (first..=9).map(digit).collect();
-        all.into_iter()
-            .map(|(digit, next)| builder.bytes(ByteSet::of(&[b'0' + digit]), next))
-            .collect()
-    };
-    for (remainder, state) in (0..step).zip(&states) {
-        let mut ways = digits_to(builder, remainder, 0);
-        ways.extend((remainder == 0).then_some(RETURN));
-        let ways = builder.any_of(ways);
-        builder.define(*state, ways);
-    }
-    let natural = digits_to(builder, 0, 1);
-    let natural = builder.any_of(natural);
-    let zero = builder.literal(b"0", RETURN);
-    let negative = builder.literal(b"-", natural);
-    builder.any_of(vec![zero, natural, negative])
+/// A number above zero that others are multiples of: `units` of the last of its `places` decimals.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Step {
+    pub(super) units: u32,
+    pub(super) places: u32,
 }
 
-/// Numbers with so many decimals at most.
-pub(super) fn decimals(builder: &mut Builder, places: u32) -> NodeId {
-    let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
-    let some = builder.repeat(digit, 1, Some(places), RETURN);
-    let fraction = builder.literal(b".", some);
-    let rest = builder.optional(fraction, RETURN);
-    let more = builder.repeat(digit, 0, None, rest);
-    let first = builder.bytes(ByteSet::range(b'1', b'9'), more);
-    let zero = builder.literal(b"0", rest);
-    let natural = builder.any_of(vec![zero, first]);
-    let negative = builder.literal(b"-", natural);
-    builder.any_of(vec![natural, negative])
+impl Step {
+    /// Of a number's shortest decimal, since most decimals are not exact in binary. `None` where that is too long.
+    pub(super) fn new(step: f64) -> Option<Self> {
+        let text = step.to_string();
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        Some(Self {
+            units: format!("{whole}{fraction}").parse().ok()?,
+            places: u32::try_from(fraction.len()).ok().filter(|places| *places <= 9)?,
+        })
+    }
+
+    /// Whether a number is a multiple of it whose digits have this remainder by `units` so far and whose next `places` are zeros.
+    fn has_multiple(self, remainder: u32, places: u32) -> bool {
+        (u64::from(remainder) * 10_u64.pow(places)).is_multiple_of(self.units.into())
+    }
+
+    /// The step of those multiples that are integers.
+    pub(super) fn of_integers(self) -> Self {
+        let (mut units, mut one) = (self.units, 10_u32.pow(self.places));
+        while one != 0 {
+            (units, one) = (one, units % one);
+        }
+        Self {
+            units: self.units / units,
+            places: 0,
+        }
+    }
+}
+
+/// Multiples of a step: a state for each remainder of the digits that were read, for each count of decimals.
+pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
+    // From the last decimal on: what may follow it, by remainder; nothing where no digit leads to a multiple.
+    let mut decimals: Vec<Option<NodeId>> = Vec::new();
+    for place in (0..step.places).rev() {
+        let behind: Vec<Option<NodeId>> = (0..step.units)
+            .map(|remainder| {
+                let ends = step.has_multiple(remainder, step.places - place - 1);
+                let more = decimals.get(remainder as usize).copied().flatten();
+                let ways: Vec<NodeId> = ends.then_some(RETURN).into_iter().chain(more).collect();
+                (!ways.is_empty()).then(|| builder.any_of(ways))
+            })
+            .collect();
+        decimals = (0..step.units)
+            .map(|remainder| remainder_digits(builder, (step.units, remainder), b'0', &behind))
+            .collect();
+    }
+    let states: Vec<NodeId> = (0..step.units).map(|_| builder.reserve()).collect();
+    let mut ends = Vec::new();
+    for remainder in 0..step.units {
+        let is_multiple = step.has_multiple(remainder, step.places);
+        let fraction = decimals.get(remainder as usize).copied().flatten();
+        let fraction = fraction.map(|fraction| builder.literal(b".", fraction));
+        ends.push((is_multiple.then_some(RETURN), fraction));
+    }
+    let whole: Vec<Option<NodeId>> = states.iter().copied().map(Some).collect();
+    for (remainder, (stop, fraction)) in (0..step.units).zip(&ends) {
+        let digits = remainder_digits(builder, (step.units, remainder), b'0', &whole);
+        let ways = [digits, *stop, *fraction].into_iter().flatten().collect();
+        let ways = builder.any_of(ways);
+        builder.define(states[remainder as usize], ways);
+    }
+    let (_, fraction) = ends[0];
+    let below_one = fraction.map(|fraction| builder.literal(b"0", fraction));
+    let above = remainder_digits(builder, (step.units, 0), b'1', &whole);
+    let unsigned: Vec<NodeId> = [above, below_one].into_iter().flatten().collect();
+    let unsigned = builder.any_of(unsigned);
+    let negative = builder.literal(b"-", unsigned);
+    let zero = builder.literal(b"0", RETURN);
+    builder.any_of(vec![zero, unsigned, negative])
+}
+
+/// One more digit, from `first` on, of a number with this remainder by `units`, and what is behind it by its own.
+fn remainder_digits(
+    builder: &mut Builder,
+    (units, remainder): (u32, u32),
+    first: u8,
+    behind: &[Option<NodeId>],
+) -> Option<NodeId> {
+    let mut sets: Vec<(NodeId, ByteSet)> = Vec::new();
+    for digit in first..=b'9' {
+        let next = (remainder * 10 + u32::from(digit - b'0')) % units;
+        if let Some(next) = behind[next as usize] {
+            match sets.iter_mut().find(|(to, _)| *to == next) {
+                Some((_, set)) => set.insert(digit),
+                None => sets.push((next, ByteSet::of(&[digit]))),
+            }
+        }
+    }
+    let ways: Vec<NodeId> = sets.into_iter().map(|(to, set)| builder.bytes(set, to)).collect();
+    (!ways.is_empty()).then(|| builder.any_of(ways))
 }
 
 fn digits(builder: &mut Builder, min: usize, max: Option<usize>, next: NodeId) -> NodeId {

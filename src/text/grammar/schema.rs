@@ -13,8 +13,10 @@ const OBJECT: &[&str] = &[
     "required",
     "additionalProperties",
     "patternProperties",
+    "minProperties",
+    "maxProperties",
 ];
-const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
+const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"];
 pub(super) const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
 pub(super) const NUMBER: &[&str] = &[
     "minimum",
@@ -35,13 +37,10 @@ const UNSUPPORTED: &[&str] = &[
     "dependentSchemas",
     "if",
     "maxContains",
-    "maxProperties",
     "minContains",
-    "minProperties",
     "propertyNames",
     "unevaluatedItems",
     "unevaluatedProperties",
-    "uniqueItems",
 ];
 
 /// Whether a keyword with this value rules out any value.

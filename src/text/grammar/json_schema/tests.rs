@@ -72,6 +72,37 @@ fn lists_have_their_lengths() {
 }
 
 #[test]
+fn values_come_once_in_a_list_of_different_ones() {
+    let colours = |extra: Value| {
+        let mut all = json!({"$defs": {"c": {"enum": ["red", "blue", 3, "red"]}}, "type": "array", "items": {"$ref": "#/$defs/c"}, "uniqueItems": true});
+        for (name, value) in extra.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        all
+    };
+    check(
+        colours(json!({})),
+        &["[]", "[\"red\"]", "[3, \"blue\",\"red\"]", "[ ]"],
+        &["[3,3]", "[\"red\",3,\"red\"]", "[,3]", "[3,]", "[4]"],
+    );
+    check(
+        colours(json!({"minItems": 2, "maxItems": 2})),
+        &["[3,\"red\"]"],
+        &["[]", "[3]", "[3,\"red\",\"blue\"]"],
+    );
+    check(
+        json!({"items": {"type": "boolean"}, "uniqueItems": true}),
+        &["[true,false]"],
+        &["[true,true]", "[true,false,true]"],
+    );
+    check(
+        json!({"items": {"type": "string"}, "uniqueItems": true, "maxItems": 1}),
+        &["[]", "[\"a\"]"],
+        &["[\"a\",\"b\"]"],
+    );
+}
+
+#[test]
 fn strings_and_numbers_are_bounded() {
     check(
         json!({"type": "string", "minLength": 1, "maxLength": 3}),

@@ -44,6 +44,50 @@ fn multiples_are_told_digit_by_digit() {
         &["0", "1.5", "-2.25", "10"],
         &["1.005", ".5", "1e2"],
     );
+    check(
+        json!({"type": "number", "multipleOf": 0.25}),
+        &["0", "0.5", "-0.75", "12.25", "3.0", "7"],
+        &["0.3", "0.2", "1.26", "0.125", "-0", "1."],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 2.5, "minimum": 5, "maximum": 10}),
+        &["5", "7.5", "10", "10.0"],
+        &["2.5", "6", "7", "12.5"],
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 2.5}),
+        &["0", "5", "-10"],
+        &["2.5", "7"],
+    );
+    check(
+        json!({"type": "number", "multipleOf": 0.3}),
+        &["0.3", "1.2", "3", "-0.6"],
+        &["0.1", "1", "0.4", "2"],
+    );
+}
+
+/// No digit is let through that nothing can follow.
+#[test]
+fn a_multiple_that_was_begun_can_be_ended() {
+    for (step, units, places) in [
+        (0.25, 25, 2),
+        (0.3, 3, 1),
+        (0.07, 7, 2),
+        (12.5, 125, 1),
+        (0.999, 999, 3),
+    ] {
+        let asked = schema(&json!({"type": "number", "multipleOf": step}));
+        let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+        for seed in 0..100 {
+            let text = walk(&grammar, seed);
+            let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+            let digits = format!("{}{fraction:0<places$}", whole.trim_start_matches('-'));
+            let remainder = digits
+                .bytes()
+                .fold(0, |read, digit| (read * 10 + u32::from(digit - b'0')) % units);
+            assert_eq!(remainder, 0, "{text} by {step}");
+        }
+    }
 }
 
 /// As zod writes any integer; a real schema has many.

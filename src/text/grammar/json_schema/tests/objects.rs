@@ -97,3 +97,61 @@ fn members_have_names_of_a_pattern() {
         &[r#"{"b":null}"#],
     );
 }
+
+#[test]
+fn members_are_counted() {
+    check(
+        json!({"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 1, "maxProperties": 2}),
+        &[
+            r#"{"a":1}"#,
+            r#"{"c":1}"#,
+            r#"{"a":1,"c":1}"#,
+            r#"{ "b": 1, "c": 1}"#,
+        ],
+        &["{}", r#"{"a":1,"b":1,"c":1}"#, r#"{,"a":1}"#],
+    );
+    check(
+        json!({"properties": {"a": {}, "b": {}}, "required": ["b"], "minProperties": 2}),
+        &[r#"{"a":1,"b":1}"#],
+        &[r#"{"b":1}"#, r#"{"a":1}"#],
+    );
+    check(
+        json!({"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 1, "maxProperties": 2}),
+        &[r#"{"x":null}"#, r#"{"x":null,"y":null}"#],
+        &["{}", r#"{"x":null,"y":null,"z":null}"#],
+    );
+    check(
+        json!({"properties": {"a": {}, "b": {}}, "required": ["a"], "additionalProperties": {}, "minProperties": 2}),
+        &[r#"{"a":1,"b":1}"#, r#"{"a":1,"x":1}"#, r#"{"a":1,"b":1,"x":1}"#],
+        &[r#"{"a":1}"#],
+    );
+    check(
+        json!({"type": "object", "maxProperties": 0}),
+        &["{}"],
+        &[r#"{"a":1}"#],
+    );
+    check(
+        json!({"allOf": [{"patternProperties": {"^x": {}}, "minProperties": 1}, {"minProperties": 0, "maxProperties": 3}, {"maxProperties": 1}]}),
+        &[r#"{"x":1}"#],
+        &["{}", r#"{"x":1,"xx":1}"#],
+    );
+}
+
+#[test]
+fn names_may_have_lengths() {
+    check(
+        json!({"type": "object", "propertyNames": {"type": "string", "minLength": 1}, "additionalProperties": {"type": "null"}, "minProperties": 1}),
+        &[r#"{"x":null}"#, r#"{"é\n":null,"long":null}"#],
+        &["{}", r#"{"":null}"#, r#"{"x":1}"#],
+    );
+    check(
+        json!({"propertyNames": {"minLength": 2, "maxLength": 3}}),
+        &["{}", r#"{"éé":1}"#, r#"{"abc":1}"#],
+        &[r#"{"a":1}"#, r#"{"abcd":1}"#],
+    );
+    check(
+        json!({"propertyNames": {"maxLength": 1}}),
+        &[r#"{"":1}"#, r#"{"a":1}"#],
+        &[r#"{"aa":1}"#],
+    );
+}

@@ -6,12 +6,24 @@ use super::*;
 fn what_cannot_be_held_to_is_refused_by_name() {
     let cases = [
         (
-            json!({"type": "object", "propertyNames": {"minLength": 2}}),
+            json!({"type": "object", "propertyNames": {"minLength": 2, "pattern": "a"}}),
             "#: 'propertyNames' is not supported",
         ),
         (
-            json!({"type": "object", "minProperties": 1}),
-            "#: 'minProperties' is not supported",
+            json!({"type": "object", "minProperties": 2}),
+            "#: 'minProperties' together with so few named members is not supported",
+        ),
+        (
+            json!({"type": "object", "minProperties": 2, "maxProperties": 1}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"properties": {"a": {}}, "minProperties": 2}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1}),
+            "#: nothing can be both of what it asks for",
         ),
         (
             json!({"type": "string", "pattern": "^a", "maxLength": 0}),
@@ -55,7 +67,19 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (
             json!({"items": {"uniqueItems": true}}),
-            "#/items: 'uniqueItems' is not supported",
+            "#/items: 'uniqueItems of anything but listed values' is not supported",
+        ),
+        (
+            json!({"items": {"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}, "uniqueItems": true}),
+            "#: 'uniqueItems of more than 10 values' is not supported",
+        ),
+        (
+            json!({"items": {"enum": [1, 2, 2]}, "uniqueItems": true, "minItems": 3}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"items": {}, "uniqueItems": "yes"}),
+            "#: 'uniqueItems' must be true or false",
         ),
         (
             json!({"type": "text"}),
@@ -79,7 +103,7 @@ fn what_cannot_be_held_to_is_refused_by_name() {
             "#: nothing can be both of what it asks for",
         ),
         (
-            json!({"type": "number", "multipleOf": 2.5}),
+            json!({"type": "number", "multipleOf": 0.3333}),
             "#: 'multipleOf of such a number' is not supported",
         ),
         (
