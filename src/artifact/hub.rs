@@ -12,6 +12,7 @@ use crate::roofline::facts::ModelFacts;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::{ModelConfig, ModelConfigError};
 use crate::roofline::predict::ModelCost;
+use crate::text::template::TOOL_USE_FILE;
 use crate::units::Bytes;
 
 /// The list of a repository's files; the largest have some thousand.
@@ -126,11 +127,11 @@ fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, Strin
         Known::Nothing => false,
     };
     let is_text = |name: &str| TEXT_EXTENSIONS.iter().any(|end| name.ends_with(end));
-    // Directories hold the same in other forms.
+    // Directories hold the same in other forms, but for one.
     let is_plain = |name: &str| !name.starts_with('.') && !name.contains(['/', '\\']);
     let wanted = |file: &Sibling| {
         let name = file.rfilename.as_str();
-        is_plain(name) && (name == INDEX_FILE || is_text(name) || is_weights(name))
+        name == TOOL_USE_FILE || is_plain(name) && (name == INDEX_FILE || is_text(name) || is_weights(name))
     };
     let mut files = Vec::new();
     for file in siblings.into_iter().filter(wanted) {

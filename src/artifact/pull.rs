@@ -167,6 +167,10 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
             self.progress.add(file.bytes as usize);
             return Ok(());
         }
+        if let Some(parent) = path.parent() {
+            let made = fs::create_dir_all(parent).await;
+            made.map_err(|err| failed(parent, err))?;
+        }
         let part_path = self.dir.join(format!("{}{PARTIAL}", file.name));
         let mut part = Part::open(&part_path, file.bytes)
             .await
@@ -218,10 +222,8 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
     async fn fetch(&self, file: &HubFile, part: &mut Part, path: &Utf8Path) -> Result<(), PullError> {
         let model = &self.survey.model;
         let commit = model.revision.as_deref().unwrap_or("main");
-        let url = below(
-            &self.hub.endpoint,
-            [&model.owner, &model.name, "resolve", commit, &file.name],
-        );
+        let place = [&model.owner, &model.name, "resolve", commit].into_iter();
+        let url = below(&self.hub.endpoint, place.chain(file.name.split('/')));
         let mut response = self.get(&url, part.bytes).await?;
         // A server that says there is nothing there has another file.
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE {

@@ -21,6 +21,8 @@ fn a_node_needs_what_a_worker_reads_and_nothing_else() {
             {"rfilename": "model-1.safetensors", "size": 1, "lfs": {"sha256": "cd", "size": 14, "pointerSize": 1}},
             {"rfilename": "model-2.safetensors", "lfs": {"sha256": "ef", "size": 15, "pointerSize": 1}},
             {"rfilename": "consolidated.safetensors", "lfs": {"sha256": "ef", "size": 15, "pointerSize": 1}},
+            {"rfilename": "additional_chat_templates/tool_use.jinja", "size": 3},
+            {"rfilename": "additional_chat_templates/rag.jinja", "size": 3},
             {"rfilename": "original/config.json", "size": 2},
             {"rfilename": "pytorch_model.bin"}
         ]}"#,
@@ -33,6 +35,7 @@ fn a_node_needs_what_a_worker_reads_and_nothing_else() {
     assert_eq!(
         told,
         [
+            ("additional_chat_templates/tool_use.jinja", 3, None),
             ("chat_template.jinja", 1, None),
             ("config.json", 12, None),
             ("model-1.safetensors", 14, Some("cd")),

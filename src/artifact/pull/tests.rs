@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -9,6 +8,7 @@ use axum::response::IntoResponse;
 
 use super::*;
 use crate::artifact::hub::survey;
+use crate::text::template::TOOL_USE_FILE;
 
 const CONFIG: &[u8] = br#"{"model_type": "qwen3"}"#;
 
@@ -36,12 +36,13 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
         let sha256 = hex::encode(Sha256::digest(server.weights.as_slice()));
         let listing = serde_json::json!({ "sha": "c0ffee", "siblings": [
             { "rfilename": "config.json", "size": CONFIG.len() },
+            { "rfilename": TOOL_USE_FILE, "size": CONFIG.len() },
             { "rfilename": "model.safetensors", "lfs": { "sha256": sha256, "size": server.weights.len(), "pointerSize": 1 } },
         ]});
         return listing.to_string().into_response();
     }
-    let file = match path.rsplit('/').next() {
-        Some("config.json") => CONFIG,
+    let file = match path.strip_prefix("/owner/name/resolve/c0ffee/") {
+        Some("config.json" | TOOL_USE_FILE) => CONFIG,
         Some("model.safetensors") => server.weights.as_slice(),
         _ => return StatusCode::NOT_FOUND.into_response(),
     };
@@ -171,17 +172,24 @@ impl Scene {
     async fn is_whole(&self) {
         let (outcome, bytes) = self.pull().await;
         let path = outcome.unwrap();
-        let mut files = BTreeMap::new();
-        for entry in path.read_dir_utf8().unwrap() {
-            let entry = entry.unwrap();
-            files.insert(entry.file_name().to_owned(), std::fs::read(entry.path()).unwrap());
+        let mut names: Vec<String> = path
+            .read_dir_utf8()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_owned())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["additional_chat_templates", "config.json", "model.safetensors"]
+        );
+        for (name, whole) in [
+            (TOOL_USE_FILE, CONFIG),
+            ("config.json", CONFIG),
+            ("model.safetensors", &self.server.weights),
+        ] {
+            assert_eq!(std::fs::read(path.join(name)).unwrap(), whole, "{name}");
         }
-        let whole = BTreeMap::from([
-            ("config.json".to_owned(), CONFIG.to_vec()),
-            ("model.safetensors".to_owned(), self.server.weights.to_vec()),
-        ]);
-        assert_eq!(files, whole);
-        assert_eq!(bytes, (CONFIG.len() + self.server.weights.len()) as u64);
+        assert_eq!(bytes, (2 * CONFIG.len() + self.server.weights.len()) as u64);
         let pinned = "hf://owner/name@c0ffee".parse().unwrap();
         assert_eq!(self.downloads.list(), [(pinned, path)]);
     }

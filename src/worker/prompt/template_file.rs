@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{MAX_CONFIG_BYTES, PromptError};
 use crate::model_dir::read_optional;
-use crate::text::template::{ChatTemplate, Sources, sources_in};
+use crate::text::template::{ChatTemplate, Sources, TOOL_USE_FILE, sources_in};
 use crate::text::tokenizer::token_text;
 
 const SHARED: &str = "tokenizer_config.json";
@@ -55,7 +55,6 @@ pub(super) fn load_templates(
     tokenizer_config: Option<&Value>,
 ) -> Result<Option<Templates>, PromptError> {
     const OWN: &str = "chat_template.jinja";
-    const OWN_TOOL_USE: &str = "additional_chat_templates/tool_use.jinja";
     const OLD: &str = "chat_template.json";
     let invalid = |err| PromptError::Template { err };
     let in_json = |file, config: Option<&Value>| match config {
@@ -77,8 +76,8 @@ pub(super) fn load_templates(
     let Some((file, sources)) = found else {
         return Ok(None);
     };
-    let tool_use = match read(dir, OWN_TOOL_USE)? {
-        Some(source) => Some((OWN_TOOL_USE, source)),
+    let tool_use = match read(dir, TOOL_USE_FILE)? {
+        Some(source) => Some((TOOL_USE_FILE, source)),
         None => sources.tool_use.map(|source| (file, source)),
     };
     let compile =
