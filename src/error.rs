@@ -1,22 +1,38 @@
 //! How errors are shown: [`Chain`] prints an error with its sources, [`ExitStatus`] is what a process ends with.
 
 use std::error::Error;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// Prints an error and all its sources on one line, `what failed: why: why that`.
 ///
-/// No `Display` of ours prints its own source, so nothing is said twice.
+/// No `Display` of ours prints its own source, so nothing is said twice. Errors repeat what servers and files say, which
+/// must not write lines of its own into a log or steer a terminal: control characters are printed as escapes.
 pub(crate) struct Chain<'a>(pub(crate) &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut out = OneLine(f);
+        write!(out, "{}", self.0)?;
         let mut source = self.0.source();
         while let Some(err) = source {
-            write!(f, ": {err}")?;
+            write!(out, ": {err}")?;
             source = err.source();
         }
         Ok(())
+    }
+}
+
+/// Writes control characters as escapes.
+struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for OneLine<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.split_inclusive(char::is_control).try_for_each(|part| {
+            let control = part.chars().next_back().filter(|c| c.is_control());
+            let plain = control.map_or(part, |control| &part[..part.len() - control.len_utf8()]);
+            self.0.write_str(plain)?;
+            control.map_or(Ok(()), |control| write!(self.0, "{}", control.escape_default()))
+        })
     }
 }
 
@@ -52,5 +68,14 @@ mod tests {
         struct Outer(#[source] std::io::Error);
         let err = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(Chain(&err).to_string(), "reading `a.yaml`: disk on fire");
+    }
+
+    #[test]
+    fn what_others_said_stays_on_the_line() {
+        let err = std::io::Error::other("file `a\r\n2026 INFO fine\u{1b}[2Jé\u{9b}`");
+        assert_eq!(
+            Chain(&err).to_string(),
+            r"file `a\r\n2026 INFO fine\u{1b}[2Jé\u{9b}`"
+        );
     }
 }

@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use http::Uri;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -76,6 +77,7 @@ use crate::error::Chain;
 use crate::host::{Host, Identity};
 use crate::latest::Latest;
 use crate::metrics::Registry;
+use crate::openai::pages::{AllowedOrigins, PageRules};
 use crate::proxy::Proxy;
 use crate::task::Tasks;
 
@@ -99,6 +101,8 @@ pub(crate) struct AgentConfig {
     pub(crate) manifest_dir: Option<Utf8PathBuf>,
     /// Base URL at which others reach the agent's HTTP server.
     pub(crate) endpoint: String,
+    /// Whose pages may ask here.
+    pub(crate) allowed_origins: AllowedOrigins,
     /// When the machine is not to serve.
     pub(crate) quiet_hours: QuietHours,
     /// The binary that workers and the probe are started from: this one.
@@ -309,7 +313,7 @@ impl Agent {
         if config.simulated.is_none() {
             tasks.spawn_detached(awake::while_serving(reports_rx.clone(), tasks.stop_token()));
         }
-        serve(&tasks, listener, app);
+        serve(&tasks, listener, app, &config);
 
         let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
         let wired = WiredWatch::load(state.clone(), host.boot_id());
@@ -496,8 +500,12 @@ impl Farewell {
     }
 }
 
-fn serve(tasks: &Tasks, listener: TcpListener, app: App) {
-    let router = server::router(app);
+fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &AgentConfig) {
+    let advertised = config.endpoint.parse().ok();
+    let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
+    let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
+    let pages = PageRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
+    let router = server::router(app, pages);
     tasks.spawn("http", move |stop| {
         Box::pin(async move {
             // Connections end with their clients or the process: a stream must not hold up the agent's end.

@@ -32,6 +32,7 @@ use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models::{Model, ModelList};
+use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
@@ -57,7 +58,7 @@ pub(crate) struct App {
     pub(crate) stop: CancellationToken,
 }
 
-pub(crate) fn router(app: App) -> Router {
+pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
@@ -67,13 +68,12 @@ pub(crate) fn router(app: App) -> Router {
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
     let api = closed(BY_MODEL.into_iter().fold(routes, by_model))
-        .layer(axum::middleware::from_fn(anthropic::error::reshape))
-        .layer(axum::middleware::from_fn(headers::complete));
-    // These are for gateways and kubectl, not for pages.
+        .layer(axum::middleware::from_fn(anthropic::error::reshape));
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
         .with_state(app)
 }
 

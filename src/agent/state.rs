@@ -42,7 +42,10 @@ pub(crate) enum OpenStateError {
         #[source]
         err: io::Error,
     },
-    #[error("`{path}` belongs to another user; remove it, or choose a shorter --state-dir")]
+    #[error(
+        "`{path}` belongs to another user, or every user may write there: choose another --state-dir, or remove what is \
+         there (where the path is long, sockets are in /tmp)"
+    )]
     Foreign { path: Utf8PathBuf },
 }
 
@@ -136,6 +139,10 @@ impl StateDir {
         };
         make_private(&path.join("replicas")).map_err(|err| unusable(path, err))?;
         let path = path.canonicalize_utf8().map_err(|err| unusable(path, err))?;
+        // Whoever else writes here has his programs taken for workers.
+        if !is_ours(&path, 0o002).map_err(|err| unusable(&path, err))? {
+            return Err(OpenStateError::Foreign { path });
+        }
         let lock = File::options()
             .create(true)
             .truncate(false)
@@ -150,8 +157,7 @@ impl StateDir {
         }
         let sockets = socket_directory(&path);
         make_private(&sockets).map_err(|err| unusable(&sockets, err))?;
-        let owner = fs::metadata(&sockets).map_err(|err| unusable(&sockets, err))?;
-        if owner.uid() != nix::unistd::getuid().as_raw() || owner.permissions().mode() & 0o077 != 0 {
+        if !is_ours(&sockets, 0o077).map_err(|err| unusable(&sockets, err))? {
             return Err(OpenStateError::Foreign { path: sockets });
         }
         Ok(Self {
@@ -295,6 +301,13 @@ fn remove_if_there(path: &Utf8Path) -> io::Result<()> {
     }
 }
 
+/// Whether a directory is this user's, and gives nobody these rights.
+fn is_ours(path: &Utf8Path, rights: u32) -> io::Result<bool> {
+    let directory = fs::metadata(path)?;
+    let is_own = directory.uid() == nix::unistd::getuid().as_raw();
+    Ok(is_own && directory.permissions().mode() & rights == 0)
+}
+
 fn make_private(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -413,5 +426,16 @@ pub(super) mod tests {
         assert!(socket.as_str().len() <= MAX_SOCKET_PATH_BYTES, "{socket}");
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         fs::remove_dir_all(state.sockets()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_where_every_user_writes_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = StateDir::open(path).unwrap_err();
+        assert!(matches!(refused, OpenStateError::Foreign { .. }), "{refused}");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o775)).unwrap();
+        StateDir::open(path).unwrap();
     }
 }

@@ -101,6 +101,7 @@ mod tests {
     fn a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() {
         let overrun = Overrun {
             prompt_tokens: 41_317,
+            is_whole: true,
             context_tokens: 4096,
         };
         let body = body(&ApiError::context_length_exceeded("messages", overrun, true));

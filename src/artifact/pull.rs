@@ -269,10 +269,7 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
     }
 
     async fn get(&self, url: &Url, from: u64) -> Result<Response, PullError> {
-        let mut request = self.client.get(url.clone());
-        if let Some(token) = &self.hub.token {
-            request = request.bearer_auth(token);
-        }
+        let mut request = self.hub.get(&self.client, url);
         if from > 0 {
             request = request.header(RANGE, format!("bytes={from}-"));
         }

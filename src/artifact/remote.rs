@@ -1,8 +1,12 @@
 //! A model that is somewhere else: its facts by HTTP, without downloading it. What is read are `config.json`, the index,
 //! and of each file of weights the first eight bytes and the header they announce; not one byte of a tensor.
 
+mod access;
+
 use std::fmt;
+use std::pin::pin;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -18,8 +22,7 @@ use crate::roofline::checkpoint::{
 use crate::roofline::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use crate::roofline::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
-/// Where models are looked for unless `HF_ENDPOINT` says otherwise.
-pub(crate) const HUB: &str = "https://huggingface.co";
+pub(crate) use self::access::HubAccess;
 
 /// To be reached, and to answer in full.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -27,6 +30,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Files of weights read at the same time.
 const CONCURRENT_FILES: usize = 8;
+
+/// Of one model's files of weights together. A model of a trillion parameters has some ten million.
+const MAX_HEADERS_BYTES: u64 = 256 << 20;
 
 /// The hub's own word for what is wrong with a request.
 const ERROR_CODE: &str = "x-error-code";
@@ -101,57 +107,6 @@ impl fmt::Display for RemoteModel {
     }
 }
 
-/// The hub, and who asks.
-#[derive(Clone)]
-pub(crate) struct HubAccess {
-    pub(crate) endpoint: Url,
-    /// Sent to the endpoint and nowhere else.
-    pub(crate) token: Option<String>,
-}
-
-/// `HF_ENDPOINT` is not where a hub can be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("HF_ENDPOINT is `{0}`, and must be a URL such as {HUB}")]
-pub(crate) struct InvalidEndpoint(String);
-
-#[cfg(test)]
-impl HubAccess {
-    /// A hub that nobody reaches.
-    pub(crate) fn nowhere() -> Self {
-        Self {
-            endpoint: "http://127.0.0.1:9".parse().expect("a URL"),
-            token: None,
-        }
-    }
-}
-
-impl HubAccess {
-    /// As `HF_ENDPOINT` and `HF_TOKEN` say; empty ones say nothing.
-    pub(crate) fn from_environment() -> Result<Self, InvalidEndpoint> {
-        let set = |name| {
-            std::env::var(name)
-                .ok()
-                .filter(|value: &String| !value.is_empty())
-        };
-        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
-        let url = Url::parse(&endpoint).ok();
-        let url = url.filter(|url| matches!(url.scheme(), "https" | "http"));
-        Ok(Self {
-            endpoint: url.ok_or(InvalidEndpoint(endpoint))?,
-            token: set("HF_TOKEN"),
-        })
-    }
-}
-
-impl fmt::Debug for HubAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HubAccess")
-            .field("endpoint", &self.endpoint.as_str())
-            .field("token", &self.token.as_ref().map(|_| "hidden"))
-            .finish()
-    }
-}
-
 /// Why a remote model could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadRemoteError {
@@ -189,6 +144,10 @@ pub(crate) enum ReadRemoteError {
     NotText { url: String },
     #[error("{model} has more than {MAX_WEIGHT_FILES} files of weights")]
     TooManyFiles { model: String },
+    #[error(
+        "the headers of {model}'s weights have more than {MAX_HEADERS_BYTES} bytes together, no real ones do"
+    )]
+    TooManyHeaders { model: String },
     #[error("{url}: {problem}")]
     InvalidIndex { url: String, problem: String },
     #[error("{url} is no list of a model's files: {problem}")]
@@ -229,6 +188,7 @@ impl ReadRemoteError {
             Self::TooLarge { .. }
             | Self::NotText { .. }
             | Self::TooManyFiles { .. }
+            | Self::TooManyHeaders { .. }
             | Self::InvalidIndex { .. } => "InvalidModelFile",
             Self::Checkpoint { err, .. } => err.reason(),
             Self::Facts { err, .. } => err.reason(),
@@ -252,6 +212,7 @@ impl ReadRemoteError {
             | Self::TooLarge { .. }
             | Self::NotText { .. }
             | Self::TooManyFiles { .. }
+            | Self::TooManyHeaders { .. }
             | Self::InvalidIndex { .. }
             | Self::Checkpoint { .. }
             | Self::Facts { .. } => false,
@@ -309,6 +270,8 @@ pub(super) struct Remote<'a> {
     client: Client,
     /// Of the hub: what all requests after the first one ask for, so that they see one state of the model.
     revision: String,
+    /// Of headers that were read, or are.
+    header_bytes: AtomicU64,
 }
 
 impl<'a> Remote<'a> {
@@ -325,6 +288,7 @@ impl<'a> Remote<'a> {
                 .build()
                 .map_err(ReadRemoteError::Client)?,
             revision: revision.unwrap_or("main").to_owned(),
+            header_bytes: AtomicU64::new(0),
         })
     }
 
@@ -359,9 +323,9 @@ impl<'a> Remote<'a> {
             let header = this.header(&file).await?;
             Ok::<_, ReadRemoteError>((file, header))
         }));
-        let headers: Vec<_> = headers.buffered(CONCURRENT_FILES).try_collect().await?;
+        let mut headers = pin!(headers.buffered(CONCURRENT_FILES));
         let mut tensors = TensorTable::default();
-        for (file, header) in headers {
+        while let Some((file, header)) = headers.try_next().await? {
             match (header, &index) {
                 (Some(header), _) => tensors
                     .add_file(&file, &header.json, header.data_bytes)
@@ -422,6 +386,11 @@ impl<'a> Remote<'a> {
             return Err(cut_short("its first eight bytes did not come".to_owned()));
         };
         let length = checkpoint::header_bytes(file, first, file_bytes).map_err(|err| self.corrupt(err))?;
+        if self.header_bytes.fetch_add(length, Ordering::Relaxed) + length > MAX_HEADERS_BYTES {
+            return Err(ReadRemoteError::TooManyHeaders {
+                model: self.model.to_string(),
+            });
+        }
         let range = (HEADER_LENGTH_BYTES, length);
         let response = self
             .get(&url, Some(range))
@@ -442,10 +411,10 @@ impl<'a> Remote<'a> {
 
     /// `None`: there is no such file. `range` is where to begin and how many bytes.
     async fn get(&self, url: &Url, range: Option<(u64, u64)>) -> Result<Option<Response>, ReadRemoteError> {
-        let mut request = self.client.get(url.clone());
-        if let (RemoteModel::Hub(_), Some(token)) = (self.model, &self.hub.token) {
-            request = request.bearer_auth(token);
-        }
+        let mut request = match self.model {
+            RemoteModel::Hub(_) => self.hub.get(&self.client, url),
+            RemoteModel::Directory(_) => self.client.get(url.clone()),
+        };
         if let Some((begin, bytes)) = range {
             request = request.header(RANGE, format!("bytes={begin}-{}", begin + bytes.max(1) - 1));
         }

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::host::{FakeHost, Host};
 use crate::node::{listeners, shutdown};
+use crate::openai::pages::AllowedOrigins;
 use crate::roofline::chip;
 use crate::roofline::probing::MAX_SUSTAINED_SECONDS;
 use crate::simulation::{chip_of, identity};
@@ -43,6 +44,10 @@ pub(crate) struct Args {
     /// Where the agent takes requests for its replicas. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// Let pages of these origins ask this agent, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
     /// The address at which the gateway reaches this agent, if it is another one than it listens on.
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
@@ -125,6 +130,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         model_dir: args.model_dir,
         hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),
         manifest_dir: args.manifest_dir,
+        allowed_origins: args.allowed_origins.unwrap_or_default(),
         endpoint: format!("http://{advertised}"),
         quiet_hours: args.quiet_hours.unwrap_or_default(),
         program: Utf8PathBuf::from_path_buf(program).map_err(|path| {

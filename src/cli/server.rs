@@ -13,6 +13,7 @@ use crate::error::ExitStatus;
 use crate::node::server::{self, Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
 use crate::node::simulated_fleet::{self, SimulatedFleet};
+use crate::openai::pages::AllowedOrigins;
 use crate::simulation::{Scenario, machines};
 use crate::task::Tasks;
 
@@ -28,6 +29,10 @@ pub(crate) struct Args {
     /// Where the OpenAI-compatible gateway listens.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    /// Let pages of these origins ask the gateway, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
     /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
@@ -81,6 +86,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         },
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
+        allowed_origins: args.allowed_origins.unwrap_or_default(),
         kubeconfig: args.kubeconfig,
     };
     server::start(config, &tasks)

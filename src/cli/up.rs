@@ -20,6 +20,7 @@ use crate::node::data_dir;
 use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
+use crate::openai::pages::AllowedOrigins;
 use crate::task::Tasks;
 
 /// How long the control plane may take to answer.
@@ -46,6 +47,10 @@ pub(crate) struct Args {
     /// Where the OpenAI-compatible gateway listens.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    /// Let pages of these origins ask the gateway and the agent, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
     /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
@@ -208,6 +213,7 @@ struct Layout {
     listen: SocketAddr,
     gateway_listen: SocketAddr,
     node_name: String,
+    allowed_origins: AllowedOrigins,
     /// Held for as long as we run: one `up` per data directory.
     _lock: File,
 }
@@ -247,6 +253,7 @@ impl Layout {
             listen: settle("--listen", args.listen)?,
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
             node_name: args.node_name.clone().unwrap_or_else(super::default_node_name),
+            allowed_origins: args.allowed_origins.clone().unwrap_or_default(),
             data_dir,
             model_dir,
             _lock: lock,
@@ -261,6 +268,7 @@ impl Layout {
             format!("--listen={}", self.listen),
             format!("--gateway-listen={}", self.gateway_listen),
             format!("--kubeconfig-out={}", self.kubeconfig),
+            format!("--allowed-origins={}", self.allowed_origins),
         ];
         ChildSpec {
             name: "server",
@@ -275,6 +283,7 @@ impl Layout {
             "--stop-with-stdin".into(),
             format!("--kubeconfig={}", self.kubeconfig),
             format!("--node-name={}", self.node_name),
+            format!("--allowed-origins={}", self.allowed_origins),
             format!("--model-dir={}", self.model_dir),
             format!("--state-dir={}", self.data_dir.join("agent")),
         ];

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::Failure;
 use crate::clock::Clock;
 use crate::node::{shutdown, traces};
+use crate::openai::pages::AllowedOrigins;
 use crate::quantity;
 use crate::task::Tasks;
 use crate::units::Bytes;
@@ -31,6 +32,10 @@ pub(crate) struct Args {
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
+    /// Let pages of these origins ask this worker, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
     /// Tokens of prompt and answer together that one request may have. Default: the model's maximum, at most 32768.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     context_tokens: Option<u64>,
@@ -84,6 +89,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let config = WorkerConfig {
         model: args.model,
         listen,
+        allowed_origins: args.allowed_origins.unwrap_or_default(),
         name: args.name,
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),

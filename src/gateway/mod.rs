@@ -41,6 +41,7 @@ use crate::client::{Cache, Changes, watch};
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::metrics::{Registry, Result};
+use crate::openai::pages::{AllowedOrigins, PageRules};
 use crate::task::Tasks;
 use crate::trace::Tracer;
 
@@ -59,14 +60,19 @@ pub(crate) fn serve(
     tasks: &Tasks,
     registry: &Registry,
     tracer: Tracer,
+    allowed_origins: AllowedOrigins,
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client.clone());
     let gateway =
         Gateway::new(table_rx.clone(), clock.clone(), metrics, registry.clone()).with_tracer(tracer);
-    let address = listener.local_addr().map(|address| address.to_string());
+    let address = listener.local_addr().ok();
     let hostname = Host::Native.identity().hostname;
-    let identity = format!("{hostname}_{}", address.unwrap_or_default());
+    let identity = format!(
+        "{hostname}_{}",
+        address.map(|address| address.to_string()).unwrap_or_default()
+    );
+    let pages = PageRules::new(allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
@@ -78,7 +84,7 @@ pub(crate) fn serve(
     });
     tasks.spawn("gateway", move |stop| {
         Box::pin(async move {
-            server::run(listener, Arc::new(gateway), stop).await;
+            server::run(listener, Arc::new(gateway), pages, stop).await;
             Ok::<_, Infallible>(())
         })
     });

@@ -9,16 +9,17 @@ use axum::routing::{get, post};
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::routes::Gateway;
 use crate::anthropic;
 use crate::connection;
 use crate::metrics::TEXT_FORMAT;
+use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{ApiError, headers, openapi};
 
-pub(super) fn router(gateway: Arc<Gateway>) -> Router {
+pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
@@ -32,16 +33,24 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
     closed(routes)
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
-        .layer(axum::middleware::from_fn(headers::complete))
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
         .with_state(gateway)
 }
 
 /// Accepts until `stop`; then answers that are under way may end.
-pub(super) async fn run(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken) {
+pub(super) async fn run(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    pages: Arc<PageRules>,
+    stop: CancellationToken,
+) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "gateway listens");
+        if address.ip().is_unspecified() {
+            warn!(%address, "whoever reaches this machine may ask the gateway: it asks nobody for a key");
+        }
     }
-    connection::serve_tcp(listener, router(gateway), stop).await;
+    connection::serve_tcp(listener, router(gateway, pages), stop).await;
 }
 
 async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {

@@ -26,6 +26,7 @@ use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::*;
 use crate::meter::{Instrument, Meter};
+use crate::openai::pages::{AllowedOrigins, PageRules};
 use crate::proxy::{Proxy, Upstream};
 use crate::wire::KEEPER_HEADER;
 
@@ -196,7 +197,8 @@ impl Scene {
         let gateway = Gateway::new(table_rx, Clock::System, metrics, registry);
         let gateway = Arc::new(gateway.with_tracer(tracer));
         tasks.spawn_detached(gateway.dispatcher().clone().follow());
-        let url = serve_router(&tasks, server::router(gateway.clone())).await;
+        let pages = PageRules::new(AllowedOrigins::default(), None, []);
+        let url = serve_router(&tasks, server::router(gateway.clone(), pages)).await;
         Self {
             tasks,
             gateway,

@@ -21,6 +21,7 @@ use crate::error::ExitStatus;
 use crate::gateway;
 use crate::host::Host;
 use crate::metrics::Registry;
+use crate::openai::pages::AllowedOrigins;
 use crate::pki::{
     Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token,
     UserCertificates, kubeconfig,
@@ -56,6 +57,8 @@ pub(crate) struct ServerConfig {
     pub(crate) reserve_node_failures: usize,
     /// Where models of `hf://` sources are.
     pub(crate) hub: HubAccess,
+    /// Whose pages may ask the gateway.
+    pub(crate) allowed_origins: AllowedOrigins,
     /// An API server elsewhere, for roles without an own one.
     pub(crate) kubeconfig: Option<Utf8PathBuf>,
 }
@@ -156,7 +159,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     }
     if let Some(listener) = gateway_listener {
         let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
-        gateway::serve(listener, client, clock, tasks, &registry, tracer)?;
+        let allowed = config.allowed_origins.clone();
+        gateway::serve(listener, client, clock, tasks, &registry, tracer, allowed)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::agent::sync::plan::ANSWER_GRACE;
 use crate::agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
 use crate::client::{ConnectError, KubeconfigSource, connect, connect_via};
 use crate::host::FakeHost;
+use crate::openai::pages::AllowedOrigins;
 use crate::simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
 use crate::task::Tasks;
 
@@ -112,6 +113,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
 
 fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endpoint: String) -> AgentConfig {
     AgentConfig {
+        allowed_origins: AllowedOrigins::default(),
         node_name: machine.name.clone(),
         state_dir: fleet.state_dir.join(&machine.name),
         model_dir: None,

@@ -12,6 +12,9 @@ const DEFAULT_RETRY_AFTER_SECONDS: u32 = 1;
 /// Longer than any of our own words.
 const MAX_MESSAGE_CHARS: usize = 600;
 
+/// Of a host, as long as any is: what helps stands behind it.
+const MAX_NAME_CHARS: usize = 253;
+
 /// One refused or failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -30,6 +33,8 @@ pub(crate) struct ApiError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overrun {
     pub(crate) prompt_tokens: usize,
+    /// They were counted to the end; otherwise there are at least so many.
+    pub(crate) is_whole: bool,
     pub(crate) context_tokens: usize,
 }
 
@@ -49,6 +54,7 @@ pub(crate) enum ErrorType {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorCode {
     ContextLengthExceeded,
+    HostNotAllowed,
     InvalidJson,
     MethodNotAllowed,
     MissingParameter,
@@ -56,6 +62,7 @@ pub(crate) enum ErrorCode {
     ModelNotFound,
     ModelLoading,
     ModelUnavailable,
+    OriginNotAllowed,
     PreviousResponseNotFound,
     RateLimitExceeded,
     RequestTooLarge,
@@ -127,8 +134,10 @@ impl ApiError {
     pub(crate) fn context_length_exceeded(param: &str, overrun: Overrun, completes: bool) -> Self {
         let Overrun {
             prompt_tokens,
+            is_whole,
             context_tokens,
         } = overrun;
+        let least = if is_whole { "" } else { "at least " };
         let room = if completes {
             ", which leaves no room for a completion"
         } else {
@@ -136,7 +145,7 @@ impl ApiError {
         };
         let message = format!(
             "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
-             {prompt_tokens} tokens{room}. Please shorten it."
+             {least}{prompt_tokens} tokens{room}. Please shorten it."
         );
         Self {
             overrun: Some(overrun),
@@ -195,6 +204,33 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::MethodNotAllowed,
             format!("Not allowed to {method} on {path}."),
+        )
+    }
+
+    /// A page of somebody's that is not to ask.
+    pub(crate) fn origin_not_allowed(origin: &str) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            ErrorType::InvalidRequest,
+            ErrorCode::OriginNotAllowed,
+            format!(
+                "Pages of '{}' may not ask this server. Whoever runs it can name them with --allowed-origins.",
+                origin.chars().take(MAX_NAME_CHARS).collect::<String>()
+            ),
+        )
+    }
+
+    /// A name that is not this machine's.
+    pub(crate) fn host_not_allowed(host: &str) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            ErrorType::InvalidRequest,
+            ErrorCode::HostNotAllowed,
+            format!(
+                "This server listens for its own machine only and does not know the host name '{}'. Please ask for \
+                 localhost or an address, or let whoever runs it name https://NAME with --allowed-origins.",
+                host.chars().take(MAX_NAME_CHARS).collect::<String>()
+            ),
         )
     }
 
@@ -332,6 +368,7 @@ mod tests {
                 "messages",
                 Overrun {
                     prompt_tokens: 3000,
+                    is_whole: true,
                     context_tokens: 2048
                 },
                 true

@@ -1,15 +1,19 @@
-//! Headers of every answer: the request's id, by which it is found again, and that pages of any origin may ask and read
-//! (CORS, as other inference servers allow it: there are no cookies and no sessions here that a page could misuse).
+//! Headers of every answer: the request's id, by which it is found again, and that the page that asked may read it (CORS).
+//! Pages that may not ask are refused here, before anything else.
 
-use axum::extract::Request;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, VARY,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use uuid::Uuid;
+
+use super::pages::PageRules;
 
 /// OpenAI's; clients may bring their own.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,9 +26,14 @@ const MAX_ID_BYTES: usize = 512;
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
 /// Answers browsers that ask whether they may ask; gives every other request an id, and its answer the same.
-pub(crate) async fn complete(mut request: Request, next: Next) -> Response {
-    if request.method() == Method::OPTIONS {
-        return permission(&request);
+pub(crate) async fn complete(
+    State(rules): State<Arc<PageRules>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let origin = rules.check(&request);
+    if let (Ok(origin), &Method::OPTIONS) = (&origin, request.method()) {
+        return readable(permission(&request), origin.as_ref());
     }
     let brought = request
         .headers()
@@ -37,12 +46,24 @@ pub(crate) async fn complete(mut request: Request, next: Next) -> Response {
     });
     // Whoever it is forwarded to calls it the same.
     request.headers_mut().insert(REQUEST_ID, id.clone());
-    let mut response = next.run(request).await;
+    let mut response = match origin {
+        Ok(origin) => readable(next.run(request).await, origin.as_ref()),
+        Err(err) => err.into_response(),
+    };
     let headers = response.headers_mut();
     headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
     headers.insert(REQUEST_ID, id);
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, ANY);
+    response
+}
+
+/// Lets a page of this origin read the answer.
+fn readable(mut response: Response, origin: Option<&HeaderValue>) -> Response {
+    if let Some(origin) = origin {
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, ANY);
+        headers.append(VARY, HeaderValue::from_static("Origin"));
+    }
     response
 }
 
@@ -57,7 +78,6 @@ fn permission(request: &Request) -> Response {
     let asked = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS);
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.cloned().unwrap_or(ANY));
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
     headers.insert(
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
@@ -75,42 +95,61 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::openai::pages::AllowedOrigins;
 
     async fn answer(request: http::request::Builder) -> Response {
         let told = |request: Request| async move {
             let id = request.headers()[REQUEST_ID].to_str().expect("text").to_owned();
             (StatusCode::BAD_REQUEST, id)
         };
+        let rules = PageRules::new(AllowedOrigins::default(), None, []);
         let app = Router::new()
             .route("/v1/chat/completions", post(told))
-            .layer(axum::middleware::from_fn(complete));
+            .layer(axum::middleware::from_fn_with_state(rules, complete));
         let request = request.uri("/v1/chat/completions").body(Body::empty());
         app.oneshot(request.expect("a request")).await.expect("an answer")
     }
 
     /// The preflight of the Fetch standard, with the headers that OpenAI's client sends.
     #[tokio::test]
-    async fn pages_may_ask() {
-        let preflight = Request::builder()
-            .method("OPTIONS")
-            .header("origin", "http://localhost:3000")
-            .header("access-control-request-method", "POST")
-            .header(
-                "access-control-request-headers",
-                "authorization,content-type,x-stainless-os",
-            );
-        let allowed = answer(preflight).await;
+    async fn a_page_that_may_ask_may_read() {
+        let preflight = |origin| {
+            Request::builder()
+                .method("OPTIONS")
+                .header("origin", origin)
+                .header("access-control-request-method", "POST")
+                .header(
+                    "access-control-request-headers",
+                    "authorization,content-type,x-stainless-os",
+                )
+        };
+        let own = "http://localhost:3000";
+        let allowed = answer(preflight(own)).await;
         assert_eq!(allowed.status(), 204);
-        assert_eq!(allowed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], "*");
+        assert_eq!(allowed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], own);
         let names = &allowed.headers()[ACCESS_CONTROL_ALLOW_HEADERS];
         assert_eq!(names, "authorization,content-type,x-stainless-os");
-        let refused = answer(Request::builder().method("POST")).await;
-        assert_eq!(refused.status(), 400);
-        assert_eq!(
-            refused.headers()[ACCESS_CONTROL_ALLOW_ORIGIN],
-            "*",
-            "errors are read, too"
-        );
+        let post = |origin| Request::builder().method("POST").header("origin", origin);
+        let failed = answer(post(own)).await;
+        assert_eq!(failed.status(), 400, "errors are read, too");
+        assert_eq!(failed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], own);
+        assert_eq!(failed.headers()[VARY], "Origin");
+        for refused in [preflight("https://evil.example"), post("https://evil.example")] {
+            let refused = answer(refused).await;
+            assert_eq!(refused.status(), 403);
+            assert!(refused.headers().contains_key(REQUEST_ID));
+            assert!(!refused.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+            let body = axum::body::to_bytes(refused.into_body(), 1000)
+                .await
+                .expect("a body");
+            assert!(
+                String::from_utf8_lossy(&body).contains("origin_not_allowed"),
+                "{body:?}"
+            );
+        }
+        let program = answer(Request::builder().method("POST")).await;
+        assert_eq!(program.status(), 400);
+        assert!(!program.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
     }
 
     #[tokio::test]

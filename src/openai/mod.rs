@@ -14,6 +14,7 @@ pub(crate) mod json;
 pub(crate) mod message;
 pub(crate) mod models;
 pub(crate) mod openapi;
+pub(crate) mod pages;
 #[cfg(feature = "mlx")]
 pub(crate) mod request;
 #[cfg(feature = "mlx")]

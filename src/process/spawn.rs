@@ -59,16 +59,45 @@ pub(crate) fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnEr
         program: command.program.clone(),
         err,
     };
-    let child = tokio::process::Command::new(&command.program)
-        .args(&command.arguments)
+    let child = prepared(command)
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
-        .process_group(0)
-        .kill_on_drop(false)
         .spawn()
         .map_err(failed)?;
     // `None` only if it has ended already, and then the wait below says how.
     let id = child.id().and_then(ProcessId::of);
     Ok(Process::of_child(tasks, child, id))
+}
+
+/// How to reach a hub, and in whose name: no child asks one.
+const HUB_VARIABLES: [&str; 2] = ["HF_TOKEN", "HF_ENDPOINT"];
+
+fn prepared(command: &Command) -> tokio::process::Command {
+    let mut child = tokio::process::Command::new(&command.program);
+    child
+        .args(&command.arguments)
+        .process_group(0)
+        .kill_on_drop(false);
+    for name in HUB_VARIABLES {
+        child.env_remove(name);
+    }
+    child
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_do_not_inherit_the_hubs_token() {
+        let command = Command {
+            program: "true".into(),
+            arguments: Vec::new(),
+            log: Log::new("/nowhere/log".into()),
+        };
+        let child = prepared(&command);
+        let changed: Vec<_> = child.as_std().get_envs().collect();
+        assert!(changed.contains(&("HF_TOKEN".as_ref(), None)), "{changed:?}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Headers that speak of one connection and so must not pass from one to the next (RFC 9110, section 7.6.1).
 
 use http::header::{
-    CONNECTION, EXPECT, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    CONNECTION, EXPECT, HeaderMap, HeaderName, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 
@@ -37,10 +37,23 @@ pub(super) fn remove_expect(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
 }
 
+/// Whose page asks is judged by the server that the page asked; another may have other rules.
+pub(super) fn remove_origin(headers: &mut HeaderMap) {
+    headers.remove(ORIGIN);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use http::HeaderValue;
+
+    #[test]
+    fn a_page_is_judged_by_the_server_that_it_asked() {
+        let mut headers = HeaderMap::new();
+        headers.insert(ORIGIN, HeaderValue::from_static("https://chat.example.com"));
+        remove_origin(&mut headers);
+        assert!(headers.is_empty());
+    }
 
     #[test]
     fn headers_of_one_connection_do_not_pass() {

@@ -124,6 +124,7 @@ impl Proxy {
         parts.version = Version::HTTP_11;
         headers::remove_hop_by_hop(&mut parts.headers);
         headers::remove_expect(&mut parts.headers);
+        headers::remove_origin(&mut parts.headers);
         parts.headers.insert(HOST, upstream.host());
         parts.extensions = http::Extensions::new();
         let response = self

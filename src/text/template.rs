@@ -260,11 +260,12 @@ fn without_generation_marks(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        // Not of `{%}`, which opens a tag and does not close it.
+        let Some(end) = tag[2..].find("%}") else {
             rest = tag;
             break;
         };
-        let (tag, after) = tag.split_at(end + 2);
+        let (tag, after) = tag.split_at(2 + end + 2);
         let inner = &tag[2..tag.len() - 2];
         let name = inner
             .trim_start_matches(['-', '+'])

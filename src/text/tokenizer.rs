@@ -13,6 +13,9 @@ use crate::roofline::fields::token_ids;
 /// published models have one or two of. Of another model's tokenizer there are hundreds.
 const MAX_ADDED_BEYOND: usize = 64;
 
+/// What is tokenised at once where tokens are only counted.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// Stands for a space at the beginning of a word.
 const METASPACE: char = '\u{2581}';
 
@@ -221,6 +224,18 @@ impl Tokenizer {
             })?;
         let offsets = encoding.get_offsets().iter().map(|(begin, _)| *begin);
         Ok((encoding.get_ids().to_vec(), offsets.collect()))
+    }
+
+    /// How many tokens a text has, but for those that lie across the ends of pieces; counting ends with more than `most`.
+    /// Takes memory for one piece, where reading the whole takes hundreds of bytes for each byte of the text.
+    pub(crate) fn count_in_pieces(&self, text: &str, most: usize) -> Result<usize, EncodeError> {
+        let (mut count, mut rest) = (0, text);
+        while !rest.is_empty() && count <= most {
+            let (piece, behind) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            count += self.encode(piece, false)?.len();
+            rest = behind;
+        }
+        Ok(count)
     }
 
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {

@@ -30,6 +30,9 @@ use crate::trace;
 /// Said when the engine's thread ends while a request is under way.
 pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
 
+/// Of long bodies together that are made tokens: that takes up to some 400 bytes of memory for each.
+pub(crate) const MAX_BYTES_AT_ONCE: usize = 4 << 20;
+
 /// Longer bodies are tokenized on a thread of their own, so that they do not hold up other connections.
 pub(crate) const MAX_INLINE_BYTES: usize = 16 << 10;
 
@@ -85,7 +88,7 @@ pub(crate) async fn begin_chat(
         let chat = Chat::from(&request);
         app.prompter.chat(chat, &request.options, &now(app))
     };
-    let ValidChat { request, answer } = off_thread_if(long, app, validate).await?;
+    let ValidChat { request, answer } = off_thread_if(long, body_bytes, app, validate).await?;
     Ok((answer, submit(app, vec![request], n)?))
 }
 
@@ -110,7 +113,8 @@ pub(crate) async fn text(
             .map(|prompt| app.prompter.text(prompt, echo, &kept))
             .collect()
     };
-    let requests = off_thread_if(is_long(body.len(), &options, None), &app, validate).await?;
+    let long = is_long(body.len(), &options, None);
+    let requests = off_thread_if(long, body.len(), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
         return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
@@ -155,18 +159,27 @@ fn is_long(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool 
     body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::constrain)
 }
 
+/// Does work on a body of so many bytes on a thread of its own where it takes `long`, and beside as much other work as
+/// [`MAX_BYTES_AT_ONCE`] let.
 pub(crate) async fn off_thread_if<T: Send + 'static>(
     long: bool,
+    body_bytes: usize,
     app: &Arc<App>,
     work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     if !long {
         return work(app);
     }
+    let bytes = u32::try_from(body_bytes.min(MAX_BYTES_AT_ONCE)).unwrap_or(u32::MAX);
+    let permit = Arc::clone(&app.long_work).acquire_many_owned(bytes).await;
     let app = Arc::clone(app);
-    tokio::task::spawn_blocking(move || work(&app))
-        .await
-        .unwrap_or_else(|_| Err(ApiError::server_error("The server failed on this request.")))
+    tokio::task::spawn_blocking(move || {
+        // Until it is done, whether or not the client waits for it.
+        let _permit = permit;
+        work(&app)
+    })
+    .await
+    .unwrap_or_else(|_| Err(ApiError::server_error("The server failed on this request.")))
 }
 
 /// The completions of one request, in the order of its choices.

@@ -37,7 +37,7 @@ pub(crate) async fn embeddings(
     let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
         inputs.iter().map(|input| app.prompter.embedding(input)).collect()
     };
-    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, validate).await?;
+    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, validate).await?;
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     if let Some(span) = spans::current() {
         span.set(trace::INPUT_TOKENS, prompt_tokens);

@@ -52,7 +52,7 @@ pub(crate) async fn count_tokens(
     let MessagesRequest { chat } = MessagesRequest::parse_countable(&body)?;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
-    let tokens = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, count).await?;
+    let tokens = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await?;
     Ok(Json(token_count(tokens.len())))
 }
 

@@ -47,7 +47,7 @@ use std::time::Duration;
 use axum::Router;
 use camino::Utf8PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::engine::{Engine, EngineConfig, EngineError};
@@ -61,9 +61,11 @@ use crate::api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use crate::clock::Clock;
 use crate::connection;
 use crate::error::{Chain, ExitStatus};
+use crate::host::Host;
 use crate::latest::LatestSeen;
 use crate::metrics::Registry;
 use crate::model_dir::{InspectModelError, ModelDir};
+use crate::openai::pages::{AllowedOrigins, PageRules};
 use crate::roofline::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use crate::trace::Tracer;
 use crate::units::Bytes;
@@ -87,6 +89,8 @@ pub(crate) enum Listen {
 pub(crate) struct WorkerConfig {
     pub(crate) model: Utf8PathBuf,
     pub(crate) listen: Listen,
+    /// Whose pages may ask.
+    pub(crate) allowed_origins: AllowedOrigins,
     /// The `model` of requests.
     pub(crate) name: String,
     /// Longest prompt plus completion; `None` = the model's, at most 32768.
@@ -229,6 +233,7 @@ pub(crate) async fn run(config: WorkerConfig, stop: CancellationToken) -> Result
 /// A worker that listens and loads.
 struct Worker {
     listener: Listener,
+    pages: Arc<PageRules>,
     app: Arc<App>,
     engine_ended: oneshot::Receiver<Result<(), EngineError>>,
     grace: Duration,
@@ -301,6 +306,7 @@ impl Worker {
             name: config.name,
             prompter,
             engine,
+            long_work: Arc::new(Semaphore::new(completions::MAX_BYTES_AT_ONCE)),
             responses: ResponseStore::default(),
             clock: config.clock,
             metrics,
@@ -309,8 +315,20 @@ impl Worker {
             started,
         };
         tracing::info!(model = %app.name, address = %listener.address(), "listening");
+        if listener
+            .tcp_address()
+            .is_some_and(|address| address.ip().is_unspecified())
+        {
+            tracing::warn!("whoever reaches this machine may ask this worker: it asks nobody for a key");
+        }
+        let pages = PageRules::new(
+            config.allowed_origins,
+            listener.tcp_address(),
+            [Host::Native.identity().hostname],
+        );
         Ok(Self {
             listener,
+            pages,
             app: Arc::new(app),
             engine_ended,
             grace: config.grace,
@@ -320,11 +338,12 @@ impl Worker {
     async fn serve(self, stop: CancellationToken) -> Result<(), WorkerError> {
         let Self {
             listener,
+            pages,
             app,
             mut engine_ended,
             grace,
         } = self;
-        let router = server::router(Arc::clone(&app));
+        let router = server::router(Arc::clone(&app), pages);
         let closing = CancellationToken::new();
         let mut serving = std::pin::pin!(listener.serve(router, closing.clone()));
         let mut phase = app.engine.state().watch_phase();
@@ -393,6 +412,13 @@ impl Listener {
                 address: path.to_string(),
                 err,
             }),
+        }
+    }
+
+    fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(..) => None,
         }
     }
 

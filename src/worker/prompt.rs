@@ -184,6 +184,13 @@ impl PromptError {
     }
 }
 
+/// Of a text with more bytes to a token than this, or of one that is too long, tokens are counted before they are made.
+const LONG_TOKEN_BYTES: usize = 8;
+/// Texts up to here are made tokens in any case.
+const MAX_PLAIN_BYTES: usize = 256 << 10;
+/// The same where tokens are what is asked for.
+pub(crate) const MAX_COUNTED_BYTES: usize = 4 << 20;
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Prompter {
@@ -255,6 +262,7 @@ impl Prompter {
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
         let text = self.rendered(chat, now)?;
+        self.check_length("messages", &text, MAX_PLAIN_BYTES)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
         let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat.tools);
@@ -284,13 +292,37 @@ impl Prompter {
 
     /// A conversation's tokens.
     pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
-        self.encoded_chat(&self.rendered(chat, now)?)
+        let text = self.rendered(chat, now)?;
+        self.check_length("messages", &text, MAX_COUNTED_BYTES)?;
+        self.encoded_chat(&text)
     }
 
     fn encoded_chat(&self, text: &str) -> Result<Vec<u32>, ApiError> {
         self.tokenizer
             .encode_chat(text)
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
+    }
+
+    /// Refuses a text of more than `plain` bytes that is plainly longer than the context, before it is made tokens as a
+    /// whole: that takes hundreds of bytes of memory for each of its own.
+    pub(crate) fn check_length(&self, param: &str, text: &str, plain: usize) -> Result<(), ApiError> {
+        let context_tokens = self.context_tokens();
+        if text.len() <= plain.max(context_tokens.saturating_mul(LONG_TOKEN_BYTES)) {
+            return Ok(());
+        }
+        // Far more than the ends of pieces can be wrong by.
+        let most = context_tokens.saturating_add(context_tokens / 8);
+        let counted = self.tokenizer.count_in_pieces(text, most);
+        let counted = counted.map_err(|err| ApiError::invalid_value(param, err.to_string()))?;
+        if counted <= most {
+            return Ok(());
+        }
+        let overrun = Overrun {
+            prompt_tokens: counted - counted / 9,
+            is_whole: false,
+            context_tokens,
+        };
+        Err(ApiError::context_length_exceeded(param, overrun, false))
     }
 
     fn chat_format(&self, tools: Option<&Tools>) -> Result<&ChatFormat, ApiError> {
@@ -379,6 +411,7 @@ impl Prompter {
         }
         let (tokens, echo) = match prompt {
             Prompt::Text(text) => {
+                self.check_length(param, text, MAX_PLAIN_BYTES)?;
                 let (tokens, offsets) = self
                     .tokenizer
                     .encode_prompt_with_offsets(text)
@@ -419,10 +452,12 @@ impl Prompter {
 
     fn tokens(&self, param: &str, prompt: &Prompt) -> Result<Vec<u32>, ApiError> {
         match prompt {
-            Prompt::Text(text) => self
-                .tokenizer
-                .encode_prompt(text)
-                .map_err(|err| ApiError::invalid_value(param, err.to_string())),
+            Prompt::Text(text) => {
+                self.check_length(param, text, MAX_PLAIN_BYTES)?;
+                self.tokenizer
+                    .encode_prompt(text)
+                    .map_err(|err| ApiError::invalid_value(param, err.to_string()))
+            }
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
         }
     }
@@ -485,6 +520,7 @@ impl Prompter {
         if prompt.len() + usize::from(completes) > context_tokens {
             let overrun = Overrun {
                 prompt_tokens: prompt.len(),
+                is_whole: true,
                 context_tokens,
             };
             return Err(ApiError::context_length_exceeded(param, overrun, completes));

@@ -79,7 +79,7 @@ pub(crate) async fn input_tokens(
     let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, recall)?;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
-    let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, count).await;
+    let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
     let tokens = counted.map_err(as_input)?.len();
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use tokio::sync::Semaphore;
 
 use super::completions;
 use super::embeddings;
@@ -24,6 +25,7 @@ use crate::openai::ApiError;
 use crate::openai::headers;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::openapi;
+use crate::openai::pages::PageRules;
 use crate::openai::routes::closed;
 use crate::trace::Tracer;
 use crate::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
@@ -37,6 +39,8 @@ pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) prompter: Arc<Prompter>,
     pub(crate) engine: Engine,
+    /// Has [`MAX_BYTES_AT_ONCE`](super::completions::MAX_BYTES_AT_ONCE) permits.
+    pub(crate) long_work: Arc<Semaphore>,
     pub(crate) responses: ResponseStore,
     pub(crate) clock: Clock,
     pub(crate) metrics: WorkerMetrics,
@@ -68,7 +72,7 @@ impl App {
     }
 }
 
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
@@ -94,7 +98,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     closed(routes)
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
-        .layer(axum::middleware::from_fn(headers::complete))
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
             spans::traced,

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::mlx;
+use crate::openai::pages::AllowedOrigins;
 use crate::wire::WorkerStatus;
 
 mod answers;
@@ -35,6 +36,7 @@ fn root() -> Utf8PathBuf {
 
 fn config() -> WorkerConfig {
     WorkerConfig {
+        allowed_origins: AllowedOrigins::default(),
         model: root().join("e2e/fixtures/models/qwen3"),
         listen: Listen::Tcp(([127, 0, 0, 1], 0).into()),
         name: "tiny".to_owned(),

@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use super::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
-use super::prompt::Chat;
+use super::prompt::{Chat, MAX_COUNTED_BYTES};
 use super::server::App;
 use crate::openai::ApiError;
 use crate::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -36,7 +36,7 @@ pub(crate) async fn tokenize(
     let body = accept(body)?;
     let request = TokenizeRequest::parse(&body)?;
     check_model(&app, request.model.as_deref())?;
-    off_thread_if(body.len() > MAX_INLINE_BYTES, &app, move |app| {
+    off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, move |app| {
         tokenized(app, &request)
     })
     .await
@@ -50,6 +50,7 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
             text,
             add_special_tokens,
         } => {
+            app.prompter.check_length("prompt", text, MAX_COUNTED_BYTES)?;
             let encoded = if *add_special_tokens {
                 tokenizer.encode_prompt(text)
             } else {
@@ -93,7 +94,7 @@ pub(crate) async fn detokenize(
         let text = app.prompter.tokenizer().decode_with_special(&request.tokens);
         text.map_err(|err| ApiError::invalid_value("tokens", err.to_string()))
     };
-    let prompt = off_thread_if(body.len() > MAX_INLINE_BYTES, &app, detokenized).await?;
+    let prompt = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, detokenized).await?;
     Ok(Json(Detokenized { prompt }))
 }
 

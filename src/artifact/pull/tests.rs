@@ -145,7 +145,7 @@ impl Scene {
             endpoint: format!("http://{}", listener.local_addr().unwrap())
                 .parse()
                 .unwrap(),
-            token: None,
+            credentials: None,
         };
         let serving = axum::serve(
             listener,

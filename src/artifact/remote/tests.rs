@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use serde_json::json;
 
+use super::access::{Credentials, HUB, InvalidHub};
 use super::*;
 use crate::error::Chain;
 use crate::units::Bytes;
@@ -89,7 +90,7 @@ impl Server {
         let host = format!("http://{}", listener.local_addr().unwrap());
         let hub = HubAccess {
             endpoint: host.parse().unwrap(),
-            token: token.map(str::to_owned),
+            credentials: token.map(|token| Credentials::Token(token.to_owned())),
         };
         let model: RemoteModel = model.replace("HOST", &host).parse().unwrap();
         let serving = axum::serve(listener, Router::new().fallback(answer).with_state(self.clone()));
@@ -258,7 +259,7 @@ async fn nobody_there_is_said_so() {
     drop(listener);
     let hub = HubAccess {
         endpoint: endpoint.parse().unwrap(),
-        token: None,
+        credentials: None,
     };
     let err = facts(&"hf://owner/name".parse().unwrap(), &hub)
         .await
@@ -298,7 +299,48 @@ fn names_of_remote_models() {
 fn a_token_is_not_printed() {
     let hub = HubAccess {
         endpoint: HUB.parse().unwrap(),
-        token: Some("secret".to_owned()),
+        credentials: Some(Credentials::Token("secret".to_owned())),
     };
     assert!(!format!("{hub:?}").contains("secret"));
+}
+
+#[test]
+fn a_password_of_the_endpoint_is_sent_and_not_told() {
+    let hub = HubAccess::new("https://me:p%40ss@mirror:8443/hub", None).unwrap();
+    assert_eq!(hub.endpoint.as_str(), "https://mirror:8443/hub");
+    assert!(!format!("{hub:?}").contains("ss@"), "{hub:?}");
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let url = below(&hub.endpoint, ["a b", "c"]);
+    let request = hub.get(&Client::new(), &url).build().unwrap();
+    assert_eq!(request.url().as_str(), "https://mirror:8443/hub/a%20b/c");
+    // me:p@ss
+    assert_eq!(request.headers()["authorization"], "Basic bWU6cEBzcw==");
+    let both = HubAccess::new("https://me:pass@mirror", Some("token".to_owned()));
+    assert_eq!(both.unwrap_err(), InvalidHub::TwoCredentials);
+}
+
+#[tokio::test]
+async fn headers_have_a_bound_together() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let (file, _) = weights("model.embed_tokens.weight", 1);
+    let server = Server::of(&[("/config.json", CONFIG), ("/model.safetensors", &file)]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let model = RemoteModel::Directory(
+        format!("http://{}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap(),
+    );
+    let hub = HubAccess::nowhere();
+    let mut remote = Remote::new(&model, &hub).unwrap();
+    // Of other files.
+    remote.header_bytes = AtomicU64::new(MAX_HEADERS_BYTES - 10);
+    let serving = axum::serve(listener, Router::new().fallback(answer).with_state(server));
+    let read = tokio::select! {
+        read = remote.checkpoint() => read,
+        _ = serving.into_future() => unreachable!("it serves for ever"),
+    };
+    assert!(
+        matches!(read, Err(ReadRemoteError::TooManyHeaders { .. })),
+        "{read:?}"
+    );
 }

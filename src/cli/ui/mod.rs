@@ -29,12 +29,36 @@ pub(crate) fn output_bytes(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
+/// What hubs, nodes and files say must not steer the terminal.
+fn printable(text: &str) -> String {
+    let escapes = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut out, c| {
+            if escapes(c) {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+            out
+        })
+}
+
 /// Prints what went wrong with all its causes on one line.
 pub(crate) fn error(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", printable(&format!("{error:#}")));
 }
 
 /// Prints one line on progress.
 pub(crate) fn progress(line: &str) {
-    eprintln!("{line}");
+    eprintln!("{}", printable(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_does_not_steer_the_terminal() {
+        assert_eq!(printable("a\n\tb \u{1b}[2J\rc é"), "a\n\tb \\u{1b}[2J\\rc é");
+    }
 }

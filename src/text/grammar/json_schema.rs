@@ -14,7 +14,7 @@ use super::numbers::{Bound, Step, integers, multiples, numbers};
 use super::product::{TooManyStates, Wanted, combined};
 use super::regex;
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, are_apart, followed, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, check_apart, check_parts, followed, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
@@ -29,6 +29,7 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// The rule of a schema's values.
 pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
+    check_parts(schema)?;
     let schema = &normal(schema)?;
     let rules = Rules::new(builder);
     let mut compiler = Compiler {
@@ -149,16 +150,7 @@ impl<'a> Compiler<'a, '_> {
         }
         let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
         if keyword == "oneOf" {
-            let apart = schemas.iter().enumerate().all(|(index, one)| {
-                schemas[..index]
-                    .iter()
-                    .all(|other| are_apart(self.root, one, other))
-            });
-            if !apart {
-                return Err(SchemaError::Overlapping {
-                    at: schema.at.clone(),
-                });
-            }
+            check_apart(self.root, schemas, &schema.at)?;
         }
         let mut ways = Vec::new();
         for (index, one) in schemas.iter().enumerate() {

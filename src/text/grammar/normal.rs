@@ -1,7 +1,9 @@
 //! Schemas in normal form: what `allOf`, `not`, references and choices say together with other keywords is said by one
 //! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
 
-use super::schema::{Kind, Schema, SchemaError, are_apart, demands, followed, listed_values, resolved};
+use super::schema::{
+    Kind, Schema, SchemaError, ValueSet, check_apart, demands, followed, listed_values, resolved,
+};
 use crate::openai::json::{Json, Members};
 
 /// Schemas that are put together in all. Choices multiply: without a limit, a small schema could become a huge one.
@@ -200,13 +202,7 @@ impl Normalizer<'_> {
                 "anyOf" => into.choices.push(listed("anyOf", value, at)?.to_vec()),
                 "oneOf" => {
                     let schemas = listed("oneOf", value, at)?;
-                    let apart = schemas.iter().enumerate().all(|(index, one)| {
-                        let mut others = schemas[..index].iter();
-                        others.all(|other| are_apart(self.root, one, other))
-                    });
-                    if !apart {
-                        return Err(SchemaError::Overlapping { at: at.to_owned() });
-                    }
+                    check_apart(self.root, schemas, at)?;
                     into.choices.push(schemas.to_vec());
                 }
                 "not" => into.excluded.push(value.clone()),
@@ -471,6 +467,7 @@ fn values_of_both(one: &Json, other: &Json, at: &str) -> Result<Option<Json>, Sc
     let (Json::Array(one), Json::Array(other)) = (one, other) else {
         return Ok(None);
     };
+    let other = ValueSet::of(other);
     let both: Vec<Json> = one
         .iter()
         .filter(|value| other.contains(value))
@@ -486,7 +483,8 @@ fn union(one: &Json, other: &Json) -> Option<Json> {
     let (Json::Array(one), Json::Array(other)) = (one, other) else {
         return None;
     };
-    let more = other.iter().filter(|name| !one.contains(name));
+    let own = ValueSet::of(one);
+    let more = other.iter().filter(|name| !own.contains(name));
     Some(Json::Array(one.iter().chain(more).cloned().collect()))
 }
 
@@ -575,6 +573,7 @@ fn exclude_values(own: &mut Members, values: &[Json], at: &str) -> Result<(), Sc
         _ if values == [Json::Null] => return exclude_kinds(own, &[Kind::Null], at),
         _ => return Err(unsupported(at, "not of values beside anything but an enum")),
     };
+    let values = ValueSet::of(values);
     let left: Vec<Json> = allowed
         .into_iter()
         .filter(|value| !values.contains(value))

@@ -1,6 +1,8 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
 //! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
 
+use std::collections::HashSet;
+
 use percent_encoding::percent_decode_str;
 use serde_json::Number;
 
@@ -92,8 +94,84 @@ pub(crate) enum SchemaError {
     Pattern { at: String, err: RegexError },
     #[error("{at}: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'")]
     Overlapping { at: String },
+    #[error(
+        "{at}: 'oneOf' has {schemas} schemas, of which each is held against every other: up to {MAX_ONE_OF} are taken; use 'anyOf'"
+    )]
+    TooManyBranches { at: String, schemas: usize },
+    #[error(
+        "the schema has more than {MAX_PARTS} values and members in all, which is the most that is taken"
+    )]
+    TooManyParts,
     #[error("{0}")]
     TooLarge(#[from] TooLarge),
+}
+
+/// Values, members and keywords of a whole schema. Much of what is done with them takes the square of the time.
+const MAX_PARTS: usize = 20_000;
+const MAX_ONE_OF: usize = 256;
+
+/// Refuses a schema that takes long to understand.
+pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
+    let mut parts = 0;
+    let mut open = vec![schema];
+    while let Some(part) = open.pop() {
+        match part {
+            Json::Array(items) => {
+                parts += items.len();
+                open.extend(items);
+            }
+            Json::Object(members) => {
+                let before = open.len();
+                open.extend(members.iter().map(|(_, value)| value));
+                parts += open.len() - before;
+            }
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+        }
+        if parts > MAX_PARTS {
+            return Err(SchemaError::TooManyParts);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what a value may fit two of.
+pub(super) fn check_apart(root: &Json, schemas: &[Json], at: &str) -> Result<(), SchemaError> {
+    let at = at.to_owned();
+    if schemas.len() > MAX_ONE_OF {
+        let schemas = schemas.len();
+        return Err(SchemaError::TooManyBranches { at, schemas });
+    }
+    let apart = schemas.iter().enumerate().all(|(index, one)| {
+        let mut others = schemas[..index].iter();
+        others.all(|other| are_apart(root, one, other))
+    });
+    if apart {
+        Ok(())
+    } else {
+        Err(SchemaError::Overlapping { at })
+    }
+}
+
+/// Values, in which many others are looked up.
+pub(super) struct ValueSet(HashSet<String>);
+
+impl ValueSet {
+    pub(super) fn of(values: &[Json]) -> Self {
+        Self(values.iter().map(text_of).collect())
+    }
+
+    pub(super) fn contains(&self, value: &Json) -> bool {
+        self.0.contains(&text_of(value))
+    }
+}
+
+fn text_of(value: &Json) -> String {
+    serde_json::to_string(value).expect("JSON always serialises")
+}
+
+fn share_none(one: &[Json], other: &[Json]) -> bool {
+    let other = ValueSet::of(other);
+    one.iter().all(|value| !other.contains(value))
 }
 
 impl SchemaError {
@@ -105,6 +183,8 @@ impl SchemaError {
             | Self::Unresolved { .. }
             | Self::Pattern { .. }
             | Self::Overlapping { .. }
+            | Self::TooManyBranches { .. }
+            | Self::TooManyParts
             | Self::TooLarge(_) => true,
             Self::Invalid { .. } | Self::Empty { .. } => false,
         }
@@ -320,7 +400,7 @@ pub(super) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
 }
 
 /// Whether no value can fit both; where that is not plain to see, no.
-pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
+fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
     let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
         return false;
     };
@@ -329,7 +409,7 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
         schema.kinds().ok()?
     };
     if let (Some(one), Some(other)) = (listed_values(one), listed_values(other)) {
-        return one.iter().all(|value| !other.contains(value));
+        return share_none(&one, &other);
     }
     let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
         return false;
@@ -356,7 +436,7 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
             required(one, name)
                 && required(other, name)
                 && matches!((listed_values(own), listed_values(others)), (Some(own), Some(others))
-                    if own.iter().all(|value| !others.contains(value)))
+                    if share_none(&own, &others))
         })
     })
 }

@@ -299,3 +299,14 @@ fn requests_may_name_variables() {
         .unwrap();
     assert_eq!(rendered, "low, quick");
 }
+
+/// Downloads bring templates: one must not end the worker.
+#[test]
+fn an_unclosed_mark_is_an_error_of_the_template() {
+    for source in ["{%}", "{% generation %}{%}", "{%-}", "a {%"] {
+        assert!(
+            ChatTemplate::compile("chat_template.jinja", source).is_err(),
+            "{source}"
+        );
+    }
+}

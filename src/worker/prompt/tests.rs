@@ -89,3 +89,36 @@ fn a_token_without_weights_is_refused_where_a_request_has_it() {
         "'prompt' names token 1024 (<image>), but the model's vocabulary ends at 1023."
     );
 }
+
+/// What is far too long is not made tokens as a whole: that takes hundreds of bytes for each byte.
+#[test]
+fn a_text_that_is_plainly_too_long_is_refused_before_it_is_read_whole() {
+    let prompter = prompter(1000);
+    let said = |bytes: usize| {
+        let text = Prompt::Text("0,".repeat(bytes / 2));
+        let err = prompter.text(&text, false, &Options::default()).unwrap_err();
+        assert_eq!(err.code, Some(ErrorCode::ContextLengthExceeded));
+        err.overrun.unwrap()
+    };
+    let long = said(200_000);
+    assert!(long.is_whole && long.prompt_tokens > 10_000, "{long:?}");
+    let longer = said(2_000_000);
+    assert!(!longer.is_whole, "{longer:?}");
+    // It stops with the first piece.
+    assert!((1001..100_000).contains(&longer.prompt_tokens), "{longer:?}");
+    let err = ApiError::context_length_exceeded("prompt", longer, false);
+    assert!(
+        err.message.contains("your prompt has at least "),
+        "{}",
+        err.message
+    );
+}
+
+#[test]
+fn tokens_in_pieces_are_about_those_of_the_whole() {
+    let prompter = prompter(1000);
+    let text = "What is rooflet? \u{e9}".repeat(20_000);
+    let whole = prompter.tokenizer().encode_prompt(&text).unwrap().len();
+    let pieces = prompter.tokenizer().count_in_pieces(&text, usize::MAX).unwrap();
+    assert!(pieces.abs_diff(whole) < 100, "{pieces} of {whole}");
+}

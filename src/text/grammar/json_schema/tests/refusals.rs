@@ -145,6 +145,35 @@ fn what_cannot_be_held_to_is_refused_by_name() {
     assert!(
         refusal(json!({"properties": {name: {}}, "additionalProperties": true})).contains("such long names")
     );
-    let many: Vec<String> = (0..30_000).map(|at| format!("name {at}")).collect();
+    let many: Vec<String> = (0..15_000)
+        .map(|at| format!("{at} {name}", name = "x".repeat(40)))
+        .collect();
     assert!(refusal(json!({"enum": many})).contains("too large"));
+}
+
+/// A second is far more than these take; by the square of their sizes they take minutes and hours.
+#[test]
+fn large_schemas_are_understood_soon_or_refused() {
+    let words = |prefix: &str, count: usize| (0..count).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
+    let (one, other) = (words("a", 9_000), words("b", 9_000));
+    check(
+        json!({"enum": one, "not": {"enum": other}}),
+        &[r#""a8999""#],
+        &[r#""b0""#],
+    );
+    assert_eq!(
+        refusal(json!({"enum": words("a", 20_000), "not": {"enum": ["a0"]}})),
+        "the schema has more than 20000 values and members in all, which is the most that is taken"
+    );
+    let branches = |count: usize| (0..count).map(|at| json!({"const": at})).collect::<Vec<_>>();
+    check(json!({"oneOf": branches(256)}), &["255"], &["256"]);
+    for schema in [
+        json!({"oneOf": branches(257)}),
+        json!({"type": "integer", "oneOf": branches(257)}),
+    ] {
+        assert_eq!(
+            refusal(schema),
+            "#: 'oneOf' has 257 schemas, of which each is held against every other: up to 256 are taken; use 'anyOf'"
+        );
+    }
 }
