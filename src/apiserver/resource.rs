@@ -344,20 +344,22 @@ impl Resource {
         object
     }
 
-    /// The value of a selectable field, from the stored object.
-    pub(crate) fn selectable_field<'a>(&self, stored: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+    /// The value of a selectable field, from the object in working form.
+    pub(crate) fn selectable_field<'a>(&self, working: &'a Value, field: &str) -> Option<Cow<'a, str>> {
         match field {
-            "metadata.name" => return Some(Cow::Borrowed(object::name(stored))),
-            "metadata.namespace" if self.namespaced => return Some(Cow::Borrowed(object::namespace(stored))),
+            "metadata.name" => return Some(Cow::Borrowed(object::name(working))),
+            "metadata.namespace" if self.namespaced => {
+                return Some(Cow::Borrowed(object::namespace(working)));
+            }
             _ => {}
         }
         match &self.origin {
-            Origin::BuiltIn(built_in) => built_in.selectable_field(stored, field),
+            Origin::BuiltIn(built_in) => built_in.selectable_field(working, field),
             Origin::Custom(custom) => {
                 if !custom.selectable_fields.iter().any(|known| known == field) {
                     return None;
                 }
-                let value = field.split('.').try_fold(stored, |value, key| value.get(key));
+                let value = field.split('.').try_fold(working, |value, key| value.get(key));
                 Some(match value {
                     None | Some(Value::Null) => Cow::Borrowed(""),
                     Some(Value::String(text)) => Cow::Borrowed(text),
