@@ -110,7 +110,13 @@ impl Api {
         warnings: &mut Warnings,
     ) -> Result<Reply, ApiError> {
         if let Route::Resource(path) = route {
-            return self.resource(request, path, verb, warnings).await;
+            loop {
+                match self.resource(request, path, verb, warnings).await {
+                    // Read by a definition that was replaced meanwhile: it is read anew.
+                    Err(err) if err.is_definition_change() => *warnings = Warnings::default(),
+                    outcome => return outcome,
+                }
+            }
         }
         if !matches!(request.method, Method::GET | Method::HEAD) {
             let is_known = *route != Route::Unknown;
