@@ -35,12 +35,35 @@ pub(crate) fn default(crd: &mut Value) {
 /// Checks a definition; its metadata excepted on create, where only the name has rules of its own.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = rules::validate(crd, old);
+    if old.is_some() {
+        check_stored_versions(crd, &mut errors);
+    }
     // A webhook that would never be called must not be accepted as if it were.
     if object::text(crd, &["spec", "conversion", "strategy"]) == "Webhook" {
         let detail = "this server does not call conversion webhooks; serve one version, or use strategy None";
         errors.push(FieldError::forbidden("spec.conversion.strategy", detail));
     }
     errors
+}
+
+/// Objects may lie in the store in every version that ever was the storage version: none of them can be dropped.
+fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
+    let at = "status.storedVersions";
+    let stored = crd["status"]["storedVersions"].as_array();
+    let names: Vec<&str> = stored.into_iter().flatten().filter_map(Value::as_str).collect();
+    for (index, name) in names.iter().enumerate() {
+        if !versions(crd).any(|version| version["name"] == *name) {
+            let detail = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions \
+                 until a storage migration ensures no data remains persisted in {name} and removes {name} from {at}"
+            );
+            errors.push(FieldError::invalid_text(format!("{at}[{index}]"), name, &detail));
+        }
+    }
+    if let Some(storage) = storage_version(crd).filter(|storage| !names.contains(storage)) {
+        let detail = format!("must have the storage version {storage}");
+        errors.push(FieldError::invalid(at, &json!(names), &detail));
+    }
 }
 
 /// Formats that schemas name and nobody knows, unless `old` named them too.
