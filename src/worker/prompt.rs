@@ -5,6 +5,7 @@ mod chat_format;
 mod constraint;
 mod defaults;
 mod one_system;
+mod open_message;
 mod template_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -306,11 +307,18 @@ impl Prompter {
     fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
         let template = &self.chat_format(chat.tools)?.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let offered;
+        let (marked, offered);
+        let messages = match chat.ending {
+            PromptEnd::Message | PromptEnd::Answer => chat.messages,
+            PromptEnd::OpenMessage => {
+                marked = open_message::marked(chat.messages);
+                &marked
+            }
+        };
         let (messages, tools) = if offer::knows_tools(template.source()) {
-            (chat.messages, listed)
+            (messages, listed)
         } else {
-            offered = offer::offered(template.source(), chat.messages, listed.unwrap_or_default());
+            offered = offer::offered(template.source(), messages, listed.unwrap_or_default());
             (offered.as_slice(), None)
         };
         let render = |messages: &[Json]| {
@@ -337,7 +345,12 @@ impl Prompter {
         })?;
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
-            PromptEnd::OpenMessage => opened(text, messages),
+            PromptEnd::OpenMessage => open_message::cut(text, chat.messages).ok_or_else(|| {
+                ApiError::unsupported(
+                    "messages",
+                    "The last message cannot be gone on with: the model's chat template changes its text.",
+                )
+            }),
         }
     }
 
@@ -519,27 +532,6 @@ impl Prompter {
             cache_salt: options.cache_salt.clone(),
         })
     }
-}
-
-/// A text without what the template writes behind its last message: cut as transformers does for
-/// `continue_final_message`.
-fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
-    let last = messages
-        .last()
-        .and_then(|message| message.get("content")?.as_str())
-        .unwrap_or_default();
-    let at = text.rfind(last.trim()).ok_or_else(|| {
-        ApiError::unsupported(
-            "messages",
-            "The last message cannot be gone on with: the model's chat template changes its text.",
-        )
-    })?;
-    let kept = match text[at..].starts_with(last.trim_start()) {
-        true => last.trim_start(),
-        false => last.trim(),
-    };
-    text.truncate(at + kept.len());
-    Ok(text)
 }
 
 #[cfg(test)]
