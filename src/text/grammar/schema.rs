@@ -113,7 +113,7 @@ impl SchemaError {
 
 /// JSON's kinds of values; integers are numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::text) enum Kind {
     Null,
     Boolean,
     Integer,
@@ -124,7 +124,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of_word(word: &str) -> Option<Self> {
+    pub(in crate::text) fn of_word(word: &str) -> Option<Self> {
         Some(match word {
             "null" => Self::Null,
             "boolean" => Self::Boolean,
@@ -137,7 +137,7 @@ impl Kind {
         })
     }
 
-    pub(super) fn fits(self, value: &Json) -> bool {
+    pub(in crate::text) fn fits(self, value: &Json) -> bool {
         match value {
             Json::Null => self == Self::Null,
             Json::Bool(_) => self == Self::Boolean,
@@ -300,7 +300,7 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
 }
 
 /// A schema, or what it refers to.
-pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+pub(in crate::text) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
     for _ in 0..16 {
         match schema.get("$ref").and_then(Json::as_str) {
             Some(target) => schema = resolved(root, target)?,
@@ -311,7 +311,7 @@ pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a J
 }
 
 /// The values that a schema lists.
-pub(super) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
+pub(in crate::text) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value.clone()]),
         (None, Some(Json::Array(values))) => Some(values.clone()),

@@ -8,6 +8,7 @@ pub(super) mod llama;
 pub(super) mod mistral;
 pub(crate) mod offer;
 pub(super) mod tagged;
+mod value;
 
 use std::sync::Arc;
 
