@@ -1,10 +1,13 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
 //! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
 
+use std::cmp::Ordering;
+
 use percent_encoding::percent_decode_str;
 use serde_json::Number;
 
 use super::TooLarge;
+use super::numbers::Bound;
 use super::regex::RegexError;
 use crate::openai::json::{Json, Members};
 
@@ -310,6 +313,28 @@ pub(in crate::text) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Opt
     None
 }
 
+/// Whether two values are one: numbers by what they mean, members in any order.
+pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
+    match (one, other) {
+        (Json::Number(one), Json::Number(other)) => {
+            let [one, other] = [one, other].map(|number| Bound::new(number, false));
+            one.order(&other) == Ordering::Equal
+        }
+        (Json::Array(one), Json::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| are_equal(one, other))
+        }
+        (Json::Object(one), Json::Object(other)) => {
+            let there = |(name, value)| other.get(name).is_some_and(|other| are_equal(value, other));
+            one.iter().all(there) && other.iter().all(|(name, _)| one.get(name).is_some())
+        }
+        (one, other) => one == other,
+    }
+}
+
+pub(super) fn contains(values: &[Json], value: &Json) -> bool {
+    values.iter().any(|own| are_equal(own, value))
+}
+
 /// The values that a schema lists.
 pub(in crate::text) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
     match (schema.get("const"), schema.get("enum")) {
@@ -324,20 +349,20 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
     let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
         return false;
     };
+    if [one, other].contains(&&Json::Bool(false)) || lists_are_apart(one, other) {
+        return true;
+    }
     let kinds = |schema: &Json| {
         let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
         schema.kinds().ok()?
     };
-    if let (Some(one), Some(other)) = (listed_values(one), listed_values(other)) {
-        return one.iter().all(|value| !other.contains(value));
-    }
     let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
         return false;
     };
-    if kinds_one
-        .iter()
-        .all(|kind| kinds_other.iter().all(|other| kind.is_apart_from(*other)))
-    {
+    // Keywords of one kind do not rule out the others.
+    let typed = [one, other].iter().all(|schema| schema.get("type").is_some());
+    let apart = |kind: &Kind| kinds_other.iter().all(|other| kind.is_apart_from(*other));
+    if typed && kinds_one.iter().all(apart) {
         return true;
     }
     // Objects that must have the same member with different values.
@@ -353,10 +378,13 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
             .get("properties")
             .and_then(|properties| properties.get(name));
         others.is_some_and(|others| {
-            required(one, name)
-                && required(other, name)
-                && matches!((listed_values(own), listed_values(others)), (Some(own), Some(others))
-                    if own.iter().all(|value| !others.contains(value)))
+            required(one, name) && required(other, name) && lists_are_apart(own, others)
         })
     })
+}
+
+/// Whether both list their values, and have none in common.
+fn lists_are_apart(one: &Json, other: &Json) -> bool {
+    let lists = listed_values(one).zip(listed_values(other));
+    lists.is_some_and(|(one, other)| one.iter().all(|value| !contains(&other, value)))
 }
