@@ -107,6 +107,10 @@ fn what_cannot_be_held_to_is_refused_by_name() {
             "#: nothing can be both of what it asks for",
         ),
         (
+            json!({"type": "string", "pattern": "^a[^\\s\\S]$"}),
+            "#: 'pattern': no text fits it",
+        ),
+        (
             json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
             "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
         ),
