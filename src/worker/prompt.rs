@@ -32,7 +32,8 @@ use crate::text::grammar::constraint::Constraint;
 use crate::text::grammar::vocabulary::Vocabulary;
 use crate::text::template::{RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
-use crate::text::tool_calls::{ToolFormat, offer};
+use crate::text::tool_calls::ToolFormat;
+use crate::text::tool_calls::offer::{self, Speaker};
 use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
 use crate::worker::thinking::ThinkingBudget;
@@ -307,7 +308,7 @@ impl Prompter {
     fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
         let template = &self.chat_format(chat.tools)?.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let (marked, offered);
+        let marked;
         let messages = match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => chat.messages,
             PromptEnd::OpenMessage => {
@@ -315,13 +316,7 @@ impl Prompter {
                 &marked
             }
         };
-        let (messages, tools) = if offer::knows_tools(template.source()) {
-            (messages, listed)
-        } else {
-            offered = offer::offered(template.source(), messages, listed.unwrap_or_default());
-            (offered.as_slice(), None)
-        };
-        let render = |messages: &[Json]| {
+        let render_as_they_are = |messages: &[Json], tools: Option<&[Json]>| {
             template.render(RenderInput {
                 messages,
                 variables: chat.variables,
@@ -333,10 +328,20 @@ impl Prompter {
         };
         // Where a template takes them, messages of the system stay where they are: what was read of the prompt before
         // can then be used again.
-        let text = render(messages).or_else(|err| match one_system(messages) {
-            Some(messages) => render(&messages).map_err(|_| err),
-            None => Err(err),
-        });
+        let render = |messages: &[Json], tools: Option<&[Json]>| {
+            render_as_they_are(messages, tools).or_else(|err| match one_system(messages) {
+                Some(messages) => render_as_they_are(&messages, tools).map_err(|_| err),
+                None => Err(err),
+            })
+        };
+        let told_by = |speaker| {
+            let tools = listed.unwrap_or_default();
+            render(&offer::offered(template.source(), messages, tools, speaker), None)
+        };
+        let text = match offer::knows_tools(template.source()) {
+            true => render(messages, listed),
+            false => told_by(Speaker::System).or_else(|err| told_by(Speaker::User).map_err(|_| err)),
+        };
         let text = text.map_err(|err| {
             ApiError::invalid_value(
                 "messages",

@@ -109,6 +109,23 @@ mod tests {
         assert_eq!(chat(&prompter, messages, &unused).0, "Hi");
     }
 
+    /// As Mistral's first models have it.
+    #[test]
+    fn tools_are_the_user_s_word_where_a_template_refuses_the_system_s() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] =
+                "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
+                {{ raise_exception('roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}"
+                    .into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}, {"role": "assistant", "content": "Why?"},
+            {"role": "user", "content": "So."}]"#;
+        let (prompt, _) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert!(prompt.starts_with("[You may call functions."), "{prompt}");
+        assert!(prompt.ends_with("</tool_call>\n\nNow?][Why?][So.]"), "{prompt}");
+    }
+
     const CALL: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
 
     #[test]
