@@ -259,7 +259,7 @@ impl Prompter {
         let text = self.rendered(chat, now)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
-        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat.tools);
+        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat);
         Ok(ValidChat {
             request: ValidRequest {
                 goes_on: chat.ending == PromptEnd::OpenMessage,
