@@ -69,8 +69,8 @@ fn whole(text: &str, last: bool) -> Head {
         };
     };
     let behind = text[end..].trim_start();
-    // Many models end their answer where the closing marker should be.
-    let closed = behind.starts_with(CLOSE) || (last && behind.is_empty());
+    // Many models end their answer where the closing marker should be, and some write another call there.
+    let closed = behind.starts_with(CLOSE) || behind.starts_with('{') || (last && behind.is_empty());
     if !closed {
         return match !last && CLOSE.starts_with(behind) {
             true => Head::Unfinished,

@@ -310,6 +310,22 @@ fn a_value_may_hold_the_tags_around_it() {
 }
 
 #[test]
+fn calls_may_share_a_tag() {
+    let now = r#"{"name": "now", "arguments": {}}"#;
+    let turned = r#"{"arguments": {"town": "Bern"}, "name": "weather"}"#;
+    let weather = || call("weather", r#"{"town": "Bern"}"#);
+    let tagged = |said: &str, expected: &[Vec<Piece>]| check(Format::Tagged, said, expected);
+    tagged(
+        &format!("<tool_call>\n{now}\n{turned}\n{now}\n</tool_call>\nDone."),
+        &[call("now", "{}"), weather(), call("now", "{}"), text("Done.")],
+    );
+    tagged(
+        &format!("<tool_call>{now}</tool_call>{now}"),
+        &[call("now", "{}"), text(now)],
+    );
+}
+
+#[test]
 fn calls_of_llama() {
     let weather = r#"{"name": "weather", "parameters": {"town": "Bern"}}"#;
     let bern = || call("weather", r#"{"town": "Bern"}"#);
