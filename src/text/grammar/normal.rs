@@ -1,7 +1,9 @@
 //! Schemas in normal form: what `allOf`, `not`, references and choices say together with other keywords is said by one
 //! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
 
-use super::schema::{Kind, Schema, SchemaError, are_apart, demands, followed, listed_values, resolved};
+use super::schema::{
+    Kind, Schema, SchemaError, are_apart, are_equal, contains, demands, followed, listed_values, resolved,
+};
 use crate::openai::json::{Json, Members};
 
 /// Schemas that are put together in all. Choices multiply: without a limit, a small schema could become a huge one.
@@ -348,7 +350,7 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
             both.insert(keyword, value.clone());
             continue;
         };
-        if own == value {
+        if are_equal(own, value) {
             continue;
         }
         let merged = match keyword {
@@ -473,7 +475,7 @@ fn values_of_both(one: &Json, other: &Json, at: &str) -> Result<Option<Json>, Sc
     };
     let both: Vec<Json> = one
         .iter()
-        .filter(|value| other.contains(value))
+        .filter(|value| contains(other, value))
         .cloned()
         .collect();
     if both.is_empty() {
@@ -577,7 +579,7 @@ fn exclude_values(own: &mut Members, values: &[Json], at: &str) -> Result<(), Sc
     };
     let left: Vec<Json> = allowed
         .into_iter()
-        .filter(|value| !values.contains(value))
+        .filter(|value| !contains(values, value))
         .collect();
     if left.is_empty() {
         return Err(empty(at));

@@ -1,10 +1,13 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
 //! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
 
+use std::cmp::Ordering;
+
 use percent_encoding::percent_decode_str;
 use serde_json::Number;
 
 use super::TooLarge;
+use super::numbers::Bound;
 use super::regex::RegexError;
 use crate::openai::json::{Json, Members};
 
@@ -113,7 +116,7 @@ impl SchemaError {
 
 /// JSON's kinds of values; integers are numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::text) enum Kind {
     Null,
     Boolean,
     Integer,
@@ -124,7 +127,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of_word(word: &str) -> Option<Self> {
+    pub(in crate::text) fn of_word(word: &str) -> Option<Self> {
         Some(match word {
             "null" => Self::Null,
             "boolean" => Self::Boolean,
@@ -137,7 +140,7 @@ impl Kind {
         })
     }
 
-    pub(super) fn fits(self, value: &Json) -> bool {
+    pub(in crate::text) fn fits(self, value: &Json) -> bool {
         match value {
             Json::Null => self == Self::Null,
             Json::Bool(_) => self == Self::Boolean,
@@ -300,7 +303,7 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
 }
 
 /// A schema, or what it refers to.
-pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+pub(in crate::text) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
     for _ in 0..16 {
         match schema.get("$ref").and_then(Json::as_str) {
             Some(target) => schema = resolved(root, target)?,
@@ -310,8 +313,30 @@ pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a J
     None
 }
 
+/// Whether two values are one: numbers by what they mean, members in any order.
+pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
+    match (one, other) {
+        (Json::Number(one), Json::Number(other)) => {
+            let [one, other] = [one, other].map(|number| Bound::new(number, false));
+            one.order(&other) == Ordering::Equal
+        }
+        (Json::Array(one), Json::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| are_equal(one, other))
+        }
+        (Json::Object(one), Json::Object(other)) => {
+            let there = |(name, value)| other.get(name).is_some_and(|other| are_equal(value, other));
+            one.iter().all(there) && other.iter().all(|(name, _)| one.get(name).is_some())
+        }
+        (one, other) => one == other,
+    }
+}
+
+pub(super) fn contains(values: &[Json], value: &Json) -> bool {
+    values.iter().any(|own| are_equal(own, value))
+}
+
 /// The values that a schema lists.
-pub(super) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
+pub(in crate::text) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value.clone()]),
         (None, Some(Json::Array(values))) => Some(values.clone()),
@@ -324,20 +349,20 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
     let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
         return false;
     };
+    if [one, other].contains(&&Json::Bool(false)) || lists_are_apart(one, other) {
+        return true;
+    }
     let kinds = |schema: &Json| {
         let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
         schema.kinds().ok()?
     };
-    if let (Some(one), Some(other)) = (listed_values(one), listed_values(other)) {
-        return one.iter().all(|value| !other.contains(value));
-    }
     let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
         return false;
     };
-    if kinds_one
-        .iter()
-        .all(|kind| kinds_other.iter().all(|other| kind.is_apart_from(*other)))
-    {
+    // Keywords of one kind do not rule out the others.
+    let typed = [one, other].iter().all(|schema| schema.get("type").is_some());
+    let apart = |kind: &Kind| kinds_other.iter().all(|other| kind.is_apart_from(*other));
+    if typed && kinds_one.iter().all(apart) {
         return true;
     }
     // Objects that must have the same member with different values.
@@ -353,10 +378,13 @@ pub(super) fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
             .get("properties")
             .and_then(|properties| properties.get(name));
         others.is_some_and(|others| {
-            required(one, name)
-                && required(other, name)
-                && matches!((listed_values(own), listed_values(others)), (Some(own), Some(others))
-                    if own.iter().all(|value| !others.contains(value)))
+            required(one, name) && required(other, name) && lists_are_apart(own, others)
         })
     })
+}
+
+/// Whether both list their values, and have none in common.
+fn lists_are_apart(one: &Json, other: &Json) -> bool {
+    let lists = listed_values(one).zip(listed_values(other));
+    lists.is_some_and(|(one, other)| one.iter().all(|value| !contains(&other, value)))
 }
