@@ -90,8 +90,13 @@ async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
         bail!("{}", String::from_utf8_lossy(&said).trim());
     }
     while let Some(chunk) = bytes.next().await {
-        ui::output_bytes(&chunk.context("the agent's answer broke off")?)
-            .context("writing to standard output")?;
+        let chunk = chunk.context("the agent's answer broke off")?;
+        if ui::output_bytes(&chunk)
+            .context("writing to standard output")?
+            .is_break()
+        {
+            break;
+        }
     }
     Ok(())
 }

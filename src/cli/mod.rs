@@ -155,9 +155,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
-    telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
-    let done = execute(cli.command);
+    let done = filtered.and_then(|()| execute(cli.command));
     // Half of an answer is none.
     let done = done.and_then(|status| match ui::lost() {
         Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
