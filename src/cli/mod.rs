@@ -157,9 +157,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
-    telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
-    let done = execute(cli.command);
+    let done = filtered.and_then(|()| execute(cli.command));
     // Half of an answer is none.
     let done = done.and_then(|status| match ui::lost() {
         Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
@@ -181,7 +182,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
-        Command::Bench(args) => return block_on(bench::run(args)),
+        // Times are those of reads from the network only where reader and clock share a thread.
+        Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
@@ -207,12 +209,21 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
 
 /// Runs an asynchronous verb to its end.
 fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), verb)
+}
+
+/// The same on a single thread.
+fn block_on_one<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_current_thread(), verb)
+}
+
+fn run_on<T>(
+    mut builder: tokio::runtime::Builder,
+    verb: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     // Two TLS stacks of our dependencies could each choose a provider; say once which.
     drop(rustls::crypto::ring::default_provider().install_default());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime")?;
+    let runtime = builder.enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(verb);
     // A read of standard input may still block its thread, and must not keep the process.
     runtime.shutdown_background();
