@@ -27,6 +27,7 @@ impl<'de> Deserialize<'de> for StrictJson {
         let mut duplicates = Vec::new();
         let value = deserializer.deserialize_any(Read {
             path: String::new(),
+            levels: NESTING_MAX,
             duplicates: &mut duplicates,
         })?;
         Ok(Self { value, duplicates })
@@ -35,7 +36,20 @@ impl<'de> Deserialize<'de> for StrictJson {
 
 struct Read<'a> {
     path: String,
+    /// How many levels may be below.
+    levels: usize,
     duplicates: &'a mut Vec<String>,
+}
+
+impl Read<'_> {
+    fn levels_below<E: serde::de::Error>(&self) -> Result<usize, E> {
+        let below = self.levels.checked_sub(1);
+        below.ok_or_else(|| {
+            E::custom(format_args!(
+                "values are nested more than {NESTING_MAX} levels deep"
+            ))
+        })
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Read<'_> {
@@ -90,11 +104,13 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let levels = self.levels_below()?;
         let mut items = Vec::new();
         loop {
             let path = format!("{}[{}]", self.path, items.len());
             match access.next_element_seed(Read {
                 path,
+                levels,
                 duplicates: &mut *self.duplicates,
             })? {
                 Some(item) => items.push(item),
@@ -104,6 +120,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let levels = self.levels_below()?;
         let mut fields = Map::new();
         while let Some(name) = access.next_key::<String>()? {
             let path = super::path::join(&self.path, &name);
@@ -115,6 +132,7 @@ impl<'de> Visitor<'de> for Read<'_> {
             }
             let field = access.next_value_seed(Read {
                 path,
+                levels,
                 duplicates: &mut *self.duplicates,
             })?;
             fields.insert(name, field);
@@ -122,6 +140,10 @@ impl<'de> Visitor<'de> for Read<'_> {
         Ok(Value::Object(fields))
     }
 }
+
+/// Deepest nesting of an object: what is stored must be readable again, and JSON parsers stop at 128 levels, of which
+/// lists and watch events need some for themselves.
+pub(crate) const NESTING_MAX: usize = 100;
 
 /// Most duplicate fields that are listed before a body is refused outright.
 const DUPLICATES_MAX: usize = 100;
@@ -144,6 +166,18 @@ mod tests {
     #[test]
     fn trailing_text_is_an_error() {
         assert!(parse(b"{} x").is_err());
+    }
+
+    #[test]
+    fn nesting_ends_somewhere() {
+        let nested =
+            |levels: usize| parse(format!("{}{}", "[".repeat(levels), "]".repeat(levels)).as_bytes());
+        assert!(nested(NESTING_MAX).is_ok());
+        let refused = nested(NESTING_MAX + 1).expect_err("too deep").to_string();
+        assert!(
+            refused.starts_with("values are nested more than 100 levels deep"),
+            "{refused}"
+        );
     }
 
     #[test]
