@@ -11,6 +11,7 @@ use reqwest::header::{CONTENT_RANGE, HeaderMap, RANGE};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
 use crate::api::v1alpha1::{HubModel, ParseHubModelError};
+use crate::loopback::is_loopback;
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, SINGLE_FILE,
     TensorTable,
@@ -523,11 +524,10 @@ pub(super) fn client(base: &Url) -> ClientBuilder {
     let client = Client::builder()
         .connect_timeout(CONNECT_LIMIT)
         .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
-    if matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
-        // No proxy reaches this machine's own loopback.
-        return client.no_proxy();
+    match base.host_str() {
+        Some(host) if is_loopback(host) => client.no_proxy(),
+        Some(_) | None => client,
     }
-    client
 }
 
 pub(super) fn below<'p>(base: &Url, path: impl IntoIterator<Item = &'p str>) -> Url {
