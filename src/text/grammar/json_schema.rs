@@ -625,6 +625,12 @@ fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     if schema.demands_more_than(&[keyword, "type"]) {
         return Err(together(schema, keyword));
     }
+    if values.iter().any(is_rounded) {
+        return Err(SchemaError::Unsupported {
+            at: schema.at.clone(),
+            keyword: format!("{keyword} of a whole number beyond 64 bits"),
+        });
+    }
     let kinds = match schema.get("type") {
         Some(_) => schema.kinds()?,
         None => None,
@@ -638,6 +644,13 @@ fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
         true => Err(schema.empty()),
         false => Ok(Some(values)),
     }
+}
+
+/// Whether a number may have been a whole one that was rounded when it was read.
+fn is_rounded(value: &Json) -> bool {
+    let Json::Number(number) = value else { return false };
+    let double = number.as_f64().filter(|_| number.is_f64());
+    double.is_some_and(|double| double.fract() == 0.0 && double.abs() >= 2_f64.powi(63))
 }
 
 /// Refuses a combination of `keyword` with others that demand something.

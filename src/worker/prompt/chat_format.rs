@@ -46,6 +46,7 @@ impl ChatFormat {
             tool_format: self.tool_format,
             tools: chat.tools.map(|tools| CallableTools {
                 functions: tools.functions.clone().into(),
+                choice: tools.choice.clone(),
                 parallel: tools.parallel,
             }),
         }
@@ -91,6 +92,7 @@ mod tests {
     use super::super::{Chat, Prompter, ValidChat};
     use crate::openai::request::ChatRequest;
     use crate::text::answer::Part;
+    use crate::text::tool_calls::CallPart;
 
     const TOOLS: &str = r#""tools": [{"type": "function", "function": {"name": "now", "parameters": {}}}]"#;
 
@@ -134,6 +136,52 @@ mod tests {
         let (prompt, _) = chat(&prompter, messages, &format!(", {TOOLS}"));
         assert!(prompt.starts_with("[You may call functions."), "{prompt}");
         assert!(prompt.ends_with("</tool_call>\n\nNow?][Why?][So.]"), "{prompt}");
+    }
+
+    #[test]
+    fn a_call_that_must_come_is_never_content() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] = "{{ messages[-1].content }}{# tools </think> #}".into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}]"#;
+        let begin = || {
+            let name = "now".to_owned();
+            Part::Call(CallPart::Begin { name })
+        };
+        let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
+        let thought = || Part::Reasoning("Hm".to_owned());
+        for (choice, named) in [
+            (r#""required""#, false),
+            (r#"{"type": "function", "function": {"name": "now"}}"#, true),
+        ] {
+            let extra = format!(r#", {TOOLS}, "tool_choice": {choice}"#);
+            let one = if named { vec![begin()] } else { vec![] };
+            let cases = [
+                ("", one.clone()),
+                ("<tool_c", one.clone()),
+                ("<tool_call>\n{\"name\": \"no", one.clone()),
+                ("<think>Hm", vec![thought()]),
+                ("<think>Hm</think><tool", [vec![thought()], one].concat()),
+                (
+                    "<tool_call>\n{\"name\": \"now\", \"arguments\": {",
+                    vec![begin(), arguments("{")],
+                ),
+                (
+                    &format!("{CALL}\n<tool_call>\n{{\"na"),
+                    vec![begin(), arguments("{}")],
+                ),
+            ];
+            for (said, expected) in cases {
+                let (_, mut chat) = chat(&prompter, messages, &extra);
+                let mut parts = chat.answer.push(said, 1);
+                parts.extend(chat.answer.finish());
+                assert_eq!(parts, expected, "{said} of {choice}");
+            }
+        }
+        let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert_eq!(chat.answer.push("<tool_c", 1), []);
+        assert_eq!(chat.answer.finish(), [Part::Content("<tool_c".to_owned())]);
     }
 
     #[test]
