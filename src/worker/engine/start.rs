@@ -9,7 +9,7 @@ use crate::mlx::device::{self, Backend};
 use crate::mlx::load::Weights;
 use crate::model_dir::ModelDir;
 use crate::roofline::dimensions::KvBits;
-use crate::roofline::memory::allocatable;
+use crate::roofline::memory::{RUNTIME_OVERHEAD, allocatable};
 use crate::units::Bytes;
 use crate::wire::ModelInfo;
 use crate::worker::kv_budget::KvBudget;
@@ -19,7 +19,8 @@ use crate::worker::prefix_cache::{BlockFiles, Cuts, Disk, OpenFilesError, Prefix
 use crate::worker::sequence::{StepError, token_row};
 
 impl EngineConfig {
-    /// Shortens the context to what the memory can hold: a request that is accepted can be computed.
+    /// Shortens the context to what the memory can hold, so that a request that is accepted can be computed, and holds MLX to
+    /// that memory.
     pub(super) fn kv_memory(
         &self,
         backend: Backend,
@@ -59,6 +60,7 @@ impl EngineConfig {
                 .map_err(|err| EngineError::PrefixFiles { err })?;
             prefixes = prefixes.with_files(model, disk, files.limit);
         }
+        device::limit_memory(backend, limit - RUNTIME_OVERHEAD).map_err(EngineError::Device)?;
         Ok(KvMemory::new(budget, prefixes))
     }
 

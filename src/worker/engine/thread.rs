@@ -26,8 +26,8 @@ use crate::worker::sequence::{Queued, Sequence, StepError, TokenTime};
 use crate::worker::spans;
 use crate::worker::state::{EngineState, Sample};
 
-/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
-/// several times the model's size.
+/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to all that
+/// the worker may use.
 const STEPS_PER_CACHE_CLEARING: u64 = 512;
 /// Steps between two readings of the allocator's counters.
 const STEPS_PER_MEMORY_READING: u64 = 64;
