@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
-    /// Name of this machine's FleetNode. Default: the host name.
+    /// Name of this machine's FleetNode. Default: the one that it had last, and at first the host name.
     #[arg(long)]
     node_name: Option<String>,
     /// Apply these manifests once everything runs, and wait until their deployments are ready.
@@ -246,7 +246,7 @@ impl Layout {
             // The children may be restarted, and clients remember a port: a free one is chosen once, here.
             listen: settle("--listen", args.listen)?,
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
-            node_name: args.node_name.clone().unwrap_or_else(super::default_node_name),
+            node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
             data_dir,
             model_dir,
             _lock: lock,
