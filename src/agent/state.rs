@@ -406,7 +406,12 @@ pub(super) mod tests {
         let state = open(&directory).unwrap();
         let kept = || node_name_in(state.path()).unwrap();
         assert_eq!(kept(), None);
-        for (name, before) in [("air", None), ("air", None), ("mini", Some("air")), ("mini", None)] {
+        for (name, before) in [
+            ("air", None),
+            ("air", None),
+            ("mini", Some("air")),
+            ("mini", None),
+        ] {
             assert_eq!(state.keep_node_name(name).unwrap().as_deref(), before);
             assert_eq!(kept().as_deref(), Some(name));
         }

@@ -254,7 +254,7 @@ impl Workers {
     pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
         let (now, instant) = (self.clock.now(), self.clock.instant());
         for slot in self.slots.values_mut() {
-            self.lost += slot.take_note(now, instant);
+            self.lost += slot.take_note(now, instant).unwrap_or_default();
             if let Err(err) = slot.dir.log().rotate(MAX_LOG_BYTES) {
                 warn!(replica = %slot.record.key, error = %Chain(&err), "the worker's log could not be rotated");
             }

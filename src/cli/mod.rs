@@ -270,7 +270,9 @@ fn node_name(told: Option<String>, state_dir: &Utf8Path) -> Result<String, Failu
         return Ok(name);
     }
     let kept = node_name_in(state_dir).with_context(|| {
-        format!("reading the node's name in `{state_dir}`: say it with --node-name, or choose another directory")
+        format!(
+            "reading the node's name in `{state_dir}`: say it with --node-name, or choose another directory"
+        )
     });
     let kept = kept.map_err(|err| Failure::new(ExitStatus::Config, err))?;
     Ok(kept.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
@@ -318,7 +320,10 @@ mod tests {
 
     #[test]
     fn host_names_are_made_names_of_nodes() {
-        assert_eq!(as_node_name("Anna's MacBook Air.local"), "anna-s-macbook-air.local");
+        assert_eq!(
+            as_node_name("Anna's MacBook Air.local"),
+            "anna-s-macbook-air.local"
+        );
         assert_eq!(as_node_name("…"), "node");
     }
 

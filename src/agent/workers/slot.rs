@@ -61,9 +61,8 @@ impl Slot {
     }
 
     /// Looks whether the worker has become ready, or has ended. Returns what it could hold if it was killed or crashed.
-    pub(super) fn take_note(&mut self, now: Timestamp, instant: Instant) -> Bytes {
-        let lost = Bytes::ZERO;
-        let Some(worker) = &mut self.worker else { return lost };
+    pub(super) fn take_note(&mut self, now: Timestamp, instant: Instant) -> Option<Bytes> {
+        let worker = self.worker.as_mut()?;
         let is_ready = worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
         if is_ready && worker.ready_since.is_none() {
             worker.ready_since = Some(now);
@@ -74,20 +73,22 @@ impl Slot {
                 self.save();
             }
         }
-        let Some(worker) = &mut self.worker else { return lost };
-        let Some(exit) = worker.process.exit() else { return lost };
+        let worker = self.worker.as_mut()?;
+        let exit = worker.process.exit()?;
         let ended_in_order = match exit {
             Exit::Code(_) => true,
             Exit::Signal(_) => false,
             // One that was asked to end and was not killed for it.
-            Exit::Unknown => worker.stopping.is_some_and(|stopping| instant < stopping.killed_at),
+            Exit::Unknown => worker
+                .stopping
+                .is_some_and(|stopping| instant < stopping.killed_at),
         };
         let ready_for = worker.ready_since.map(|then| since(now, then));
         let stopping = worker.cause();
         self.worker = None;
         let record = self.record.worker.take();
-        let held = record.as_ref().map_or(Bytes::ZERO, |worker| Bytes(worker.reserved_bytes));
-        let lost = if ended_in_order { Bytes::ZERO } else { held };
+        let held = record.as_ref().map(|worker| Bytes(worker.reserved_bytes));
+        let lost = held.filter(|_| !ended_in_order);
         let fingerprint = record.map(|worker| worker.fingerprint);
         if let Some(
             StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,

@@ -230,7 +230,10 @@ fn a_device_that_fails_everything_ends_the_worker_and_one_that_computes_between_
         })
     });
     let err = outcome.unwrap_err();
-    assert_eq!((err.reason(), err.exit_status()), ("DeviceLost", ExitStatus::Failure));
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("DeviceLost", ExitStatus::Failure)
+    );
 }
 
 pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
