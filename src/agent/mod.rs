@@ -176,14 +176,6 @@ impl Agent {
             manifests::check_readable(path)?;
         }
         let state = Arc::new(StateDir::open(&config.state_dir)?);
-        match state.keep_node_name(&config.node_name) {
-            Ok(None) => {}
-            Ok(Some(before)) => warn!(
-                node = config.node_name,
-                before, "this machine's node has another name: delete the FleetNode that it was, or go back to that --node-name"
-            ),
-            Err(err) => warn!(error = %Chain(&err), "the node's name could not be kept"),
-        }
         let identity = host.identity();
         let holder = Holder {
             node: config.node_name.clone(),
