@@ -6,13 +6,12 @@ use serde::Deserialize;
 use super::remote::{Checkpoint, HubAccess, Known, ReadRemoteError, Remote, RemoteModel, below};
 use crate::api::v1alpha1::{ArtifactSpec, HubModel, NodeModel};
 use crate::error::Chain;
-use crate::roofline::checkpoint::{CheckpointError, INDEX_FILE, ModelShape};
+use crate::roofline::checkpoint::{CheckpointError, INDEX_FILE, ModelShape, TOOL_USE_FILE};
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::facts::ModelFacts;
 use crate::roofline::memory::ServedModel;
 use crate::roofline::model::{ModelConfig, ModelConfigError};
 use crate::roofline::predict::ModelCost;
-use crate::text::template::TOOL_USE_FILE;
 use crate::units::Bytes;
 
 /// The list of a repository's files; the largest have some thousand.

@@ -127,6 +127,11 @@ impl Case {
             Some(gigabytes) => weights.in_a_file_of(gigabytes * 1e9, format),
             None => weights,
         };
+        let weights = Weights {
+            float16: weights.float16
+                || format != WeightFormat::BFloat16 && (build.is_of_float16() || tells_float16(row)),
+            ..weights
+        };
         // No prompt is empty: a nought says that nobody wrote it down.
         let prompt_tokens = open.number(row, PROMPT).filter(|tokens| *tokens > 0);
         let generated = open.number(row, GENERATED).unwrap_or(0);
@@ -193,6 +198,13 @@ impl Case {
         }
         prediction
     }
+}
+
+/// Whether the model's name says that its floats are float16.
+fn tells_float16(row: &Row) -> bool {
+    let name = optional(row, "model").unwrap_or_default().to_ascii_lowercase();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| matches!(word, "fp16" | "f16" | "float16"))
 }
 
 impl Weights {

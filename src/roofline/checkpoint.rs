@@ -17,6 +17,8 @@ use survey::Survey;
 
 /// Says which file holds which tensor, where there are several.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The template for conversations with tools, of a model that has another for those without, as transformers saves it.
+pub(crate) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
 /// The file of weights where there is only one.
 pub(crate) const SINGLE_FILE: &str = "model.safetensors";

@@ -23,6 +23,8 @@ pub(crate) struct Weights {
     pub(crate) idle: Bytes,
     /// Packed in super-blocks, scales of scales: GGUF's K formats, which take more arithmetic to unpack.
     pub(crate) super_blocks: bool,
+    /// Floats of 16 bits are float16. Else they are bfloat16, as most that are published are.
+    pub(crate) float16: bool,
 }
 
 impl Weights {
@@ -39,6 +41,7 @@ impl Weights {
             experts: bytes(experts),
             idle: bytes(idle),
             super_blocks: gguf::packs_super_blocks(dimensions, format),
+            float16: format == WeightFormat::Float16,
         }
     }
 
@@ -49,7 +52,7 @@ impl Weights {
             every_step: scaled(self.every_step),
             experts: scaled(self.experts),
             idle: scaled(self.idle),
-            super_blocks: self.super_blocks,
+            ..*self
         }
     }
 

@@ -15,9 +15,6 @@ use minijinja::{Environment, Error, ErrorKind};
 use self::json::{Style, dumps, tojson};
 use crate::openai::json::{Json, Members};
 
-/// The template for conversations with tools, of a model that has another for those without, as transformers saves it.
-pub(crate) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
-
 /// Work that one rendering may do, in template instructions: a template is code from a download.
 const MAX_RENDER_INSTRUCTIONS: u64 = 50_000_000;
 

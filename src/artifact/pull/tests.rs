@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 
 use super::*;
 use crate::artifact::hub::survey;
-use crate::text::template::TOOL_USE_FILE;
+use crate::roofline::checkpoint::TOOL_USE_FILE;
 
 const CONFIG: &[u8] = br#"{"model_type": "qwen3"}"#;
 

@@ -88,7 +88,7 @@ pub(super) fn rows(count: i32, columns: i32, backend: Backend) -> Result<Array> 
 }
 
 pub(super) fn element(backend: Backend) -> mlx_rs::Dtype {
-    dtype(backend.compute_type(FloatType::F16))
+    dtype(backend.compute_type(FloatType::BF16))
 }
 
 /// Equal matrices in memory of their own, used in turn.

@@ -38,7 +38,7 @@ fn a_small_probe_measures_what_it_says() {
     assert_eq!(said.len(), 4, "{said:?}");
     assert_eq!((measured.read.buffers, measured.read.buffer_bytes), (4, 2 << 20));
     // 4 bits for each weight, and a scale and a bias for every 64.
-    let element = backend.compute_type(FloatType::F16).bytes();
+    let element = backend.compute_type(FloatType::BF16).bytes();
     assert_eq!(measured.qmv.buffer_bytes, 256 * 256 / 2 + 256 * 4 * 2 * element);
     assert_eq!(
         u64::from(measured.qmv.buffers),

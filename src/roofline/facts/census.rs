@@ -181,6 +181,11 @@ impl Census {
         self.parts.get(&part).copied().unwrap_or_default()
     }
 
+    /// In tensors of one element type.
+    pub(super) fn bytes(&self, dtype: StoredType) -> Bytes {
+        self.element_types.get(&dtype).copied().unwrap_or_default()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Part, Tally)> {
         self.parts.iter().map(|(part, tally)| (*part, *tally))
     }

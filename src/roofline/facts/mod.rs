@@ -12,7 +12,7 @@ mod family;
 mod index;
 mod stored;
 
-use super::checkpoint::TensorTable;
+use super::checkpoint::{StoredType, TensorTable};
 use super::dimensions::ModelDimensions;
 use super::fields::{FieldError, Fields, parse_object};
 use super::predict::ModelCost;
@@ -112,7 +112,10 @@ impl ModelFacts {
                 }
                 let left_out = census.sum(|part| !is_held(part, tied)).bytes;
                 let loaded = Loaded {
-                    weights: by_reading(tied, |wanted| census.sum(wanted).bytes),
+                    weights: Weights {
+                        float16: census.bytes(StoredType::F16) > census.bytes(StoredType::BF16),
+                        ..by_reading(tied, |wanted| census.sum(wanted).bytes)
+                    },
                     halves: by_reading(tied, |wanted| census.sum(wanted).halves),
                     parameters: census.sum(|part| is_held(part, tied)).parameters,
                 };

@@ -15,6 +15,8 @@ pub(crate) struct EngineBuild {
     pub(super) flash_attention: bool,
     /// Uses the GPU's matrix units where there are any.
     pub(super) matrix_units: bool,
+    /// Of a time in which what was converted for MLX had its floats made float16.
+    pub(super) float16: bool,
     /// Answers requests all the time, so that its weights stay resident. Others start, or idle between runs.
     pub(super) warm_server: bool,
 }
@@ -40,6 +42,9 @@ const FIRST_CURRENT_YEAR: u32 = 2025;
 /// llama.cpp numbers its builds; this is the first one of that year.
 const FIRST_CURRENT_BUILD: u32 = 4_400;
 
+/// Year and month since whose beginning `mlx_lm.convert` keeps bfloat16 (ml-explore/mlx-lm, pull request 117 of 2025-04-23).
+const FIRST_BFLOAT_MONTH: (u32, u32) = (2025, 5);
+
 impl EngineBuild {
     /// The build that a table names by `program` and `release`, such as `ollama`, `0.32.1`.
     pub(crate) fn named(engine: Engine, program: &str, release: &str) -> Self {
@@ -54,9 +59,15 @@ impl EngineBuild {
             early,
             flash_attention: !early || (words().any(|word| word == "fa")),
             matrix_units: !lower.contains("metal only"),
+            float16: engine == Engine::Mlx && month(release).is_some_and(|month| month < FIRST_BFLOAT_MONTH),
             warm_server: SERVERS.iter().any(|server| program.starts_with(server)),
             program: Some(program),
         }
+    }
+
+    /// What it ran most likely had its floats made float16.
+    pub(crate) fn is_of_float16(&self) -> bool {
+        self.float16
     }
 
     pub(crate) fn is_warm_server(&self) -> bool {
@@ -79,6 +90,7 @@ impl From<Engine> for EngineBuild {
             early: false,
             flash_attention: true,
             matrix_units: true,
+            float16: false,
             warm_server: false,
         }
     }
@@ -120,6 +132,16 @@ fn is_early(release: &str) -> bool {
         })
 }
 
+/// The first `2025-03` in a release's name, as year and month.
+fn month(release: &str) -> Option<(u32, u32)> {
+    let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    words.windows(2).find_map(|pair| {
+        let year = pair[0].parse().ok().filter(|year| (2000..2100).contains(year))?;
+        let month = pair[1].parse().ok().filter(|month| (1..=12).contains(month))?;
+        Some((year, month))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +170,9 @@ mod tests {
         assert!(!build("2024-05 (no flash-attn)").flash_attention);
         assert!(!build("Metal only, 2026-03").matrix_units);
         assert!(!EngineBuild::named(Engine::Mlx, "mlx-lm", "2024-10").early);
+        let float16 = |release| EngineBuild::named(Engine::Mlx, "mlx-lm", release).is_of_float16();
+        assert!(float16("2024-10") && float16("mlx-lm 2025-03"));
+        assert!(!float16("2025-12") && !float16("0.31.3/mlx 0.32.0") && !float16("mlx-lm 0.31.x 2026-05/06"));
     }
 
     #[test]

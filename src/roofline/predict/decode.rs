@@ -14,6 +14,7 @@
 
 use super::build::EngineBuild;
 use super::parameters::{DecodeParameters, EngineDecode, Packing, release_factor};
+use super::prefill::PrefillWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::{ChipTier, ChipVariant};
 use crate::roofline::dimensions::Attention;
@@ -89,6 +90,7 @@ pub(crate) struct StepWork {
     pub(crate) active_billions: f64,
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
+    pub(crate) float16: bool,
     pub(crate) hidden: f64,
     /// Query heads that share a key head, on average.
     pub(crate) queries_per_key: f64,
@@ -117,6 +119,7 @@ impl StepWork {
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
             super_blocks: model.weights.super_blocks,
+            float16: model.weights.float16,
             hidden: f64::from(dimensions.hidden),
             queries_per_key: 0.0,
             layers: dimensions.layers.len() as f64,
@@ -227,19 +230,27 @@ impl DecodeParameters {
     }
 }
 
-/// A step of the whole batch, or a step for each sequence where that is faster: what a batch adds was fitted on few rows, and
-/// no engine has to take it.
+/// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
+/// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
+/// fitted on few rows. `alone`: what a step of one sequence does.
 fn batch_time(
     parameters: &Parameters,
     chip: &ChipVariant,
     build: &EngineBuild,
-    model: &ModelCost,
-    workload: Workload,
-    work: &StepWork,
+    (work, alone): (&StepWork, &StepWork),
 ) -> StepTime {
-    let alone = StepWork::new(model, Workload { batch: 1, ..workload });
     let time = |work: &StepWork| parameters.decode.step_time(work, chip, build);
-    time(work).at_most(time(&alone).times(work.batch))
+    let together = time(work);
+    let as_prompt = parameters
+        .prefill
+        .time(&PrefillWork::of_step(work), chip, build)
+        .compute;
+    let as_prompt = StepTime {
+        arithmetic: as_prompt,
+        total: together.memory + as_prompt + together.overhead,
+        ..together
+    };
+    together.at_most(as_prompt).at_most(time(alone).times(work.batch))
 }
 
 impl DecodePrediction {
@@ -251,10 +262,12 @@ impl DecodePrediction {
         workload: Workload,
     ) -> Self {
         let work = StepWork::new(model, workload);
+        let alone = StepWork::new(model, Workload { batch: 1, ..workload });
+        let spread_of = |chip, work| parameters.spread.decode(&parameters.decode, work, chip, build);
         let (working, spread, basis) = match hardware {
             Hardware::Chip(chip) => (
-                batch_time(parameters, chip, build, model, workload, &work),
-                parameters.spread.decode(&parameters.decode, &work, chip, build),
+                batch_time(parameters, chip, build, (&work, &alone)),
+                spread_of(chip, &work),
                 Basis::Nominal,
             ),
             Hardware::Measured(machine) => (
@@ -268,6 +281,11 @@ impl DecodePrediction {
             spread,
             spread + hardware.faster_when_cold(),
         );
+        // No batch is slower than its sequences one after the other.
+        if let Some(chip) = hardware.chip() {
+            let seconds = parameters.decode.step_time(&alone, chip, build).total * work.batch;
+            per_stream.p10 = per_stream.p10.max((-spread_of(chip, &alone)).exp() / seconds);
+        }
         // No luck is better than physics.
         if let Some(chip) = hardware.chip() {
             let ceiling = chip.bandwidth.0 / work.bytes();

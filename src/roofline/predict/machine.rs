@@ -224,7 +224,8 @@ impl MeasuredMachine {
         };
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
         PrefillTime {
-            compute: work.matrices / experts / flops + p.attention_flops(work) / self.float_flops,
+            compute: work.matrices / experts / flops
+                + p.attention_flops(work, p.score_cost) / self.float_flops,
             reading: work.read / self.read,
             fixed: step.overhead,
         }
@@ -326,6 +327,7 @@ mod tests {
             active_billions: 7.07,
             bits_per_weight: 4.5,
             super_blocks: false,
+            float16: false,
             hidden: 3584.0,
             queries_per_key: 7.0,
             layers: 28.0,
@@ -356,6 +358,7 @@ mod tests {
             active_billions: millions / 1e3,
             bits_per_weight,
             super_blocks: false,
+            float16: false,
             hidden: 1024.0,
             queries_per_key: 2.0,
             layers,

@@ -18,7 +18,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Raised when a constant is added, dropped or changes its meaning.
-pub(crate) const SCHEMA_VERSION: u32 = 3;
+pub(crate) const SCHEMA_VERSION: u32 = 4;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -112,6 +112,8 @@ pub(crate) struct PrefillParameters {
     pub(crate) tflops: ByGeneration,
     pub(crate) mlx: EnginePrefill,
     pub(crate) llama_cpp: EnginePrefill,
+    /// Times that operations of attention scores count without flash attention.
+    pub(crate) unfused_score_cost: f64,
     /// Milliseconds that a server takes instead of its engine's fixed ones.
     pub(crate) server_ms: BTreeMap<String, f64>,
     /// Releases of engines that were measured: what multiplies their time; and beyond that, with one bin.

@@ -6,17 +6,24 @@
 //!
 //! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the weights that n tokens
 //! read, with experts as many as they touch. ρ is what it costs to make idle weights resident for the GPU again; it rules
-//! short prompts of large models on MLX; a server that stays warm does not pay it. Constants and their fit: docs/roofline.md.
+//! short prompts of large models on MLX; a server that stays warm does not pay it. GPUs before M3 emulate bfloat16, in which
+//! most models are published for MLX. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
 use super::decode::StepWork;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
-use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
+use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::ChipVariant;
 use crate::roofline::dimensions::Attention;
 
 /// Share of the data sheet's bandwidth at which a prompt's weights are read.
 const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
+
+/// Share of MLX's rate that is left where the GPU emulates bfloat16. No row that the constants are fitted on tells it: of one
+/// checkpoint whose floats were stored both ways, an M2 Max read 133 and 178 tokens/s (raullenchai/Rapid-MLX, issue 3154).
+const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
+/// M3's GPU computes with bfloat16.
+const FIRST_BFLOAT_GENERATION: u32 = 3;
 
 /// Speed of prefilling, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,6 +52,7 @@ pub(crate) struct PrefillWork {
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
     pub(crate) experts: bool,
+    pub(crate) float16: bool,
 }
 
 impl PrefillWork {
@@ -71,6 +79,23 @@ impl PrefillWork {
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
             super_blocks: model.weights.super_blocks,
             experts: model.dimensions.expert_layers() > 0,
+            float16: model.weights.float16,
+        }
+    }
+
+    /// The matrix products of a decode step, which are those of as many tokens of a prompt.
+    pub(super) fn of_step(step: &StepWork) -> Self {
+        Self {
+            tokens: step.batch,
+            matrices: 2e9 * step.active_billions * step.batch,
+            scores: 0.0,
+            recurrence: 0.0,
+            read: 0.0,
+            resident: 0.0,
+            bits_per_weight: step.bits_per_weight,
+            super_blocks: step.super_blocks,
+            experts: step.expert_layers > 0.0,
+            float16: step.float16,
         }
     }
 }
@@ -100,9 +125,9 @@ impl PrefillTime {
 }
 
 impl EnginePrefill {
-    /// Operations of attention, in those of matrix products that take as long.
-    pub(super) fn attention_flops(&self, work: &PrefillWork) -> f64 {
-        self.score_cost * work.scores + self.recurrence_cost * work.recurrence
+    /// Operations of attention, in those of matrix products that take as long. `score_cost`: of the kernel that is used.
+    pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64) -> f64 {
+        score_cost * work.scores + self.recurrence_cost * work.recurrence
     }
 }
 
@@ -116,14 +141,25 @@ impl PrefillParameters {
             1.0
         };
         let packing = p.packing.of(Packing::of(work.bits_per_weight, work.super_blocks));
+        let emulates = build.engine == Engine::Mlx && chip.generation < FIRST_BFLOAT_GENERATION;
+        let floats = if emulates && !work.float16 {
+            EMULATED_BFLOAT
+        } else {
+            1.0
+        };
         let tflops =
             self.tflops.of(chip.generation) * p.utilization * p.generation_utilization.of(chip.generation);
-        let rate = tflops * 1e12 * f64::from(chip.gpu_cores) * units * packing * work.tokens
+        let rate = tflops * 1e12 * floats * f64::from(chip.gpu_cores) * units * packing * work.tokens
             / (work.tokens + p.half_tokens);
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
         let release = release_factor(&self.releases, &self.machines, chip, build);
+        let score_cost = if build.flash_attention {
+            p.score_cost
+        } else {
+            self.unfused_score_cost
+        };
         PrefillTime {
-            compute: (work.matrices / experts + p.attention_flops(work)) / rate * release,
+            compute: (work.matrices / experts + p.attention_flops(work, score_cost)) / rate * release,
             reading: work.read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
             fixed: self.fixed_ms(work, build) / 1e3 * release,
         }

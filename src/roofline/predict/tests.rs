@@ -185,3 +185,84 @@ proptest! {
         prop_assert!(of((f64::from(prompt) * share) as u32) <= of(0) * (1.0 + 1e-9));
     }
 }
+
+/// One checkpoint stored both ways, 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX, issue 3154).
+#[test]
+fn old_gpus_emulate_bfloat16() {
+    let rate = |chip: &str, cores, format| {
+        let chip = chip::find(chip, Some(cores), None).unwrap();
+        let model = model("llama3-8b", format);
+        let asked = workload(1, 4096, 2726);
+        let prediction = |engine: Engine| {
+            Prediction::new(
+                Parameters::built_in(),
+                Hardware::Chip(chip),
+                engine,
+                &model,
+                asked,
+            )
+        };
+        let rate = |engine| prediction(engine).prefill.tokens_per_second.p50;
+        (rate(Engine::Mlx), rate(Engine::LlamaCpp))
+    };
+    let ((slow, llama_cpp), (fast, same)) = (
+        rate("M2 Ultra", 76, WeightFormat::BFloat16),
+        rate("M2 Ultra", 76, WeightFormat::Float16),
+    );
+    assert!((slow / fast - 133.0 / 178.0).abs() < 0.02, "{slow} {fast}");
+    assert_eq!(llama_cpp, same);
+    assert_eq!(
+        rate("M3 Ultra", 80, WeightFormat::BFloat16),
+        rate("M3 Ultra", 80, WeightFormat::Float16)
+    );
+}
+
+/// Many sequences are computed by the kernels that read prompts.
+#[test]
+fn a_large_batch_decodes_as_fast_as_a_prompt_is_read() {
+    let chip = chip::find("M4 Max", Some(40), None).unwrap();
+    let model = model("qwen3-8b", WeightFormat::Q4_0);
+    let prediction = |batch| {
+        let asked = workload(batch, 64, 4096);
+        Prediction::new(
+            Parameters::built_in(),
+            Hardware::Chip(chip),
+            Engine::Mlx,
+            &model,
+            asked,
+        )
+    };
+    for batch in [256, 512] {
+        let Prediction { decode, prefill } = prediction(batch);
+        let share = decode.aggregate_tokens_per_second.p50 / prefill.tokens_per_second.p50;
+        assert!((0.7..1.0).contains(&share), "{batch}: {share}");
+    }
+}
+
+#[test]
+fn a_batch_is_never_worse_than_one_after_the_other() {
+    for chip in chip::catalogue() {
+        for (name, format) in [
+            ("qwen3-30b-a3b", WeightFormat::Q4_0),
+            ("qwen3-8b", WeightFormat::Q8_0),
+        ] {
+            let model = model(name, format);
+            let rate = |batch| {
+                let asked = workload(batch, 512, 512);
+                let hardware = Hardware::Chip(chip);
+                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, asked)
+                    .decode
+                    .aggregate_tokens_per_second
+            };
+            for batch in [2, 4, 16] {
+                let (one, many) = (rate(1), rate(batch));
+                assert!(
+                    many.p10 >= one.p10 * 0.999_999,
+                    "{} {name} {batch}: {one:?} {many:?}",
+                    chip.name
+                );
+                assert!(many.p10 <= many.p50);
+            }
+        }
+    }
+}

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{MAX_CONFIG_BYTES, PromptError};
 use crate::model_dir::read_optional;
-use crate::text::template::{ChatTemplate, Sources, TOOL_USE_FILE, sources_in};
+use crate::roofline::checkpoint::TOOL_USE_FILE;
+use crate::text::template::{ChatTemplate, Sources, sources_in};
 use crate::text::tokenizer::token_text;
 
 const SHARED: &str = "tokenizer_config.json";
