@@ -8,7 +8,10 @@ mod budget;
 mod library;
 mod reads;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, Value as Cel,
@@ -100,10 +103,8 @@ impl Rule {
     }
 }
 
-thread_local! {
-    /// The function library; building it takes longer than most rules.
-    static LIBRARY: Context<'static> = library::context();
-}
+/// The function library; building it takes longer than most rules.
+static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
 
 /// Whether rules can call a function by that name, or, after an identifier, by both names.
 pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
@@ -121,10 +122,10 @@ pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
         expr: Expr::Call(call),
     };
     // The library does not list its functions; it says which it does not have.
-    let missing = LIBRARY.with(|library| match Cel::resolve(&call, library) {
+    let missing = match Cel::resolve(&call, &LIBRARY) {
         Err(ExecutionError::UndeclaredReference(missing)) => missing.as_str() == name,
         Ok(_) | Err(_) => false,
-    });
+    };
     !missing
 }
 
@@ -198,7 +199,7 @@ fn walk<'a>(
     }
     if !node.rules.is_empty() {
         let old = old.filter(|old| !old.is_null());
-        LIBRARY.with(|library| run_rules(library, node, value, old, ratchet, path, errors));
+        run_rules(node, value, old, ratchet, path, errors);
     }
     match value {
         Value::Object(fields) => {
@@ -236,7 +237,6 @@ fn walk<'a>(
 }
 
 fn run_rules(
-    library: &Context<'static>,
     node: &Node,
     value: &Value,
     old: Option<&Value>,
@@ -264,7 +264,7 @@ fn run_rules(
                 continue;
             }
         };
-        let mut scope = library.new_inner_scope();
+        let mut scope = LIBRARY.new_inner_scope();
         scope.add_variable_from_value("self", this.clone());
         if rule.optional_old_self {
             let old = old.clone().map_or_else(OptionalValue::none, OptionalValue::of);
