@@ -19,6 +19,7 @@ mod kv_cache;
 mod manifest_dir;
 mod measure;
 mod openai;
+mod output;
 mod plan;
 mod preemption;
 mod pull;

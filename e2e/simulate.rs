@@ -216,13 +216,13 @@ fleet:
     - {name: owned, chip: M4, gpuCores: 10, memory: 16Gi}
   labels: {book: {pool: books}, mini: {pool: minis}, studio: {pool: studios}}
   quietHours: {owned: '00:00-24:00'}
-models: [{name: small, model: tinyllama-1.1b, quantization: mlx4}]
+models: [{name: small, model: tinyllama-1.1b, quantization: mlx4}, {name: large, model: qwen3-8b, quantization: mlx4}]
 faults:
   - {at: 1s, for: 24h, lidClosed: {node: book-1}}
   - {at: 1s, for: 24h, userPresent: {node: book-2}}
   - {at: 40s, for: 2s, kernelPanic: {node: mini-1}}
-  - {at: 30s, wiredLeak: {node: studio-1, share: 0.25}}
-  - {at: 50s, for: 3s, agentRestart: {node: studio-1}}
+  - {at: 40s, wiredLeak: {node: studio-1, share: 0.25}}
+  - {at: 70s, for: 3s, agentRestart: {node: studio-1}}
 ";
 
 fn pooled(pool: &str, replicas: u32) -> String {
@@ -271,11 +271,19 @@ fn a_mac_s_owner_and_its_drivers_are_heeded() {
     for node in ["book-1", "book-2", "mini-1", "mini-2", "studio-1"] {
         eventually("a node", || kubectl.json(&format!("mac {node}")));
     }
-    // Both minis serve before the panic; the studio has a worker that goes while its memory is stranded.
+    // Both minis serve before the panic, the studio before its worker is killed with memory that stays wired.
+    let studios = pooled("studios", 1).replace("local://small", "local://large");
     kubectl.apply(&pooled("minis", 2)).ok();
-    kubectl.apply(&pooled("studios", 1)).ok();
+    kubectl.apply(&studios).ok();
     wait_for("minis", &["mini-1", "mini-2"]);
     wait_for("studios", &["studio-1"]);
+    eventually("the studio's worker is killed", || {
+        let listed = kubectl.json("mrep -l rooflet.dev/deployment=studios")?;
+        match &listed["items"][0]["status"]["lastTermination"]["signal"] {
+            signal if *signal == 9 => Ok(()),
+            other => Err(other.to_string()),
+        }
+    });
     kubectl.run("delete mdep studios").ok();
 
     // Who sits at a Mac is disturbed rather than that a closed one is asked.
@@ -302,7 +310,7 @@ fn a_mac_s_owner_and_its_drivers_are_heeded() {
     // wired before there was any.
     kubectl.wait_for_condition("mac studio-1", "WiredMemoryLeaked", "True");
     kubectl.wait_for_condition("mac studio-1", "RebootRequired", "True");
-    kubectl.apply(&pooled("studios", 1)).ok();
+    kubectl.apply(&studios).ok();
     let refused = kubectl.wait_for_condition("mdep studios", "Scheduled", "False");
     let why = refused["message"].as_str().unwrap_or_default();
     assert!(why.contains("{rooflet.dev/reboot-required:NoSchedule}"), "{why}");

@@ -67,8 +67,14 @@ fn mixed_requests_leave_nothing_behind() {
             let answer = subject.http.post(path, &body).expect("an answer");
             assert_eq!(answer.status, 200, "{body}: {}", answer.text);
             let choices = told(&answer).choices;
+            // Of a call that must be made and is cut before its name, nothing is told.
             let empty = |said: &Said| said.text.is_empty() && said.calls.is_empty();
-            assert!(!choices.values().all(empty), "{body}: {}", answer.text);
+            let must_call = body["tool_choice"] == "required";
+            assert!(
+                must_call || !choices.values().all(empty),
+                "{body}: {}",
+                answer.text
+            );
             choices
         })
         .collect();

@@ -22,6 +22,7 @@ mod tests {
                 "yaml",
                 "task",
                 "latest",
+                "loopback",
                 "telemetry",
                 "metrics",
                 "meter",

@@ -6,6 +6,7 @@
 mod clock;
 mod error;
 mod latest;
+mod loopback;
 #[cfg_attr(
     not(all(feature = "mlx", feature = "otlp")),
     expect(dead_code, reason = "a worker measures, and who exports it reads")

@@ -315,8 +315,9 @@ impl OpenSpan {
         }
     }
 
-    pub(crate) fn context(&self) -> TraceContext {
-        self.context
+    /// What others are told of it. `None` where nobody collects spans here: then the caller's own context goes on.
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        self.collecting.spans.is_some().then_some(self.context)
     }
 
     pub(crate) fn child(&self, name: &str, kind: SpanKind) -> Self {
@@ -514,6 +515,7 @@ mod tests {
             let span = tracer.server("chat".to_owned(), &headers("01")).unwrap();
             assert_eq!(
                 span.context()
+                    .unwrap()
                     .to_header()
                     .to_str()
                     .unwrap()
@@ -568,6 +570,14 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn who_only_measures_leaves_the_context_to_others() {
+        let tracer = Tracer::new(None, Some(Meter::default()), Clock::System);
+        let span = tracer.server("chat".to_owned(), &headers("01")).unwrap();
+        assert_eq!(span.context(), None);
+        assert_eq!(span.child("POST", SpanKind::Client).context(), None);
     }
 
     #[test]

@@ -41,10 +41,21 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
 
 /// Reads one YAML document into `T`.
 pub(crate) fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
+    read_one(text, options())
+}
+
+/// Reads one YAML document into a `T` that deals with keys that occur twice: it is given every one of them.
+pub(crate) fn from_str_with_repeated_keys<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
+    let mut options = options();
+    options.duplicate_keys = serde_saphyr::DuplicateKeyPolicy::LastWins;
+    read_one(text, options)
+}
+
+fn read_one<T: DeserializeOwned>(text: &str, options: serde_saphyr::Options) -> Result<T, YamlError> {
     if text.len() > MAX_YAML_BYTES {
         return Err(YamlError::TooLarge(text.len()));
     }
-    serde_saphyr::from_str_with_options(text, options()).map_err(|err| YamlError::Parse(err.to_string()))
+    serde_saphyr::from_str_with_options(text, options).map_err(|err| YamlError::Parse(err.to_string()))
 }
 
 /// Writes a value as one YAML document.

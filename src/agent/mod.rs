@@ -227,6 +227,15 @@ impl Agent {
             registry,
             metrics,
         } = self;
+        match state.keep_node_name(&config.node_name) {
+            Ok(None) => {}
+            Ok(Some(before)) => warn!(
+                node = config.node_name,
+                before,
+                "this machine's node has another name: delete the FleetNode that it was, or go back to that --node-name"
+            ),
+            Err(err) => warn!(error = %Chain(&err), "the node's name could not be kept"),
+        }
         let tasks = Tasks::new();
         let changes = Changes::new();
         let proxy = Proxy::new();

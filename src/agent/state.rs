@@ -29,6 +29,9 @@ const MAX_SOCKET_PATH_BYTES: usize = 99;
 /// The largest file of ours that is read back, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
+/// In the state directory: what the node is called.
+const NODE_NAME: &str = "node-name.json";
+
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenStateError {
@@ -215,6 +218,16 @@ impl StateDir {
         records
     }
 
+    /// Keeps what the node is called for the agent's next lives. Returns what it was called before, if that was something else.
+    pub(crate) fn keep_node_name(&self, name: &str) -> io::Result<Option<String>> {
+        // One that cannot be read is replaced.
+        let before: Option<String> = self.read(NODE_NAME).unwrap_or_default();
+        if before.as_deref() != Some(name) {
+            self.write(NODE_NAME, &name)?;
+        }
+        Ok(before.filter(|before| before != name))
+    }
+
     /// A small file of the agent itself.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         read_json(&self.path.join(name))
@@ -264,6 +277,11 @@ impl ReplicaDir {
             Ok(()) | Err(_) => Ok(()),
         }
     }
+}
+
+/// What the node of the agent with this state directory is called; `None` where no agent has run. It may run now.
+pub(crate) fn node_name_in(state_dir: &Utf8Path) -> io::Result<Option<String>> {
+    read_json(&state_dir.join(NODE_NAME))
 }
 
 /// Reads a small JSON file; `None` if it is not there.
@@ -393,6 +411,23 @@ pub(super) mod tests {
         broken.remove().unwrap();
         broken.remove().unwrap();
         assert!(!broken.path.exists());
+    }
+
+    #[test]
+    fn the_nodes_name_is_kept_and_another_one_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = open(&directory).unwrap();
+        let kept = || node_name_in(state.path()).unwrap();
+        assert_eq!(kept(), None);
+        for (name, before) in [
+            ("air", None),
+            ("air", None),
+            ("mini", Some("air")),
+            ("mini", None),
+        ] {
+            assert_eq!(state.keep_node_name(name).unwrap().as_deref(), before);
+            assert_eq!(kept().as_deref(), Some(name));
+        }
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub(crate) struct Workers {
     host: Host,
     pacing: Pacing,
     slots: BTreeMap<ReplicaKey, Slot>,
+    /// What workers could hold that were killed or crashed, until it is taken.
+    lost: Bytes,
     /// When the disk was looked at last, and what came of it.
     disk_limit: Option<(Instant, Bytes)>,
     endpoints_tx: watch::Sender<Endpoints>,
@@ -135,6 +137,7 @@ impl Workers {
             proxy,
             host,
             slots: BTreeMap::new(),
+            lost: Bytes::ZERO,
             disk_limit: None,
             endpoints_tx,
         };
@@ -174,7 +177,8 @@ impl Workers {
                 Some(self.watch(&dir, process, &record))
             }
             None => {
-                if record.worker.take().is_some() {
+                if let Some(worker) = record.worker.take() {
+                    self.lost += Bytes(worker.reserved_bytes);
                     info!(replica = %record.key, "its worker ended while no agent was there");
                     record.ended_by_itself = true;
                 }
@@ -248,18 +252,22 @@ impl Workers {
 
     /// What is there now. Takes note of workers that have ended, and keeps logs within bounds.
     pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
-        let now = self.clock.now();
+        let (now, instant) = (self.clock.now(), self.clock.instant());
         for slot in self.slots.values_mut() {
-            slot.take_note(now);
+            self.lost += slot.take_note(now, instant).unwrap_or_default();
             if let Err(err) = slot.dir.log().rotate(MAX_LOG_BYTES) {
                 warn!(replica = %slot.record.key, error = %Chain(&err), "the worker's log could not be rotated");
             }
         }
-        let instant = self.clock.instant();
         self.slots
             .iter()
             .map(|(key, slot)| (key.clone(), slot.seen(instant)))
             .collect()
+    }
+
+    /// What workers could hold that were killed or crashed since this was last asked.
+    pub(crate) fn take_lost(&mut self) -> Bytes {
+        std::mem::take(&mut self.lost)
     }
 
     /// Everything but what the plan needs.

@@ -19,25 +19,21 @@ pub(crate) struct Body {
 
 /// Reads a body. The error text is what follows `json parse error: ` or `yaml: `.
 pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, String> {
-    match encoding {
-        Encoding::Json => parse_json(bytes),
+    let StrictJson { value, duplicates } = match encoding {
+        Encoding::Json => parse_json(bytes)?,
         Encoding::Yaml => {
             let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
-            let value = yaml::from_str::<Value>(text).map_err(|err| err.to_string())?;
-            Ok(Body {
-                value,
-                duplicates: Vec::new(),
-            })
+            yaml::from_str_with_repeated_keys(text).map_err(|err| err.to_string())?
         }
-    }
+    };
+    Ok(Body { value, duplicates })
 }
 
-fn parse_json(bytes: &[u8]) -> Result<Body, String> {
+fn parse_json(bytes: &[u8]) -> Result<StrictJson, String> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err("unexpected end of JSON input".to_owned());
     }
-    let StrictJson { value, duplicates } = strict::parse(bytes).map_err(|err| err.to_string())?;
-    Ok(Body { value, duplicates })
+    strict::parse(bytes).map_err(|err| err.to_string())
 }
 
 /// The beginning of a body for an error message: text if it looks like JSON, else hexadecimal.
@@ -65,6 +61,17 @@ mod tests {
         .expect("JSON");
         assert_eq!(body.value, json!({"a": {"b": 2}, "l": [{"c": 1}, {"c": 3}]}));
         assert_eq!(body.duplicates, ["a.b", "l[1].c"]);
+    }
+
+    #[test]
+    fn yaml_is_read_as_json_is() {
+        let body = parse(
+            b"a: {b: 1, b: 2.0}\nl: [1e2, -0.0, 0.5]\na: {b: 3}\n",
+            Encoding::Yaml,
+        )
+        .expect("YAML");
+        assert_eq!(body.value, json!({"a": {"b": 3}, "l": [100, 0, 0.5]}));
+        assert_eq!(body.duplicates, ["a.b", "a"]);
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn next_change(engine: &Engine, records: &[Arc<Record>]) -> Option<(Arc<Record>,
             .filter(|other| other.key != record.key)
             .map(|other| other.json())
             .filter(|other| object::text(other, &["spec", "group"]) == group);
-        let taken = crd::accepted_names(others);
+        let taken = crd::taken_names(group, others);
         let next = crd::next_status(definition, &taken, engine.clock.now())?;
         Some((Arc::clone(record), next))
     })
@@ -145,8 +145,13 @@ async fn try_empty(engine: &Engine, definition: &Value) -> Result<(), ApiError> 
     let name = object::name(definition);
     let snapshot = engine.registry.snapshot();
     let resource = snapshot
-        .resources()
-        .find(|resource| resource.custom().is_some_and(|custom| custom.definition == name))
+        .stored
+        .iter()
+        .find(|resource| {
+            resource
+                .custom()
+                .is_some_and(|custom| custom.definition.name == name)
+        })
         .cloned();
     if let Some(resource) = resource {
         remove_objects(engine, &resource).await?;

@@ -54,21 +54,24 @@ struct Call<'a> {
 }
 
 impl Api {
-    /// A place among the requests under way, held until the answer is made; or the error that there is none. Asked
-    /// before the body is read, so that what waits costs nothing.
-    pub(super) fn place(&self, request: &Request) -> Result<Place, ApiError> {
+    /// Whether who asks may ask this, and then a place among the requests under way, held until the answer is made.
+    /// Judged by the head alone, before the body is read: strangers and what waits cost nothing.
+    pub(super) fn admit(&self, request: &Request) -> Result<Place, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);
-        let place = self.in_flight.place(&route, verb);
-        if let Err(err) = &place {
+        let admitted = self
+            .authenticate(request)
+            .and_then(|user| auth::authorize(&user, &route, verb, &request.path))
+            .and_then(|()| self.in_flight.place(&route, verb));
+        if let Err(err) = &admitted {
             let label = self.metric_label(&route);
             self.metrics
                 .observe(verb, label, err.code().as_u16(), Duration::ZERO);
         }
-        place
+        admitted
     }
 
-    /// Answers one request, whatever happens.
+    /// Answers a request that was admitted, whatever happens.
     pub(crate) async fn handle(&self, request: Request) -> Reply {
         let started = self.engine.clock.instant();
         let route = routes::parse(&request.path);
@@ -106,10 +109,14 @@ impl Api {
         verb: &'static str,
         warnings: &mut Warnings,
     ) -> Result<Reply, ApiError> {
-        let user = self.authenticate(request)?;
-        auth::authorize(&user, route, verb, &request.path)?;
         if let Route::Resource(path) = route {
-            return self.resource(request, path, verb, warnings).await;
+            loop {
+                match self.resource(request, path, verb, warnings).await {
+                    // Read by a definition that was replaced meanwhile: it is read anew.
+                    Err(err) if err.is_definition_change() => *warnings = Warnings::default(),
+                    outcome => return outcome,
+                }
+            }
         }
         if !matches!(request.method, Method::GET | Method::HEAD) {
             let is_known = *route != Route::Unknown;

@@ -47,10 +47,10 @@ impl InFlight {
     }
 
     /// Watches are many and long and cost next to nothing while they wait; health must be told above all when there is
-    /// much to do. Neither needs a place.
+    /// much to do; and what strangers may ask must not take the places of others. None of these needs a place.
     pub(super) fn place(&self, route: &Route, verb: &str) -> Result<Place, ApiError> {
         let places = match (route, verb) {
-            (Route::Health { .. }, _) | (_, "watch") => return Ok(None),
+            (Route::Health { .. } | Route::Version, _) | (_, "watch") => return Ok(None),
             (_, "get" | "list") => &self.requests,
             _ => &self.mutating_requests,
         };
@@ -82,6 +82,7 @@ mod tests {
         assert_eq!(place("delete", path).expect_err("the second").code(), 429);
         assert!(place("watch", path).expect("never refused").is_none());
         assert!(place("get", "/livez").expect("never refused").is_none());
+        assert!(place("get", "/version").expect("never refused").is_none());
         drop((read, write));
         assert!(place("get", path).is_ok() && place("patch", path).is_ok());
     }

@@ -156,7 +156,7 @@ pub(crate) async fn list(
         let record = engine.store.get(&resource.key(Some(namespace), name));
         let records: Vec<_> = record
             .into_iter()
-            .filter(|record| selection.matches(resource, record.json()))
+            .filter(|record| selection.matches(resource, record))
             .collect();
         let newest = records
             .iter()
@@ -190,7 +190,7 @@ pub(crate) async fn list(
         let count = listing.records.len();
         for (index, record) in listing.records.into_iter().enumerate() {
             after = Some(record.key.clone());
-            if !selection.matches(resource, record.json()) {
+            if !selection.matches(resource, &record) {
                 continue;
             }
             page.records.push(record);

@@ -172,15 +172,10 @@ impl NamespaceController {
     fn content(&self, namespace: &str) -> Result<Vec<Held>, ApiError> {
         let snapshot = self.engine.registry.snapshot();
         let mut by_prefix: BTreeMap<String, &Arc<Resource>> = BTreeMap::new();
-        for resource in snapshot.resources().filter(|resource| resource.namespaced) {
-            let is_stored_so = resource
-                .custom()
-                .is_none_or(|custom| custom.storage_version == resource.version);
-            if is_stored_so {
-                by_prefix
-                    .entry(resource.prefix_in(Some(namespace)))
-                    .or_insert(resource);
-            }
+        for resource in snapshot.stored.iter().filter(|resource| resource.namespaced) {
+            by_prefix
+                .entry(resource.prefix_in(Some(namespace)))
+                .or_insert(resource);
         }
         let mut content = Vec::new();
         for (prefix, resource) in by_prefix {

@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use bytes::Bytes;
 use jiff::Timestamp;
 use kube::core::Version;
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::{BuiltIn, CRD_STORAGE};
 use super::crd;
 use super::object;
-use super::resource::Resource;
+use super::resource::{DefinitionVersion, Resource};
 use crate::clock::Clock;
 use crate::store::{ListOptions, Record, Revision, Store};
 
@@ -23,6 +22,8 @@ use crate::store::{ListOptions, Record, Revision, Store};
 pub(crate) struct Snapshot {
     /// Groups in the order of discovery; the core group has the empty name and is first.
     pub(crate) groups: Vec<Group>,
+    /// Every kind in the version in which it is stored, served or not.
+    pub(crate) stored: Vec<Arc<Resource>>,
     /// Group -> version -> plural.
     index: HashMap<String, HashMap<String, HashMap<String, Arc<Resource>>>>,
     /// When it came to be.
@@ -61,7 +62,7 @@ pub(crate) struct GroupVersion {
 }
 
 impl Snapshot {
-    fn new(resources: impl IntoIterator<Item = Resource>, made: Timestamp) -> Self {
+    fn new(resources: impl IntoIterator<Item = Arc<Resource>>, made: Timestamp) -> Self {
         let mut snapshot = Self {
             made,
             ..Self::default()
@@ -71,7 +72,12 @@ impl Snapshot {
             .map(|kind| kind.facts().group.to_owned())
             .collect();
         for resource in resources {
-            snapshot.insert(Arc::new(resource));
+            if resource.is_stored() {
+                snapshot.stored.push(Arc::clone(&resource));
+            }
+            if resource.is_served() {
+                snapshot.insert(resource);
+            }
         }
         for group in &mut snapshot.groups {
             let key = |version: &GroupVersion| std::cmp::Reverse(Version::parse(&version.version).priority());
@@ -139,14 +145,6 @@ impl Snapshot {
             .find(|candidate| candidate.version == version)
     }
 
-    /// Every resource, each kind once per version.
-    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.groups
-            .iter()
-            .flat_map(|group| &group.versions)
-            .flat_map(|version| &version.resources)
-    }
-
     pub(crate) fn built_in(&self, kind: BuiltIn) -> &Arc<Resource> {
         let facts = kind.facts();
         self.resource(facts.group, facts.version, facts.plural)
@@ -160,15 +158,29 @@ pub(crate) struct Registry {
     store: Store,
     clock: Clock,
     current: Arc<RwLock<Arc<Snapshot>>>,
-    /// What the current snapshot was made from: the definition's record and the revision its spec stands at.
+    /// What the current snapshot was made from, by the definition's key.
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
 }
 
-#[derive(Clone)]
+/// A definition and what was made of it.
 struct Seen {
     record: Arc<Record>,
+    /// The revision its spec stands at.
     fresh_since: Revision,
     retired: CancellationToken,
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Seen {
+    fn new(record: &Arc<Record>, fresh_since: Revision, retired: CancellationToken) -> Self {
+        let resources = crd::resources(record.json(), fresh_since, &retired);
+        Self {
+            record: Arc::clone(record),
+            fresh_since,
+            retired,
+            resources: resources.into_iter().map(Arc::new).collect(),
+        }
+    }
 }
 
 impl Registry {
@@ -207,27 +219,28 @@ impl Registry {
         }
         let mut next = BTreeMap::new();
         let mut retired_before: Vec<CancellationToken> = Vec::new();
-        let mut resources: Vec<Resource> = BuiltIn::ALL.into_iter().map(Resource::built_in).collect();
         for record in &records {
-            let (fresh_since, retired) = match seen.remove(record.key.as_str()) {
-                Some(old) if same_spec(&old.record, record) => (old.fresh_since, old.retired),
+            let definition = match seen.remove(record.key.as_str()) {
+                // Compiling schemas takes long: what is made stays as long as it is right.
+                Some(old) if same_resources(&old.record, record) => Seen {
+                    record: Arc::clone(record),
+                    ..old
+                },
+                Some(old) if same_spec(&old.record, record) => {
+                    Seen::new(record, old.fresh_since, old.retired)
+                }
                 changed => {
                     retired_before.extend(changed.map(|old| old.retired));
-                    (record.modified, CancellationToken::new())
+                    Seen::new(record, record.modified, CancellationToken::new())
                 }
             };
-            resources.extend(crd::resources(record.json(), fresh_since, &retired));
-            next.insert(
-                record.key.as_str().to_owned(),
-                Seen {
-                    record: Arc::clone(record),
-                    fresh_since,
-                    retired,
-                },
-            );
+            next.insert(record.key.as_str().to_owned(), definition);
         }
         retired_before.extend(seen.values().map(|gone| gone.retired.clone()));
         *seen = next;
+        let built_in = BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new);
+        let custom = seen.values().flat_map(|definition| &definition.resources);
+        let resources = built_in.chain(custom.cloned());
         let snapshot = Arc::new(Snapshot::new(resources, self.clock.now()));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
         // Only now: who starts anew because of it must find the new table.
@@ -237,19 +250,34 @@ impl Registry {
 }
 
 fn same_spec(old: &Record, new: &Record) -> bool {
-    let uid = |record: &Record| object::uid(record.json()).to_owned();
-    let spec = |record: &Record| -> Value { record.json()["spec"].clone() };
-    uid(old) == uid(new) && spec(old) == spec(new)
+    let (old, new) = (old.json(), new.json());
+    object::uid(old) == object::uid(new) && old["spec"] == new["spec"]
+}
+
+/// Whether both definitions make the same resources.
+fn same_resources(old: &Record, new: &Record) -> bool {
+    let facts = |record: &Record| {
+        let definition = record.json();
+        (
+            object::is_being_deleted(definition),
+            DefinitionVersion::of(definition),
+        )
+    };
+    old.modified == new.modified
+        || same_spec(old, new) && old.json()["status"] == new.json()["status"] && facts(old) == facts(new)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apiserver::resource::to_bytes;
+    use crate::store::{Change, Expect, Key, StoreConfig, Write};
+    use serde_json::{Value, json};
 
     #[test]
     fn groups_keep_the_order_of_discovery() {
         let snapshot = Snapshot::new(
-            BuiltIn::ALL.into_iter().map(Resource::built_in),
+            BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new),
             Timestamp::UNIX_EPOCH,
         );
         let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).collect();
@@ -260,6 +288,58 @@ mod tests {
         assert!(snapshot.resource("", "v1", "configmaps").is_some());
         assert!(snapshot.resource("", "v1", "pods").is_none());
         assert!(snapshot.serves("", "v1") && !snapshot.serves("apps", "v1"));
+    }
+
+    /// Stores an established definition.
+    async fn put(store: &Store, name: &str, labels: Value) {
+        let key = Key::new(format!("{CRD_STORAGE}{name}"));
+        let expect = Expect::Any;
+        let (plural, group) = name.split_once('.').expect("plural and group");
+        let names = json!({"plural": plural, "kind": "Thing", "singular": "thing"});
+        let version = json!({"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let definition = json!({"metadata": {"name": name, "uid": name, "labels": labels},
+            "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [version]},
+            "status": {"acceptedNames": names, "conditions": [{"type": "Established", "status": "True"}]}});
+        let change = Change::Put(Box::new(move |_| to_bytes(&definition)));
+        store.commit(Write { key, expect, change }).await.expect("stored");
+    }
+
+    fn opened(directory: &tempfile::TempDir) -> Store {
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        Store::open(config, Clock::System).expect("a new store")
+    }
+
+    #[tokio::test]
+    async fn what_did_not_change_is_not_compiled_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = opened(&directory);
+        put(&store, "things.a.com", json!({})).await;
+        let registry = Registry::new(store.clone(), Clock::System);
+        let resource = |registry: &Registry| {
+            let snapshot = registry.snapshot();
+            snapshot
+                .resource("a.com", "v1", "things")
+                .cloned()
+                .expect("served")
+        };
+        let before = resource(&registry);
+        put(&store, "things.b.com", json!({})).await;
+        put(&store, "things.a.com", json!({"x": "y"})).await;
+        registry.sync();
+        assert!(Arc::ptr_eq(&before, &resource(&registry)));
+        assert!(registry.snapshot().resource("b.com", "v1", "things").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_stored_definition_does_not_replace_a_built_in_kind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = opened(&directory);
+        let name = "customresourcedefinitions.apiextensions.k8s.io";
+        put(&store, name, json!({})).await;
+        let registry = Registry::new(store, Clock::System);
+        let kept = BuiltIn::CustomResourceDefinition;
+        assert!(registry.snapshot().built_in(kept).is(kept));
     }
 
     #[test]

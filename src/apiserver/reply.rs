@@ -87,8 +87,26 @@ pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Repl
     reply
 }
 
-/// Adds one Warning header per text. Texts that no header can hold are left out.
-pub(crate) fn add_warnings(reply: &mut Reply, texts: Vec<String>) {
+/// Most characters of all Warning headers of one answer, and of each once that is too much: the limits of a real server.
+const WARNINGS_MAX_CHARS: usize = 4_096;
+const WARNING_MAX_CHARS: usize = 256;
+
+/// Adds one Warning header per text, shortened and then left out where they would be too much. Texts that no header can
+/// hold are left out.
+pub(crate) fn add_warnings(reply: &mut Reply, mut texts: Vec<String>) {
+    let chars = |text: &String| text.chars().count();
+    if texts.iter().map(chars).sum::<usize>() > WARNINGS_MAX_CHARS {
+        let mut left = WARNINGS_MAX_CHARS;
+        texts = texts
+            .iter()
+            .map(|text| text.chars().take(WARNING_MAX_CHARS).collect::<String>())
+            .take_while(|text| {
+                let fits = left.checked_sub(chars(text));
+                left = fits.unwrap_or_default();
+                fits.is_some()
+            })
+            .collect();
+    }
     for text in texts {
         let quoted = text
             .replace('\\', "\\\\")
@@ -103,6 +121,25 @@ pub(crate) fn add_warnings(reply: &mut Reply, texts: Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_stay_within_what_clients_read() {
+        let lengths = |texts: Vec<String>| {
+            let mut reply = bytes(StatusCode::OK, JSON, "{}");
+            add_warnings(&mut reply, texts);
+            let headers = reply.headers().get_all(header::WARNING).iter();
+            headers
+                .map(|value| value.len() - "299 - \"\"".len())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            lengths(vec!["x".repeat(4_096)]),
+            [4_096],
+            "one long text is whole"
+        );
+        assert_eq!(lengths(vec!["x".repeat(1_000); 5]), [256; 5]);
+        assert_eq!(lengths(vec!["x".repeat(300); 50]), [256; 16]);
+    }
 
     #[test]
     fn warnings_are_quoted_one_header_each() {

@@ -55,7 +55,8 @@ pub(crate) enum Origin {
 /// One version of a CustomResourceDefinition.
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
-    pub(crate) definition: String,
+    pub(crate) definition: DefinitionVersion,
+    pub(crate) is_served: bool,
     pub(crate) schema: Arc<StructuralSchema>,
     /// `spec.versions[*]` as it stands in the definition.
     pub(crate) spec: Value,
@@ -72,6 +73,24 @@ pub(crate) struct CustomVersion {
     pub(crate) deprecation_warning: Option<String>,
     /// Cancelled when the definition changes or goes: what was told by it, watches above all, ends.
     pub(crate) retired: CancellationToken,
+}
+
+/// A CustomResourceDefinition and the generation of its spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DefinitionVersion {
+    pub(crate) name: String,
+    uid: String,
+    generation: i64,
+}
+
+impl DefinitionVersion {
+    pub(crate) fn of(definition: &Value) -> Self {
+        Self {
+            name: object::name(definition).to_owned(),
+            uid: object::uid(definition).to_owned(),
+            generation: definition["metadata"]["generation"].as_i64().unwrap_or_default(),
+        }
+    }
 }
 
 /// Where the `scale` subresource reads and writes, as lists of keys.
@@ -170,6 +189,17 @@ impl Resource {
             Origin::BuiltIn(_) => None,
             Origin::Custom(custom) => Some(custom),
         }
+    }
+
+    /// Whether clients can reach it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.custom().is_none_or(|custom| custom.is_served)
+    }
+
+    /// Whether objects lie in the store in this version.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.custom()
+            .is_none_or(|custom| custom.storage_version == self.version)
     }
 
     pub(crate) fn is(&self, built_in: BuiltIn) -> bool {
@@ -344,20 +374,22 @@ impl Resource {
         object
     }
 
-    /// The value of a selectable field, from the stored object.
-    pub(crate) fn selectable_field<'a>(&self, stored: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+    /// The value of a selectable field, from the object in working form.
+    pub(crate) fn selectable_field<'a>(&self, working: &'a Value, field: &str) -> Option<Cow<'a, str>> {
         match field {
-            "metadata.name" => return Some(Cow::Borrowed(object::name(stored))),
-            "metadata.namespace" if self.namespaced => return Some(Cow::Borrowed(object::namespace(stored))),
+            "metadata.name" => return Some(Cow::Borrowed(object::name(working))),
+            "metadata.namespace" if self.namespaced => {
+                return Some(Cow::Borrowed(object::namespace(working)));
+            }
             _ => {}
         }
         match &self.origin {
-            Origin::BuiltIn(built_in) => built_in.selectable_field(stored, field),
+            Origin::BuiltIn(built_in) => built_in.selectable_field(working, field),
             Origin::Custom(custom) => {
                 if !custom.selectable_fields.iter().any(|known| known == field) {
                     return None;
                 }
-                let value = field.split('.').try_fold(stored, |value, key| value.get(key));
+                let value = field.split('.').try_fold(working, |value, key| value.get(key));
                 Some(match value {
                     None | Some(Value::Null) => Cow::Borrowed(""),
                     Some(Value::String(text)) => Cow::Borrowed(text),

@@ -1,11 +1,12 @@
 //! Which objects a list or watch wants: labels, fields, or both.
 
-use serde_json::Value;
+use std::cell::LazyCell;
 
 use super::object;
 use super::resource::Resource;
 use super::status::ApiError;
 use crate::selector::{FieldSelector, LabelSelector};
+use crate::store::Record;
 
 /// The selectors of a request.
 #[derive(Debug)]
@@ -57,8 +58,9 @@ impl Selection {
         self.name.as_deref()
     }
 
-    /// Whether a stored object is wanted.
-    pub(crate) fn matches(&self, resource: &Resource, stored: &Value) -> bool {
+    /// Whether an object is wanted, as `resource` serves it.
+    pub(crate) fn matches(&self, resource: &Resource, record: &Record) -> bool {
+        let stored = record.json();
         if self
             .name
             .as_deref()
@@ -66,9 +68,15 @@ impl Selection {
         {
             return false;
         }
+        let served = LazyCell::new(|| resource.view(record));
         let field = |field: &str| {
+            let object = if field.starts_with("metadata.") {
+                stored
+            } else {
+                &**served
+            };
             resource
-                .selectable_field(stored, field)
+                .selectable_field(object, field)
                 .unwrap_or_default()
                 .into_owned()
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
+use http::header;
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -24,6 +25,9 @@ use crate::connection::{accept, carry, without_delay};
 
 /// What a real server reads of a body.
 const BODY_MAX_BYTES: usize = 3 << 20;
+/// How much of a refused body is thrown away, at most for `DRAIN_TIMEOUT`, before the answer is sent.
+const DRAIN_MAX_BYTES: usize = 64 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that sends its body slower than this is cut off.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,7 +95,7 @@ async fn requests(
 
 /// Answers one request; a panic becomes a 500 and harms nobody else.
 async fn answer(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let mut request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
@@ -100,14 +104,20 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         body: Bytes::new(),
         certificates,
     };
-    let _place = match api.place(&request) {
-        Ok(place) => place,
-        Err(err) => return reply::error(&err, false),
+    let admitted = async {
+        let place = api.admit(&request)?;
+        Ok::<_, ApiError>((place, read(&mut body).await?))
     };
-    request.body = match read(body).await {
-        Ok(body) => body,
-        Err(err) => return reply::error(&err, false),
+    let (_place, bytes) = match admitted.await {
+        Ok(admitted) => admitted,
+        Err(err) => {
+            if !request.headers.contains_key(header::EXPECT) {
+                drain(body).await;
+            }
+            return reply::error(&err, request.wants_pretty());
+        }
     };
+    request.body = bytes;
     let path = request.path.clone();
     AssertUnwindSafe(api.handle(request))
         .catch_unwind()
@@ -118,7 +128,14 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         })
 }
 
-async fn read(body: Incoming) -> Result<Bytes, ApiError> {
+/// Throws away what a client still sends, within bounds: it would not see the answer if the connection closed under it.
+async fn drain(body: Incoming) {
+    let mut rest = Limited::new(body, DRAIN_MAX_BYTES);
+    let thrown_away = async { while let Some(Ok(_)) = rest.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, thrown_away).await;
+}
+
+async fn read(body: &mut Incoming) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::too_large(&format!("limit is {BODY_MAX_BYTES}"));
     if body.size_hint().lower() > BODY_MAX_BYTES as u64 {
         return Err(too_large());

@@ -165,6 +165,8 @@ struct Parts {
     continue_token: Option<String>,
     /// Answered as text/plain instead of a Status: paths outside the API.
     plain: bool,
+    /// The same request may be well by the definition that is in force now.
+    definition_changed: bool,
 }
 
 impl fmt::Display for ApiError {
@@ -184,6 +186,7 @@ impl ApiError {
             details,
             continue_token: None,
             plain: false,
+            definition_changed: false,
         }))
     }
 
@@ -289,6 +292,18 @@ impl ApiError {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, why)
+    }
+
+    /// The object was prepared by a definition that is not in force any more.
+    pub(crate) fn definition_changed(resource: &GroupResource) -> Self {
+        let message = format!("the definition of {resource} changed meanwhile; please try again");
+        let mut err = Self::new(StatusCode::CONFLICT, Reason::Conflict, message, None);
+        err.0.definition_changed = true;
+        err
+    }
+
+    pub(crate) fn is_definition_change(&self) -> bool {
+        self.0.definition_changed
     }
 
     pub(crate) fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {

@@ -207,11 +207,7 @@ impl WatchStream {
         while chunk.len() < CHUNK_MAX_BYTES
             && let Some(record) = self.initial.pop_front()
         {
-            if self
-                .request
-                .selection
-                .matches(&self.request.resource, record.json())
-            {
+            if self.request.selection.matches(&self.request.resource, &record) {
                 self.add_record(chunk, "ADDED", &record);
             }
         }
@@ -233,13 +229,8 @@ impl WatchStream {
     /// An object that leaves the selection is shown as deleted, one that enters it as added.
     fn add_event(&mut self, chunk: &mut BytesMut, event: &Event) {
         let is_everything = self.request.selection.is_everything();
-        let wanted = |record: &Record| {
-            is_everything
-                || self
-                    .request
-                    .selection
-                    .matches(&self.request.resource, record.json())
-        };
+        let wanted =
+            |record: &Record| is_everything || self.request.selection.matches(&self.request.resource, record);
         let was_wanted = event.previous.as_deref().is_some_and(wanted);
         match event.kind {
             EventKind::Created if wanted(&event.record) => self.add_record(chunk, "ADDED", &event.record),

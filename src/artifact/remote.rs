@@ -15,6 +15,7 @@ use reqwest::header::{CONTENT_RANGE, HeaderMap, RANGE};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
 use crate::api::v1alpha1::{HubModel, ParseHubModelError};
+use crate::loopback::is_loopback;
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, SINGLE_FILE,
     TensorTable,
@@ -309,32 +310,38 @@ impl<'a> Remote<'a> {
                 url: self.url(INDEX_FILE).to_string(),
                 problem,
             })?;
-        let files = match &index {
-            Some(index) => index.files.iter().cloned().collect(),
-            None => vec![SINGLE_FILE.to_owned()],
+        let single = || vec![SINGLE_FILE.to_owned()];
+        let Some(index) = index else {
+            return Ok(self.table(single()).await?.map_or(Known::Nothing, Known::Headers));
         };
-        if files.len() > MAX_WEIGHT_FILES {
+        if index.files.len() > MAX_WEIGHT_FILES {
             return Err(ReadRemoteError::TooManyFiles {
                 model: self.model.to_string(),
             });
         }
-        let this = &*self;
+        let tensors = match self.table(index.files.iter().cloned().collect()).await? {
+            Some(tensors) => Some(tensors),
+            // An index that was left behind says nothing of a file that holds all.
+            None => self.table(single()).await?,
+        };
+        Ok(tensors.map_or(Known::Index(index), Known::Headers))
+    }
+
+    /// From the headers of these files; `None` where one of them is not there.
+    async fn table(&self, files: Vec<String>) -> Result<Option<TensorTable>, ReadRemoteError> {
         let headers = stream::iter(files.into_iter().map(|file| async move {
-            let header = this.header(&file).await?;
+            let header = self.header(&file).await?;
             Ok::<_, ReadRemoteError>((file, header))
         }));
         let mut headers = pin!(headers.buffered(CONCURRENT_FILES));
         let mut tensors = TensorTable::default();
         while let Some((file, header)) = headers.try_next().await? {
-            match (header, &index) {
-                (Some(header), _) => tensors
-                    .add_file(&file, &header.json, header.data_bytes)
-                    .map_err(|err| this.corrupt(err))?,
-                (None, None) => return Ok(Known::Nothing),
-                (None, Some(_)) => return Ok(index.map_or(Known::Nothing, Known::Index)),
-            }
+            let Some(header) = header else { return Ok(None) };
+            tensors
+                .add_file(&file, &header.json, header.data_bytes)
+                .map_err(|err| self.corrupt(err))?;
         }
-        Ok(Known::Headers(tensors))
+        Ok(Some(tensors))
     }
 
     fn url(&self, file: &str) -> Url {
@@ -492,11 +499,10 @@ pub(super) fn client(base: &Url) -> ClientBuilder {
     let client = Client::builder()
         .connect_timeout(CONNECT_LIMIT)
         .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
-    if matches!(base.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
-        // No proxy reaches this machine's own loopback.
-        return client.no_proxy();
+    match base.host_str() {
+        Some(host) if is_loopback(host) => client.no_proxy(),
+        Some(_) | None => client,
     }
-    client
 }
 
 pub(super) fn below<'p>(base: &Url, path: impl IntoIterator<Item = &'p str>) -> Url {

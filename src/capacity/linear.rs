@@ -1,8 +1,11 @@
-//! Linear programs, solved exactly enough: the simplex method on a dense dictionary, in two phases.
+//! Linear programs, solved exactly enough: the simplex method in two phases, with the inverse of the basis (Dantzig and
+//! Orchard-Hays, 1954): of hundreds of rows and thousands of variables, most factors are nothing and stay so.
 //!
 //! After Dantzig (1947) with Bland's rule (1977) against cycling; the form with one auxiliary variable is that of Cormen
 //! et al., *Introduction to Algorithms*, chapter 29. Each optimum comes with its dual, which proves it. From one optimum
 //! to that of the same program with other limits leads the dual simplex method (Lemke, 1954), mostly in few steps.
+
+use std::sync::Arc;
 
 /// Numbers nearer to zero than this are zero.
 const EPSILON: f64 = 1e-9;
@@ -66,9 +69,9 @@ impl LinearProgram {
     }
 
     pub(super) fn solve(&self) -> Outcome {
-        let mut dictionary = Dictionary::new(self);
-        match dictionary.solve(&self.objective) {
-            Ended::Optimal => Outcome::Optimal(dictionary.solution()),
+        let mut simplex = Simplex::new(self);
+        match simplex.solve() {
+            Ended::Optimal => Outcome::Optimal(simplex.solution()),
             Ended::Infeasible => Outcome::Infeasible,
             Ended::Unbounded => Outcome::Unbounded,
             Ended::Unfinished => Outcome::Unfinished,
@@ -78,23 +81,23 @@ impl LinearProgram {
 
 /// A program at its optimum, to be asked again with other limits.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Optimum {
-    program: LinearProgram,
-    dictionary: Dictionary,
-}
+pub(super) struct Optimum(Simplex);
 
 impl Optimum {
-    pub(super) fn new(program: LinearProgram) -> Result<Self, NoOptimum> {
-        let mut dictionary = Dictionary::new(&program);
-        match dictionary.solve(&program.objective) {
-            Ended::Optimal => Ok(Self { program, dictionary }),
+    pub(super) fn new(program: &LinearProgram) -> Result<Self, NoOptimum> {
+        Self::of(Simplex::new(program))
+    }
+
+    fn of(mut simplex: Simplex) -> Result<Self, NoOptimum> {
+        match simplex.solve() {
+            Ended::Optimal => Ok(Self(simplex)),
             Ended::Infeasible => Err(NoOptimum::Infeasible),
             Ended::Unbounded | Ended::Unfinished => Err(NoOptimum::Unknown),
         }
     }
 
     pub(super) fn solution(&self) -> Solution {
-        self.dictionary.solution()
+        self.0.solution()
     }
 
     /// The same program with the limits of these rows moved.
@@ -102,18 +105,16 @@ impl Optimum {
         &self,
         limits: impl IntoIterator<Item = (usize, f64)>,
     ) -> Result<Self, NoOptimum> {
-        let mut moved = self.clone();
+        let mut moved = self.0.clone();
         for (row, limit) in limits {
-            let old = std::mem::replace(&mut moved.program.rows[row].limit, limit);
-            if limit != old {
-                moved.dictionary.shift(row, limit - old);
-            }
+            moved.limits[row] = limit;
         }
-        match moved.dictionary.restore() {
-            Ended::Optimal => Ok(moved),
+        moved.level = moved.times_inverse(&moved.limits);
+        match moved.restore() {
+            Ended::Optimal => Ok(Self(moved)),
             Ended::Infeasible => Err(NoOptimum::Infeasible),
             // The short way was none.
-            Ended::Unbounded | Ended::Unfinished => Self::new(moved.program),
+            Ended::Unbounded | Ended::Unfinished => Self::of(moved.anew()),
         }
     }
 }
@@ -135,72 +136,152 @@ enum Ended {
     Unfinished,
 }
 
-/// Basic variables written in the nonbasic ones: `basic[i] = b[i] − Σ a[i][j]·nonbasic[j]`, `value + Σ c[j]·nonbasic[j]`.
-/// Variables count from 0, then the slacks of the rows, then the auxiliary one.
-#[derive(Debug, Clone, PartialEq)]
-struct Dictionary {
-    basic: Vec<usize>,
-    nonbasic: Vec<usize>,
-    a: Vec<Vec<f64>>,
-    b: Vec<f64>,
-    c: Vec<f64>,
-    value: f64,
-    variables: usize,
-    rows: usize,
+/// What the rows say of each variable, and what it is worth.
+#[derive(Debug, PartialEq)]
+struct Columns {
+    objective: Vec<f64>,
+    /// Of each variable, its rows and its factors there.
+    terms: Vec<Vec<(usize, f64)>>,
 }
 
-impl Dictionary {
+/// Rows as equations, each with a slack, and a basis: as many variables as there are rows, all others zero. Variables count
+/// from 0, then the slacks of the rows, then the auxiliary one, which is -1 in every row.
+#[derive(Debug, Clone, PartialEq)]
+struct Simplex {
+    columns: Arc<Columns>,
+    limits: Vec<f64>,
+    basic: Vec<usize>,
+    is_basic: Vec<bool>,
+    /// Of the basis, row by row.
+    inverse: Vec<Vec<f64>>,
+    /// What the basic variables are.
+    level: Vec<f64>,
+    /// Whether the auxiliary variable is all that counts, and as a loss.
+    is_first_phase: bool,
+    /// By how much the value would grow per unit of each row's limit.
+    duals: Vec<f64>,
+    value: f64,
+}
+
+impl Simplex {
     fn new(program: &LinearProgram) -> Self {
-        let variables = program.objective.len();
-        let rows = program.rows.len();
-        let a = program
-            .rows
-            .iter()
-            .map(|row| {
-                let mut dense = vec![0.0; variables];
-                for (variable, factor) in &row.terms {
-                    dense[*variable] += factor;
-                }
-                dense
-            })
-            .collect();
+        let mut terms = vec![Vec::new(); program.objective.len()];
+        for (row, Row { terms: of_row, .. }) in program.rows.iter().enumerate() {
+            for (variable, factor) in of_row {
+                terms[*variable].push((row, *factor));
+            }
+        }
+        let objective = program.objective.clone();
+        Self::start(
+            Arc::new(Columns { objective, terms }),
+            program.rows.iter().map(|row| row.limit).collect(),
+        )
+    }
+
+    /// The same program from the beginning.
+    fn anew(&self) -> Self {
+        Self::start(Arc::clone(&self.columns), self.limits.clone())
+    }
+
+    fn start(columns: Arc<Columns>, limits: Vec<f64>) -> Self {
+        let (variables, rows) = (columns.objective.len(), limits.len());
+        let unit = |row: usize| {
+            let mut unit = vec![0.0; rows];
+            unit[row] = 1.0;
+            unit
+        };
+        let is_basic =
+            (0..=variables + rows).map(|variable| (variables..variables + rows).contains(&variable));
         Self {
             basic: (variables..variables + rows).collect(),
-            nonbasic: (0..variables).collect(),
-            a,
-            b: program.rows.iter().map(|row| row.limit).collect(),
-            c: vec![0.0; variables],
+            is_basic: is_basic.collect(),
+            inverse: (0..rows).map(unit).collect(),
+            level: limits.clone(),
+            is_first_phase: false,
+            duals: vec![0.0; rows],
             value: 0.0,
-            variables,
-            rows,
+            columns,
+            limits,
         }
     }
 
-    fn solve(&mut self, objective: &[f64]) -> Ended {
+    fn auxiliary(&self) -> usize {
+        self.columns.objective.len() + self.limits.len()
+    }
+
+    fn worth(&self, variable: usize) -> f64 {
+        if !self.is_first_phase {
+            self.columns.objective.get(variable).copied().unwrap_or(0.0)
+        } else if variable == self.auxiliary() {
+            -1.0
+        } else {
+            0.0
+        }
+    }
+
+    /// A vector of one number per row, times a variable's column.
+    fn along(&self, vector: &[f64], variable: usize) -> f64 {
+        match self.columns.terms.get(variable) {
+            Some(terms) => terms.iter().map(|(row, factor)| vector[*row] * factor).sum(),
+            None if variable == self.auxiliary() => -vector.iter().sum::<f64>(),
+            None => vector[variable - self.columns.terms.len()],
+        }
+    }
+
+    /// What a variable takes from each basic one per unit of itself.
+    fn column(&self, variable: usize) -> Vec<f64> {
+        self.inverse.iter().map(|row| self.along(row, variable)).collect()
+    }
+
+    fn times_inverse(&self, vector: &[f64]) -> Vec<f64> {
+        let times = |row: &Vec<f64>| row.iter().zip(vector).map(|(a, b)| a * b).sum();
+        self.inverse.iter().map(times).collect()
+    }
+
+    /// By how much the value grows per unit of a variable.
+    fn gain(&self, variable: usize) -> f64 {
+        self.worth(variable) - self.along(&self.duals, variable)
+    }
+
+    /// Variables that may enter the basis.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let all = self.is_basic.len() - usize::from(!self.is_first_phase);
+        (0..all).filter(|variable| !self.is_basic[*variable])
+    }
+
+    fn solve(&mut self) -> Ended {
         match self.find_feasible() {
             Ended::Optimal => {
-                self.install(objective);
+                self.set_phase(false);
                 self.maximise()
             }
             other @ (Ended::Infeasible | Ended::Unbounded | Ended::Unfinished) => other,
         }
     }
 
-    /// Phase one: every row's slack is lifted by an auxiliary variable, which is then driven out.
+    /// Values everything anew, by the auxiliary variable alone or by the program's objective.
+    fn set_phase(&mut self, is_first: bool) {
+        self.is_first_phase = is_first;
+        self.duals = vec![0.0; self.limits.len()];
+        self.value = 0.0;
+        for (row, variable) in self.basic.iter().enumerate() {
+            let worth = self.worth(*variable);
+            if worth != 0.0 {
+                self.value += worth * self.level[row];
+                add(&mut self.duals, worth, &self.inverse[row]);
+            }
+        }
+    }
+
+    /// Phase one: every row is loosened by the auxiliary variable, which is then driven out.
     fn find_feasible(&mut self) -> Ended {
-        let worst = (0..self.b.len()).min_by(|i, j| self.b[*i].total_cmp(&self.b[*j]));
-        let Some(worst) = worst.filter(|worst| self.b[*worst] < -EPSILON) else {
+        let Some(worst) = self.violated(false) else {
             return Ended::Optimal;
         };
-        let auxiliary = self.variables + self.b.len();
-        self.nonbasic.push(auxiliary);
-        for row in &mut self.a {
-            row.push(-1.0);
-        }
-        self.c = vec![0.0; self.nonbasic.len()];
-        let last = self.nonbasic.len() - 1;
-        self.c[last] = -1.0;
-        self.pivot(worst, last);
+        let auxiliary = self.auxiliary();
+        self.set_phase(true);
+        let column = self.column(auxiliary);
+        self.pivot(worst, auxiliary, &column);
         match self.maximise() {
             Ended::Optimal => {}
             other @ (Ended::Infeasible | Ended::Unbounded | Ended::Unfinished) => return other,
@@ -210,42 +291,15 @@ impl Dictionary {
         }
         if let Some(row) = self.basic.iter().position(|variable| *variable == auxiliary) {
             // It is zero; any other variable may take its place.
-            let column = (0..self.nonbasic.len())
-                .max_by(|i, j| self.a[row][*i].abs().total_cmp(&self.a[row][*j].abs()));
-            match column.filter(|column| self.a[row][*column].abs() > EPSILON) {
-                Some(column) => self.pivot(row, column),
-                None => {
-                    // The row says 0 = 0.
-                    self.basic.swap_remove(row);
-                    self.a.swap_remove(row);
-                    self.b.swap_remove(row);
-                }
-            }
-        }
-        if let Some(column) = self.nonbasic.iter().position(|variable| *variable == auxiliary) {
-            self.nonbasic.swap_remove(column);
-            self.c.swap_remove(column);
-            for row in &mut self.a {
-                row.swap_remove(column);
-            }
+            let steepness = |variable: &usize| self.along(&self.inverse[row], *variable).abs();
+            let steepest = self.others().max_by(|a, b| steepness(a).total_cmp(&steepness(b)));
+            let Some(entering) = steepest.filter(|variable| steepness(variable) > EPSILON) else {
+                return Ended::Unfinished;
+            };
+            let column = self.column(entering);
+            self.pivot(row, entering, &column);
         }
         Ended::Optimal
-    }
-
-    /// Writes the objective in the nonbasic variables.
-    fn install(&mut self, objective: &[f64]) {
-        let factor = |variable: usize| objective.get(variable).copied().unwrap_or(0.0);
-        self.value = 0.0;
-        self.c = self.nonbasic.iter().map(|variable| factor(*variable)).collect();
-        for (i, variable) in self.basic.iter().enumerate() {
-            let factor = factor(*variable);
-            if factor != 0.0 {
-                self.value += factor * self.b[i];
-                for (c, a) in self.c.iter_mut().zip(&self.a[i]) {
-                    *c -= factor * a;
-                }
-            }
-        }
     }
 
     /// The primal method: from a solution to better ones.
@@ -256,11 +310,12 @@ impl Dictionary {
             let Some(entering) = self.entering(bland) else {
                 return Ended::Optimal;
             };
-            let Some(leaving) = self.leaving(entering) else {
+            let column = self.column(entering);
+            let Some(leaving) = self.leaving(&column) else {
                 return Ended::Unbounded;
             };
             let before = self.value;
-            self.pivot(leaving, entering);
+            self.pivot(leaving, entering, &column);
             stalled = if self.value > before + EPSILON {
                 0
             } else {
@@ -270,21 +325,9 @@ impl Dictionary {
         Ended::Unfinished
     }
 
-    /// Moves the limit of a row.
-    fn shift(&mut self, row: usize, by: f64) {
-        let slack = self.variables + row;
-        if let Some(column) = self.nonbasic.iter().position(|variable| *variable == slack) {
-            for (b, a) in self.b.iter_mut().zip(&self.a) {
-                *b += a[column] * by;
-            }
-            self.value -= self.c[column] * by;
-        } else if let Some(row) = self.basic.iter().position(|variable| *variable == slack) {
-            self.b[row] += by;
-        }
-    }
-
     /// The dual method: from what would be best to what is allowed. No variable may be worth using at the start.
     fn restore(&mut self) -> Ended {
+        self.set_phase(false);
         let mut stalled = 0;
         for _ in 0..MAX_RESTORING_PIVOTS {
             let bland = stalled > STALLED;
@@ -296,7 +339,8 @@ impl Dictionary {
                 return Ended::Infeasible;
             };
             let before = self.value;
-            self.pivot(leaving, entering);
+            let column = self.column(entering);
+            self.pivot(leaving, entering, &column);
             stalled = if self.value < before - EPSILON {
                 0
             } else {
@@ -307,138 +351,107 @@ impl Dictionary {
     }
 
     fn violated(&self, bland: bool) -> Option<usize> {
-        let negative = (0..self.b.len()).filter(|i| self.b[*i] < -EPSILON);
+        let negative = (0..self.level.len()).filter(|row| self.level[*row] < -EPSILON);
         if bland {
-            negative.min_by_key(|i| self.basic[*i])
+            negative.min_by_key(|row| self.basic[*row])
         } else {
-            negative.min_by(|i, j| self.b[*i].total_cmp(&self.b[*j]))
+            negative.min_by(|a, b| self.level[*a].total_cmp(&self.level[*b]))
         }
     }
 
     /// The variable that loses least when it takes over the violated row; of equal ones the steepest, or the one with the
     /// smallest index, as Bland asks.
     fn dual_entering(&self, leaving: usize, bland: bool) -> Option<usize> {
-        let row = &self.a[leaving];
-        let mut best: Option<(usize, f64)> = None;
-        for (j, slope) in row.iter().enumerate() {
-            if *slope >= -EPSILON {
+        let row = &self.inverse[leaving];
+        let mut best: Option<(usize, f64, f64)> = None;
+        for variable in self.others() {
+            let slope = self.along(row, variable);
+            if slope >= -EPSILON {
                 continue;
             }
-            let ratio = (-self.c[j]).max(0.0) / -slope;
-            let better = match best {
-                None => true,
-                Some((column, known)) => {
-                    let first = if bland {
-                        self.nonbasic[j] < self.nonbasic[column]
-                    } else {
-                        *slope < row[column]
-                    };
-                    ratio < known - EPSILON || (ratio < known + EPSILON && first)
-                }
-            };
+            let ratio = (-self.gain(variable)).max(0.0) / -slope;
+            let better = best.is_none_or(|(_, known, steepest)| {
+                let first = !bland && slope < steepest;
+                ratio < known - EPSILON || (ratio < known + EPSILON && first)
+            });
             if better {
-                best = Some((j, ratio));
+                best = Some((variable, ratio, slope));
             }
         }
-        best.map(|(column, _)| column)
+        best.map(|(variable, ..)| variable)
     }
 
     fn entering(&self, bland: bool) -> Option<usize> {
-        let rising = (0..self.c.len()).filter(|j| self.c[*j] > EPSILON);
+        let mut rising = self.others().map(|variable| (variable, self.gain(variable)));
         if bland {
-            rising.min_by_key(|j| self.nonbasic[*j])
+            rising.find(|(_, gain)| *gain > EPSILON)
         } else {
-            rising.max_by(|i, j| self.c[*i].total_cmp(&self.c[*j]))
+            rising
+                .filter(|(_, gain)| *gain > EPSILON)
+                .max_by(|a, b| a.1.total_cmp(&b.1))
         }
+        .map(|(variable, _)| variable)
     }
 
     /// The row that limits the entering variable first; of equal ones the one with the smallest index, as Bland asks.
-    fn leaving(&self, entering: usize) -> Option<usize> {
+    fn leaving(&self, column: &[f64]) -> Option<usize> {
         let mut best: Option<(usize, f64)> = None;
-        for i in 0..self.b.len() {
-            let slope = self.a[i][entering];
-            if slope <= EPSILON {
+        for (row, slope) in column.iter().enumerate() {
+            if *slope <= EPSILON {
                 continue;
             }
-            let ratio = self.b[i].max(0.0) / slope;
-            let better = match best {
-                None => true,
-                Some((row, known)) => {
-                    ratio < known - EPSILON || (ratio < known + EPSILON && self.basic[i] < self.basic[row])
-                }
-            };
+            let ratio = self.level[row].max(0.0) / slope;
+            let better = best.is_none_or(|(other, known)| {
+                ratio < known - EPSILON || (ratio < known + EPSILON && self.basic[row] < self.basic[other])
+            });
             if better {
-                best = Some((i, ratio));
+                best = Some((row, ratio));
             }
         }
         best.map(|(row, _)| row)
     }
 
-    fn pivot(&mut self, leaving: usize, entering: usize) {
-        let mut row = std::mem::take(&mut self.a[leaving]);
-        let inverse = row[entering].recip();
-        for value in &mut row {
-            *value *= inverse;
+    /// Puts a variable with this column into the basis, in place of that of a row.
+    fn pivot(&mut self, leaving: usize, entering: usize, column: &[f64]) {
+        let gain = self.gain(entering);
+        let mut row = std::mem::take(&mut self.inverse[leaving]);
+        let slope = column[leaving];
+        row.iter_mut().for_each(|value| *value /= slope);
+        let level = self.level[leaving] / slope;
+        for (at, factor) in column.iter().enumerate() {
+            if at != leaving && *factor != 0.0 {
+                add(&mut self.inverse[at], -factor, &row);
+                self.level[at] -= factor * level;
+            }
         }
-        row[entering] = inverse;
-        let level = self.b[leaving] * inverse;
-        // Most entries are zero: touch the others only.
-        let filled: Vec<usize> = (0..row.len()).filter(|j| row[*j] != 0.0).collect();
-        // Plain slices: this loop is where the time goes, and a build without optimisation indexes vectors by two calls.
-        let (terms, filled): (&[f64], &[usize]) = (&row, &filled);
-        let dense = 4 * filled.len() > terms.len();
-        for i in 0..self.a.len() {
-            if i == leaving {
-                continue;
-            }
-            let factor = self.a[i][entering];
-            if factor == 0.0 {
-                continue;
-            }
-            let other: &mut [f64] = &mut self.a[i];
-            other[entering] = 0.0;
-            if dense {
-                for (other, term) in other.iter_mut().zip(terms) {
-                    *other -= factor * term;
-                }
-            } else {
-                for j in filled {
-                    other[*j] -= factor * terms[*j];
-                }
-            }
-            self.b[i] -= factor * level;
-        }
-        let factor = self.c[entering];
-        if factor != 0.0 {
-            self.c[entering] = 0.0;
-            for j in filled {
-                self.c[*j] -= factor * terms[*j];
-            }
-            self.value += factor * level;
-        }
-        self.a[leaving] = row;
-        self.b[leaving] = level;
-        std::mem::swap(&mut self.basic[leaving], &mut self.nonbasic[entering]);
+        add(&mut self.duals, gain, &row);
+        self.value += gain * level;
+        self.inverse[leaving] = row;
+        self.level[leaving] = level;
+        self.is_basic[self.basic[leaving]] = false;
+        self.is_basic[entering] = true;
+        self.basic[leaving] = entering;
     }
 
     fn solution(&self) -> Solution {
-        let mut x = vec![0.0; self.variables];
-        for (variable, value) in self.basic.iter().zip(&self.b) {
-            if *variable < self.variables {
-                x[*variable] = value.max(0.0);
-            }
-        }
-        let mut duals = vec![0.0; self.rows];
-        for (variable, slope) in self.nonbasic.iter().zip(&self.c) {
-            if let Some(row) = variable.checked_sub(self.variables) {
-                duals[row] = (-slope).max(0.0);
+        let mut x = vec![0.0; self.columns.objective.len()];
+        for (variable, level) in self.basic.iter().zip(&self.level) {
+            if let Some(x) = x.get_mut(*variable) {
+                *x = level.max(0.0);
             }
         }
         Solution {
             value: self.value,
             x,
-            duals,
+            duals: self.duals.iter().map(|dual| dual.max(0.0)).collect(),
         }
+    }
+}
+
+/// `vector += factor·other`: this loop is where the time goes.
+fn add(vector: &mut [f64], factor: f64, other: &[f64]) {
+    for (value, other) in vector.iter_mut().zip(other) {
+        *value += factor * other;
     }
 }
 
@@ -527,7 +540,7 @@ mod tests {
             mut program in programs(),
             limits in prop::collection::vec(-6i32..12, 7),
         ) {
-            let optimum = Optimum::new(program.clone());
+            let optimum = Optimum::new(&program);
             let limits: Vec<f64> = limits[..program.rows.len()].iter().copied().map(f64::from).collect();
             for (row, limit) in program.rows.iter_mut().zip(&limits) {
                 row.limit = *limit;

@@ -42,7 +42,7 @@ impl LeastPrice {
     pub(super) fn new(instance: &Instance) -> Result<Self, NoOptimum> {
         let Relaxed { program, coverage } = relaxed(instance, Ask::Price);
         Ok(Self {
-            optimum: Optimum::new(program)?,
+            optimum: Optimum::new(&program)?,
             coverage,
             classes: instance.classes.len(),
         })

@@ -207,8 +207,11 @@ impl<'a> Shop<'a> {
     /// be left out again is.
     fn by_relaxation(&self, least_price: &LeastPrice, available: &[u32]) -> Option<(Vec<u32>, Placement)> {
         let classes = &self.instance.classes;
+        // One step more is near the last.
+        let mut stepped = least_price.clone();
         let enough = (0..MAX_STEPS).find_map(|step| {
-            let (_, nodes) = least_price.with(available, SURPLUS.powi(step)).ok()?.answer();
+            stepped = stepped.with(available, SURPLUS.powi(step)).ok()?;
+            let (_, nodes) = stepped.answer();
             let whole = |((available, nodes), class): ((&u32, &f64), &ClassSupply)| {
                 if class.price > 0.0 {
                     ((nodes - 1e-6).ceil().max(0.0) as u32).min(*available)

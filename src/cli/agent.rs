@@ -32,9 +32,10 @@ pub(crate) struct Args {
     /// Run one copy of each ModelDeployment in this directory, with or without an API server.
     #[arg(long, value_name = "DIR")]
     manifest_dir: Option<Utf8PathBuf>,
-    /// The name of this machine's FleetNode.
-    #[arg(long, value_name = "NAME", default_value_t = super::default_node_name())]
-    node_name: String,
+    /// The name of this machine's FleetNode. Without it the one that it had last, which the state directory keeps, and at first the
+    /// host name.
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
     /// Where `local://NAME` models are: one directory each.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
     model_dir: Option<Utf8PathBuf>,
@@ -88,8 +89,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
-    if let Some(what) = crate::schema::names::dns_subdomain(&args.node_name).first() {
-        return Err(unusable(format!("--node-name {}: {what}", args.node_name)));
+    let node_name = super::node_name(args.node_name, &args.state_dir)?;
+    if let Some(what) = crate::schema::names::dns_subdomain(&node_name).first() {
+        return Err(unusable(format!("--node-name {node_name}: {what}")));
     }
     if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {
         return Err(unusable(format!(
@@ -98,7 +100,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         )));
     }
     let host = match (&args.simulated_chip, args.simulated_memory) {
-        (Some(chip), Some(memory)) => simulated(&args.node_name, chip, args.simulated_gpu_cores, memory)
+        (Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)
             .map_err(|err| unusable(format!("--simulated-chip {chip}: {err}")))?,
         (_, _) => Host::Native,
     };
@@ -125,7 +127,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let program = std::env::current_exe().context("finding this program's own file")?;
     let config = AgentConfig {
-        node_name: args.node_name,
+        node_name,
         state_dir: args.state_dir,
         model_dir: args.model_dir,
         hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),

@@ -8,7 +8,8 @@ use anyhow::anyhow;
 use camino::Utf8PathBuf;
 use futures::StreamExt;
 use kube::api::{DeleteParams, ListParams, Preconditions};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
@@ -113,13 +114,13 @@ async fn delete_by_hand(client: &Client, args: &Args) -> Result<Vec<String>, Fai
 
 /// Waits for the controller, and tells what it says.
 async fn until_drained(nodes: &Api<FleetNode>, name: &str, generation: Option<i64>) -> Result<(), Failure> {
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let changes = watcher(nodes.clone(), only).default_backoff().applied_objects();
+    let changes = watch_object(nodes.clone(), name).default_backoff();
     let mut changes = std::pin::pin!(changes);
     let mut told = String::new();
     while let Some(change) = changes.next().await {
         // Its backoff tries again.
         let Ok(node) = change else { continue };
+        let node = node.ok_or_else(|| anyhow!("FleetNode {name} was deleted meanwhile"))?;
         if !node.spec.drain {
             return Err(anyhow!("somebody ended it: {name} is not being drained any more").into());
         }

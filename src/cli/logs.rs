@@ -25,9 +25,9 @@ pub(crate) struct Args {
     /// Go on with what is logged from now on.
     #[arg(long, short)]
     follow: bool,
-    /// Begin with the last N lines.
-    #[arg(long, value_name = "N")]
-    tail: Option<usize>,
+    /// Begin with the last N lines; -1 begins with the first line, as without it.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    tail: Option<i64>,
     /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 /// `log` is its URL.
 async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
     let mut url = format!("{log}?follow={}", args.follow);
-    if let Some(lines) = args.tail {
+    if let Some(lines) = args.tail.filter(|lines| *lines >= 0) {
         url.push_str(&format!("&tailLines={lines}"));
     }
     // The agent is reached directly: a proxy meant for the world outside does not know it.
@@ -90,8 +90,13 @@ async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
         bail!("{}", String::from_utf8_lossy(&said).trim());
     }
     while let Some(chunk) = bytes.next().await {
-        ui::output_bytes(&chunk.context("the agent's answer broke off")?)
-            .context("writing to standard output")?;
+        let chunk = chunk.context("the agent's answer broke off")?;
+        if ui::output_bytes(&chunk)
+            .context("writing to standard output")?
+            .is_break()
+        {
+            break;
+        }
     }
     Ok(())
 }

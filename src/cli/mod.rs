@@ -35,8 +35,10 @@ use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::{Parser, Subcommand};
 
+use crate::agent::state::node_name_in;
 use crate::client::KubeconfigSource;
 use crate::error::ExitStatus;
+use crate::host::Host;
 use crate::process::open_files;
 use crate::telemetry::{self, LogFormat};
 
@@ -155,9 +157,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
-    telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
-    let done = execute(cli.command);
+    let done = filtered.and_then(|()| execute(cli.command));
     // Half of an answer is none.
     let done = done.and_then(|status| match ui::lost() {
         Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
@@ -179,7 +182,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
-        Command::Bench(args) => return block_on(bench::run(args)),
+        // Times are those of reads from the network only where reader and clock share a thread.
+        Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
         Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
@@ -205,12 +209,21 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
 
 /// Runs an asynchronous verb to its end.
 fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), verb)
+}
+
+/// The same on a single thread.
+fn block_on_one<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_current_thread(), verb)
+}
+
+fn run_on<T>(
+    mut builder: tokio::runtime::Builder,
+    verb: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     // Two TLS stacks of our dependencies could each choose a provider; say once which.
     drop(rustls::crypto::ring::default_provider().install_default());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime")?;
+    let runtime = builder.enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(verb);
     // A read of standard input may still block its thread, and must not keep the process.
     runtime.shutdown_background();
@@ -250,9 +263,23 @@ fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
         .map_or(KubeconfigSource::Environment, KubeconfigSource::File)
 }
 
-/// This machine's host name, as a name of a FleetNode may be written.
-fn default_node_name() -> String {
-    let hostname = crate::host::Host::Native.identity().hostname.to_lowercase();
+/// What the node of the agent with this state directory is called where nobody says: what it was called last. Networks change
+/// a Mac's host name, and a second node would come of it.
+fn node_name(told: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
+    if let Some(name) = told {
+        return Ok(name);
+    }
+    let kept = node_name_in(state_dir).with_context(|| {
+        format!(
+            "reading the node's name in `{state_dir}`: say it with --node-name, or choose another directory"
+        )
+    });
+    let kept = kept.map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    Ok(kept.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
+}
+
+/// A host name, as a name of a FleetNode may be written.
+fn as_node_name(hostname: &str) -> String {
     let allowed = |c: char| {
         if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
             c
@@ -260,7 +287,7 @@ fn default_node_name() -> String {
             '-'
         }
     };
-    let name: String = hostname.chars().map(allowed).collect();
+    let name: String = hostname.to_lowercase().chars().map(allowed).collect();
     let name = name.trim_matches(['.', '-']);
     if name.is_empty() {
         "node".to_owned()
@@ -272,6 +299,33 @@ fn default_node_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::state::StateDir;
+
+    #[test]
+    fn a_node_keeps_its_name_whatever_the_machine_is_called_since() {
+        let directory = tempfile::tempdir().unwrap();
+        let state_dir = Utf8Path::from_path(directory.path()).unwrap();
+        let name = |told: Option<&str>| node_name(told.map(str::to_owned), state_dir);
+        let hostname = as_node_name(&Host::Native.identity().hostname);
+        assert_eq!(name(None).unwrap(), hostname);
+        let state = StateDir::open(state_dir).unwrap();
+        state.keep_node_name("anna-s-macbook-air.local").unwrap();
+        assert_eq!(name(None).unwrap(), "anna-s-macbook-air.local");
+        assert_eq!(name(Some("air")).unwrap(), "air");
+        std::fs::write(state_dir.join("node-name.json"), "{").unwrap();
+        let err = name(None).unwrap_err();
+        assert_eq!(err.status, ExitStatus::Config);
+        assert!(err.error.to_string().contains("--node-name"), "{}", err.error);
+    }
+
+    #[test]
+    fn host_names_are_made_names_of_nodes() {
+        assert_eq!(
+            as_node_name("Anna's MacBook Air.local"),
+            "anna-s-macbook-air.local"
+        );
+        assert_eq!(as_node_name("…"), "node");
+    }
 
     #[test]
     fn our_own_kubeconfig_is_used_where_kubectl_has_none() {

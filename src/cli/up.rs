@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
-    /// Name of this machine's FleetNode. Default: the host name.
+    /// Name of this machine's FleetNode. Default: the one that it had last, and at first the host name.
     #[arg(long)]
     node_name: Option<String>,
     /// Apply these manifests once everything runs, and wait until their deployments are ready.
@@ -79,7 +79,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let outcome = tokio::select! {
         outcome = bring_up(&args, &layout, &tasks, &events_tx, &mut children) => outcome,
         failure = watch(&mut events) => Err(failure),
-        () = stop.cancelled() => Ok(()),
+        () = stop.cancelled() => match args.exit {
+            true => Err(anyhow!("interrupted before all of it was done").into()),
+            false => Ok(()),
+        },
     };
     let outcome = match outcome {
         Ok(()) if !args.exit && !stop.is_cancelled() => tokio::select! {
@@ -173,36 +176,47 @@ async fn bring_up(
             .deployment_ready(deployment, MODEL_READY, &mut |line| ui::progress(line))
             .await?;
     }
+    let model = match deployments.first() {
+        Some(deployment) => Some(cluster.serving_name(deployment).await?),
+        None => None,
+    };
     if let Some(question) = &args.ask {
-        let Some(deployment) = deployments.first() else {
+        let Some(model) = &model else {
             return Err(Failure::new(
                 ExitStatus::Config,
                 anyhow!("--ask: none of the applied files holds a ModelDeployment"),
             ));
         };
-        let model = cluster.serving_name(deployment).await?;
         ask::ask(
             &format!("http://{}", layout.gateway_listen),
-            &model,
+            model,
             question,
             &clock,
         )
         .await?;
     }
     if !args.exit {
-        next_steps(layout, &deployments);
+        next_steps(layout, model.as_deref().unwrap_or("NAME"));
     }
     Ok(())
 }
 
-fn next_steps(layout: &Layout, deployments: &[cluster::DeploymentName]) {
-    let model = deployments
-        .first()
-        .map_or("NAME", |deployment| deployment.name.as_str());
+fn next_steps(layout: &Layout, model: &str) {
     ui::progress(&format!(
         "\nnext:\n  export KUBECONFIG={}\n  kubectl get mdep,mrep,mac -o wide\n  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is rooflet?\"}}]}}'\nCtrl-C stops everything; the next start finds it as it was.",
-        layout.kubeconfig, layout.gateway_listen,
+        shell_word(layout.kubeconfig.as_str()),
+        layout.gateway_listen,
     ));
+}
+
+/// As a shell reads it back.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 /// Where things are and which ports they use.
@@ -252,7 +266,7 @@ impl Layout {
             // The children may be restarted, and clients remember a port: a free one is chosen once, here.
             listen: settle("--listen", args.listen)?,
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
-            node_name: args.node_name.clone().unwrap_or_else(super::default_node_name),
+            node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
             allowed_origins: args.allowed_origins.clone().unwrap_or_default(),
             data_dir,
             model_dir,
@@ -329,4 +343,21 @@ fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure
         taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
         other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(
+            shell_word("/home/me/.rooflet/kubeconfig"),
+            "/home/me/.rooflet/kubeconfig"
+        );
+        assert_eq!(
+            shell_word("/Users/me/My Data/it's"),
+            r"'/Users/me/My Data/it'\''s'"
+        );
+    }
 }

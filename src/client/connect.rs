@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+use crate::loopback::is_loopback;
 
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +40,11 @@ pub(crate) enum ConnectError {
     Invalid { path: String, what: String },
     #[error("there is neither a kubeconfig (set KUBECONFIG or --kubeconfig) nor a service account: {0}")]
     NotConfigured(String),
+    #[error(
+        "the proxy {proxy} stands before {host}, and API servers are reached directly only: name {host} in NO_PROXY, or take \
+         `proxy-url` out of the kubeconfig"
+    )]
+    Proxy { host: String, proxy: String },
     #[error("setting up the client for {url}: {what}")]
     Setup { url: String, what: String },
 }
@@ -63,6 +72,7 @@ pub(crate) async fn connect_via(
             url: own.clone(),
             what: format!("{err}"),
         })?;
+    config.proxy_url = None;
     // Who answers is still the one that the kubeconfig names.
     config.tls_server_name.get_or_insert(host);
     Ok((client(config)?, own))
@@ -70,6 +80,13 @@ pub(crate) async fn connect_via(
 
 fn client(mut config: Config) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    if let Some(proxy) = &config.proxy_url {
+        return Err(ConnectError::Proxy {
+            host: config.cluster_url.host().unwrap_or_default().to_owned(),
+            // Not its password.
+            proxy: proxy.host().unwrap_or_default().to_owned(),
+        });
+    }
     let url = config.cluster_url.to_string();
     Client::try_from(config).map_err(|err| ConnectError::Setup {
         url,
@@ -117,9 +134,53 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
             what: "it has no `contexts`; is it a kubeconfig?".to_owned(),
         });
     }
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let names_proxy = names_proxy(&kubeconfig);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|err| invalid(path, &err))
+        .map_err(|err| invalid(path, &err))?;
+    let set = |name| {
+        std::env::var(name)
+            .ok()
+            .filter(|value: &String| !value.is_empty())
+    };
+    let no_proxy = set("NO_PROXY").or_else(|| set("no_proxy")).unwrap_or_default();
+    if !names_proxy && is_direct(&config.cluster_url, &no_proxy) {
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// Whether the current cluster has a `proxy-url`: that of the environment counts where it has none.
+fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
+    let contexts = kubeconfig.contexts.iter();
+    let context = contexts
+        .filter(|named| named.name == current)
+        .find_map(|named| named.context.as_ref());
+    let clusters = kubeconfig.clusters.iter();
+    clusters
+        .filter(|named| context.is_some_and(|context| context.cluster == named.name))
+        .filter_map(|named| named.cluster.as_ref()?.proxy_url.as_deref())
+        .any(|url| !url.is_empty())
+}
+
+/// Whether the environment's proxy is for others than this server. kube's own configuration does not ask.
+fn is_direct(server: &Uri, no_proxy: &str) -> bool {
+    let Some(host) = server.host() else { return false };
+    let port = server.port_u16().unwrap_or(443).to_string();
+    let of_this_port = |part: &str| match part.rsplit_once(':') {
+        Some((host, digits)) if !host.contains(':') => (digits == port).then(|| host.to_owned()),
+        Some(_) | None => Some(part.to_owned()),
+    };
+    let left_out: Vec<String> = no_proxy
+        .split(',')
+        .map(str::trim)
+        .filter_map(of_this_port)
+        .collect();
+    let matcher = Matcher::builder().https("http://proxy").no(left_out.join(","));
+    is_loopback(host)
+        || left_out.iter().any(|part| part == "*")
+        || matcher.build().intercept(server).is_none()
 }
 
 fn invalid(path: &str, err: &kube::config::KubeconfigError) -> ConnectError {
@@ -157,6 +218,45 @@ mod tests {
             "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
              clusters: [{{name: k, cluster: {{server: '{server}'{ca}}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
         )
+    }
+
+    #[test]
+    fn a_proxy_is_for_those_whom_no_proxy_leaves_out() {
+        let check = |server: &str, no_proxy: &str, expect: bool| {
+            let server: Uri = server.parse().expect("a URL");
+            assert_eq!(is_direct(&server, no_proxy), expect, "{server} {no_proxy}");
+        };
+        check("https://127.0.0.1:7443", "", true);
+        check("https://[::1]:7443", "", true);
+        check("https://localhost:7443", "", true);
+        check("https://mac-1.example.com:7443", "", false);
+        check("https://mac-1.example.com:7443", "other.org, .example.com", true);
+        check("https://10.1.2.3:7443", "10.0.0.0/8", true);
+        check("https://11.1.2.3:7443", "10.0.0.0/8", false);
+        check("https://11.1.2.3:7443", "*", true);
+        check("https://mac-1.example.com:7443", "mac-1.example.com:7443", true);
+        check("https://mac-1.example.com:7443", "mac-1.example.com:6443", false);
+        check("https://[fd00::1]:7443", "fd00::1", true);
+    }
+
+    #[tokio::test]
+    async fn a_server_behind_a_proxy_is_refused_with_the_way_out() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let behind = ", proxy-url: 'http://me:secret@gate.example.com:3128'";
+        let outcome = from_kubeconfig(
+            Kubeconfig::from_yaml(&kubeconfig("https://10.1.2.3:1", behind)).expect("a kubeconfig"),
+            "x",
+        )
+        .await;
+        let said = client(outcome.expect("a configuration"))
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(
+            said.contains("gate.example.com") && said.contains("10.1.2.3 in NO_PROXY"),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
     }
 
     #[tokio::test]

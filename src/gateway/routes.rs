@@ -443,7 +443,7 @@ impl Gateway {
             span.set("rooflet.replica", replica.as_str());
             span
         });
-        let context = span.as_ref().map(OpenSpan::context);
+        let context = span.as_ref().and_then(OpenSpan::context);
         let outcome = tokio::select! {
             outcome = self.exchange(incoming, &place, context, &headers) => outcome,
             () = self.silence(place.replica.id) => Err(MissedReason::Silent),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use sysinfo::{CpuRefreshKind, RefreshKind, System};
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use super::{MemoryLevel, Power, Presence};
 use crate::api::v1alpha1::Chip;
@@ -67,9 +67,21 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
+/// All there is and what is available of it.
+pub(super) fn memory() -> (Bytes, Bytes) {
+    let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(kind);
+    let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
+    // In a container the limit is not the machine's memory but the group's.
+    match group_memory() {
+        Some((limit, left)) if limit < total => (limit, available.min(left)),
+        Some(_) | None => (total, available),
+    }
+}
+
 /// The memory limit of this process's control group and what is left of it: what caches hold of files is given back
 /// when somebody needs it.
-pub(super) fn group_memory() -> Option<(Bytes, Bytes)> {
+fn group_memory() -> Option<(Bytes, Bytes)> {
     let read = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok();
     let second = || {
         let stat = read("memory.stat")?;

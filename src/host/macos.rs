@@ -4,11 +4,12 @@
     reason = "the I/O registry and Metal have C interfaces; STYLE.md allows it here"
 )]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
@@ -16,8 +17,12 @@ use core_foundation::boolean::CFBoolean;
 use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
+use nix::libc::{
+    HOST_VM_INFO64, HOST_VM_INFO64_COUNT, KERN_SUCCESS, host_statistics64, sysctlbyname, vm_statistics64,
+};
 use sysctl::{Ctl, Sysctl};
 
+use super::vm_statistics::VmStatistics;
 use super::{MemoryLevel, Power, Presence};
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::roofline::chip::Nature;
@@ -32,7 +37,6 @@ pub(super) fn machine_id() -> Option<String> {
 
 pub(super) fn chip() -> Chip {
     let name = text("machdep.cpu.brand_string").unwrap_or_else(|| "Apple processor".to_owned());
-    let virtual_machine = number("kern.hv_vmm_present").is_some_and(|present| present != 0);
     let rosetta = number("sysctl.proc_translated").is_some_and(|translated| translated != 0);
     Chip {
         gpu_cores: registry_property(c"AGXAccelerator", "gpu-core-count")
@@ -42,7 +46,7 @@ pub(super) fn chip() -> Chip {
             .and_then(|cores| u32::try_from(cores).ok())
             .unwrap_or(1),
         machine_model: text("hw.model"),
-        development: virtual_machine || rosetta || Nature::of_brand(&name) != Nature::AppleSilicon,
+        development: is_virtual_machine() || rosetta || Nature::of_brand(&name) != Nature::AppleSilicon,
         name,
     }
 }
@@ -64,15 +68,16 @@ pub(super) fn boot_id() -> Option<String> {
 /// Where the system reports that it went down.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
-/// `host_statistics64`, as `vm_stat` shows it.
-pub(super) fn wired() -> Option<Bytes> {
-    let output = Command::new("/usr/bin/vm_stat").output().ok()?;
-    super::vm_stat::wired(&String::from_utf8_lossy(&output.stdout))
+/// All there is and what is available of it.
+pub(super) fn memory() -> (Bytes, Bytes) {
+    let total = number("hw.memsize").map_or(Bytes::ZERO, Bytes);
+    // sysinfo's figure takes the compressor's pages from it and is 0 on machines that are well.
+    let available = vm_statistics().map_or(Bytes::ZERO, |pages| pages.available());
+    (total, available)
 }
 
-/// Processes of macOS are in no such group.
-pub(super) fn group_memory() -> Option<(Bytes, Bytes)> {
-    None
+pub(super) fn wired() -> Option<Bytes> {
+    vm_statistics().map(|pages| pages.wired())
 }
 
 /// What the kernel tells programs to free memory by (`<dispatch/source.h>`): it goes by what can be compressed and
@@ -133,6 +138,49 @@ pub(super) fn working_set() -> Option<Bytes> {
         .filter(|mib| *mib > 0)
         .map(Bytes::mib)
         .or_else(recommended_working_set)
+}
+
+/// xnu does not mark this one as readable, though it is, and the sysctl crate refuses to ask.
+fn is_virtual_machine() -> bool {
+    let mut present: c_int = 0;
+    let mut size = size_of::<c_int>();
+    // SAFETY: the name is a C string, and `present` has room for `size` bytes.
+    let status = unsafe {
+        sysctlbyname(
+            c"kern.hv_vmm_present".as_ptr(),
+            (&raw mut present).cast(),
+            &raw mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    status == 0 && present != 0
+}
+
+unsafe extern "C" {
+    fn mach_host_self() -> u32;
+    /// Bytes. Rosetta's processes see smaller pages than those that are counted.
+    static vm_kernel_page_size: usize;
+}
+
+/// `host_statistics64`, which `vm_stat` prints.
+fn vm_statistics() -> Option<VmStatistics> {
+    // SAFETY: takes no arguments. Each call adds a reference to the same port, hence it is made once.
+    static HOST: LazyLock<u32> = LazyLock::new(|| unsafe { mach_host_self() });
+    // SAFETY: integers, which may be zero.
+    let mut pages: vm_statistics64 = unsafe { std::mem::zeroed() };
+    let mut count = HOST_VM_INFO64_COUNT;
+    // SAFETY: `pages` has room for `count` integers, of which the kernel writes as many as it knows.
+    let status = unsafe { host_statistics64(*HOST, HOST_VM_INFO64, (&raw mut pages).cast(), &raw mut count) };
+    (status == KERN_SUCCESS).then_some(VmStatistics {
+        // SAFETY: the system's libraries set it before `main`, and nobody writes to it.
+        page: Bytes(unsafe { vm_kernel_page_size } as u64),
+        free: pages.free_count,
+        speculative: pages.speculative_count,
+        file_backed: pages.external_page_count,
+        purgeable: pages.purgeable_count,
+        wired: pages.wire_count,
+    })
 }
 
 fn text(name: &str) -> Option<String> {

@@ -14,7 +14,7 @@ mod linux;
 mod macos;
 mod panic_report;
 #[cfg(any(target_os = "macos", test))]
-mod vm_stat;
+mod vm_statistics;
 
 use std::io;
 use std::process::Command;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use jiff::Timestamp;
 use nix::sys::statvfs::statvfs;
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use sysinfo::System;
 
 #[cfg(not(target_os = "macos"))]
 use linux as native;
@@ -65,7 +65,8 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) total: Bytes,
-    /// What a new program could have without others being swapped out.
+    /// What a new program could have at once, without others being swapped out or compressed: what is free, and what caches
+    /// hold of files.
     pub(crate) available: Bytes,
     /// The most the GPU should hold at a time, where it says so.
     pub(crate) working_set: Option<Bytes>,
@@ -209,14 +210,7 @@ pub(crate) fn keep_awake() -> Option<Command> {
 }
 
 fn native_memory() -> Memory {
-    let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
-    let system = System::new_with_specifics(kind);
-    let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
-    // In a container the limit is not the machine's memory but the group's.
-    let (total, available) = match native::group_memory() {
-        Some((limit, left)) if limit < total => (limit, available.min(left)),
-        Some(_) | None => (total, available),
-    };
+    let (total, available) = native::memory();
     Memory {
         total,
         available,

@@ -64,6 +64,19 @@ pub(crate) fn own_memory(backend: Backend) -> Option<Bytes> {
     }
 }
 
+/// Keeps what is in use, and with it the buffers that the allocator keeps for others of their size, below `limit`: before it
+/// takes more it gives such buffers back. What is in use is never refused. MLX on a CPU keeps 32 MiB of them at most,
+/// whatever it is told.
+pub(crate) fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()> {
+    match backend {
+        Backend::Cpu => Ok(()),
+        Backend::Metal | Backend::Cuda => {
+            let limit = usize::try_from(limit.0).unwrap_or(usize::MAX);
+            memory::set_memory_limit(limit).map(drop)
+        }
+    }
+}
+
 /// What the allocator holds now.
 pub(crate) fn memory() -> EngineMemory {
     // These calls read counters and cannot fail in practice; a missing figure must not end a request.

@@ -225,6 +225,8 @@ impl Lives {
             Fault::WiredLeak { share, .. } => {
                 if begins {
                     self.mac.host.strand(self.share_of_memory(*share));
+                    // Drivers keep what processes had that were killed.
+                    self.kill_workers(usize::MAX);
                 }
             }
             Fault::MemoryTaken { .. } => {

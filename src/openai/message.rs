@@ -235,7 +235,7 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     Ok(Json::Object(message))
 }
 
-/// Text, or parts of it.
+/// Text, or parts of it, which are lines for a template that reads text, as in vLLM.
 fn parse_content(place: &Place, role: &str, content: &Json) -> Result<String, ApiError> {
     let parts = match content {
         Json::String(text) => return Ok(text.clone()),
@@ -261,7 +261,8 @@ fn parse_content(place: &Place, role: &str, content: &Json) -> Result<String, Ap
             }
         }
     };
-    parts.iter().enumerate().map(text).collect()
+    let texts: Vec<String> = parts.iter().enumerate().map(text).collect::<Result<_, _>>()?;
+    Ok(texts.join("\n"))
 }
 
 /// Whether the message has calls. Clients send back a list without any, as some servers sent it.
@@ -349,7 +350,7 @@ mod tests {
              "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "ok"}]"#,
         );
-        assert_eq!(messages[0], json!({"role": "system", "content": "ab"}));
+        assert_eq!(messages[0], json!({"role": "system", "content": "a\nb"}));
         assert_eq!(messages[1]["content"], "");
         assert_eq!(
             messages[1]["tool_calls"][0]["function"]["arguments"],

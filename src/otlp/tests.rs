@@ -119,7 +119,7 @@ async fn spans_arrive_as_a_collector_reads_them() {
     let end = Clock::System.instant();
     root.interval("queue", end - Duration::from_millis(5), end, vec![]);
     root.fail("500");
-    let context = root.context();
+    let context = root.context().unwrap();
     drop(root);
     let (headers, body) = collector.next().await;
     assert_eq!(headers["content-type"], "application/json");

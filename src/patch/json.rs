@@ -3,15 +3,13 @@
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
+use crate::schema::strict::NESTING_MAX;
+
 /// Most operations of one patch: the limit of a real server.
 pub(crate) const OPERATIONS_MAX: usize = 10_000;
 
 /// Most bytes `copy` operations of one patch may add: a few doublings would fill the memory.
 const COPIED_BYTES_MAX: usize = 3 << 20;
-
-/// Deepest nesting a patch may build: what is stored must be readable again, and JSON parsers stop at
-/// 128 levels, of which lists and watch events need some for themselves.
-const DEPTH_MAX: usize = 100;
 
 /// Why a JSON patch did not apply.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +29,7 @@ pub(crate) enum JsonPatchError {
     )]
     CopiedTooMuch(usize),
     /// 422.
-    #[error("the patch would nest values more than {DEPTH_MAX} levels deep")]
+    #[error("the patch would nest values more than {NESTING_MAX} levels deep")]
     TooDeep,
 }
 
@@ -57,7 +55,7 @@ impl JsonPatch {
         let mut patched = document.clone();
         let mut copied_bytes = 0;
         for operation in &self.0.0 {
-            if built_depth(operation, &patched) > DEPTH_MAX {
+            if built_depth(operation, &patched) > NESTING_MAX {
                 return Err(JsonPatchError::TooDeep);
             }
             match operation {
@@ -94,8 +92,11 @@ fn built_depth(operation: &PatchOperation, document: &Value) -> usize {
         PatchOperation::Add(add) => levels(add.path.as_str()) + depth(&add.value),
         PatchOperation::Replace(replace) => levels(replace.path.as_str()) + depth(&replace.value),
         PatchOperation::Copy(copy) => levels(copy.path.as_str()) + from(copy.from.as_str()),
-        PatchOperation::Move(movement) => levels(movement.path.as_str()) + from(movement.from.as_str()),
-        PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+        PatchOperation::Move(movement) if levels(movement.path.as_str()) > levels(movement.from.as_str()) => {
+            levels(movement.path.as_str()) + from(movement.from.as_str())
+        }
+        // What does not go deeper is not looked at: it may be large, and move often.
+        PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
     }
 }
 
@@ -218,8 +219,8 @@ mod tests {
     fn patches_cannot_nest_without_end() {
         let deeper = |level: usize| json!({"op": "add", "path": "/a".repeat(level + 1), "value": {}});
         let nest = |levels: usize| patched(json!({}), (0..levels).map(deeper).collect());
-        assert!(nest(DEPTH_MAX - 1).is_ok());
-        assert!(matches!(nest(DEPTH_MAX + 1), Err(JsonPatchError::TooDeep)));
+        assert!(nest(NESTING_MAX - 1).is_ok());
+        assert!(matches!(nest(NESTING_MAX + 1), Err(JsonPatchError::TooDeep)));
     }
 
     proptest! {

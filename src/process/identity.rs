@@ -51,6 +51,8 @@ impl ProcessId {
         match send(Pid::from_raw(self.pid)) {
             // It ended in between.
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            // The same, of a group that only zombies are left of, on macOS.
+            Err(Errno::EPERM) if !self.is_alive() => Ok(()),
             Err(err) => Err(err),
         }
     }
@@ -110,6 +112,19 @@ mod tests {
             Ok(()),
             "nothing was signalled: this test still runs"
         );
+    }
+
+    #[test]
+    fn a_group_of_zombies_is_gone_and_anothers_process_is_not() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert_eq!(id.signal_if_alive(|_| Err(Errno::EPERM)), Err(Errno::EPERM));
+        let ends_first = |_| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            Err(Errno::EPERM)
+        };
+        assert_eq!(id.signal_if_alive(ends_first), Ok(()));
     }
 
     #[test]

@@ -20,6 +20,8 @@ const RELEASE: &str = "engine_version";
 const KIND: &str = "kind";
 const NOTE: &str = "note";
 const MODEL: &str = "model_key";
+/// The model's name as published: what the other two columns of the model leave empty may be read from it.
+const PUBLISHED: &str = "model";
 const FORMAT: &str = "quant";
 const PROMPT: &str = "prompt_tokens";
 const GENERATED: &str = "gen_tokens";
@@ -110,10 +112,15 @@ impl Case {
         let chip = chip(row, &mut open)?;
         let program = optional(row, ENGINE).unwrap_or_default();
         let release = optional(row, RELEASE).unwrap_or_default();
-        let stored = required(row, FORMAT)?;
-        let (engine, format) = engine(program, stored, &mut open)?;
+        let published = optional(row, PUBLISHED);
+        let model = match (optional(row, MODEL), published) {
+            (Some(key), _) => key,
+            (None, Some(name)) => name,
+            (None, None) => return Err(CaseError::Missing { column: MODEL }),
+        };
+        let stored = stored(row, published.unwrap_or(model), &mut open)?;
+        let (engine, format) = engine(program, &stored, &mut open)?;
         let build = EngineBuild::named(engine, program, release);
-        let model = required(row, MODEL)?;
         let dimensions = dimensions(model, shapes, &mut open)?;
         let ignored = shapes.unknown_fields(model);
         if !ignored.is_empty() {
@@ -290,6 +297,18 @@ fn dimensions(model: &str, shapes: &ShapeFile, open: &mut Open) -> Result<ModelD
         }
         (_, _) => Ok(found?),
     }
+}
+
+/// As its column says, or the name that the model has.
+fn stored(row: &Row, name: &str, open: &mut Open) -> Result<String, CaseError> {
+    if let Some(told) = optional(row, FORMAT) {
+        return Ok(told.to_owned());
+    }
+    let format = Spelling::new(name)
+        .format
+        .ok_or(CaseError::Missing { column: FORMAT })?;
+    open.remark(format!("column `{FORMAT}` is empty; `{name}` says {format}"));
+    Ok(format)
 }
 
 /// The kernels that a program of this name runs, and what its weights are stored as. Several programs wrap the same two

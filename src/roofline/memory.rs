@@ -31,8 +31,8 @@ const SCORES_BYTES: u64 = 256 << 20;
 const SCORE_BYTES: u64 = 4;
 
 /// Elements of a head for which MLX has a fused kernel for many tokens on Metal: `sdpa_full_supported_head_dim` in
-/// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.
-pub(crate) const FUSED_HEAD_DIMS: [u32; 3] = [64, 80, 128];
+/// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.2.
+pub(crate) const FUSED_HEAD_DIMS: [u32; 5] = [64, 72, 80, 96, 128];
 
 /// The engine's caches grow in steps of so many tokens.
 pub(crate) const CACHE_STEP_TOKENS: u32 = 256;
@@ -373,7 +373,9 @@ mod tests {
             };
             activation_bytes(&model.cost.dimensions, 131_072, KvBits::new(bits))
         };
-        assert_eq!(of(128, 16), Bytes::ZERO);
+        for fused in [64, 72, 80, 96, 128] {
+            assert_eq!(of(fused, 16), Bytes::ZERO);
+        }
         assert_eq!(of(256, 16), Bytes(SCORES_BYTES));
         assert_eq!(of(128, 8), Bytes(SCORES_BYTES));
     }

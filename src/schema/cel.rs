@@ -4,17 +4,20 @@
 //! is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which rules run,
 //! what ratcheting forgives, and the texts of the causes.
 
+mod budget;
+mod library;
 mod reads;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
-use kube_cel::{
-    KubeCelExt as _,
-    cel::{
-        Context, ExecutionError, IdedExpr, Value as Cel,
-        objects::{Key, Map as CelMap, OptionalValue},
-        parser::Parser,
-    },
+use kube_cel::cel::{
+    Context, ExecutionError, IdedExpr, Value as Cel,
+    common::ast::{CallExpr, Expr},
+    objects::{Key, Map as CelMap, OptionalValue},
+    parser::Parser,
 };
 use serde_json::{Map, Number, Value};
 
@@ -29,6 +32,9 @@ use super::{
 
 /// Longest text a `messageExpression` may produce.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
+
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// One rule of a node.
 #[derive(Debug)]
@@ -72,8 +78,8 @@ impl Rule {
             uses_old_self: program
                 .as_ref()
                 .is_ok_and(|program| program.references().has_variable("oldSelf")),
-            program,
-            message_program,
+            program: program.map(budget::metered),
+            message_program: message_program.map(budget::metered),
             message: text("message").filter(|message| !message.is_empty()),
             field_path: text("fieldPath").filter(|path| !path.is_empty()),
             reason: text("reason").and_then(|reason| match reason.as_str() {
@@ -97,9 +103,30 @@ impl Rule {
     }
 }
 
-thread_local! {
-    /// The function library; building it takes longer than most rules.
-    static LIBRARY: Context<'static> = Context::default().with_all();
+/// The function library; building it takes longer than most rules.
+static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
+
+/// Whether rules can call a function by that name, or, after an identifier, by both names.
+pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
+    let ident = |prefix: &str| IdedExpr {
+        id: 0,
+        expr: Expr::Ident(prefix.to_owned()),
+    };
+    let call = CallExpr {
+        func_name: name.to_owned(),
+        target: prefix.map(|prefix| Box::new(ident(prefix))),
+        args: Vec::new(),
+    };
+    let call = IdedExpr {
+        id: 0,
+        expr: Expr::Call(call),
+    };
+    // The library does not list its functions; it says which it does not have.
+    let missing = match Cel::resolve(&call, &LIBRARY) {
+        Err(ExecutionError::UndeclaredReference(missing)) => missing.as_str() == name,
+        Ok(_) | Err(_) => false,
+    };
+    !missing
 }
 
 /// Which old values a node's errors may be forgiven for. See the ratcheting rules of Kubernetes.
@@ -146,7 +173,7 @@ impl<'a> Ratchet<'a> {
     }
 }
 
-/// Runs the rules of a node and of everything below it.
+/// Runs the rules of a node and of everything below it, until they have cost too much.
 pub(super) fn validate<'a>(
     node: &'a Node,
     value: &'a Value,
@@ -155,12 +182,24 @@ pub(super) fn validate<'a>(
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
-    if !node.contents.rules || value.is_null() {
+    budget::refill();
+    walk(node, value, old, ratchet, path, errors);
+}
+
+fn walk<'a>(
+    node: &'a Node,
+    value: &'a Value,
+    old: Option<&'a Value>,
+    ratchet: Ratchet<'a>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    if !node.contents.rules || value.is_null() || budget::is_spent() {
         return;
     }
     if !node.rules.is_empty() {
         let old = old.filter(|old| !old.is_null());
-        LIBRARY.with(|library| run_rules(library, node, value, old, ratchet, path, errors));
+        run_rules(node, value, old, ratchet, path, errors);
     }
     match value {
         Value::Object(fields) => {
@@ -168,9 +207,9 @@ pub(super) fn validate<'a>(
                 let old = old.and_then(|old| old.get(name));
                 let ratchet = ratchet.key(name);
                 match (node.properties.get(name), &node.additional) {
-                    (Some(child), _) => validate(child, field, old, ratchet, &path.child(name), errors),
+                    (Some(child), _) => walk(child, field, old, ratchet, &path.child(name), errors),
                     (None, Additional::Schema(child)) => {
-                        validate(child, field, old, ratchet, &path.key(name), errors);
+                        walk(child, field, old, ratchet, &path.key(name), errors);
                     }
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}
                 }
@@ -183,7 +222,7 @@ pub(super) fn validate<'a>(
             let correlation = correlate::Items::new(node, old);
             for (index, item) in items.iter().enumerate() {
                 let old = correlation.find(item);
-                validate(
+                walk(
                     child,
                     item,
                     old,
@@ -198,7 +237,6 @@ pub(super) fn validate<'a>(
 }
 
 fn run_rules(
-    library: &Context<'static>,
     node: &Node,
     value: &Value,
     old: Option<&Value>,
@@ -207,6 +245,7 @@ fn run_rules(
     errors: &mut Vec<FieldError>,
 ) {
     let this = rules_value(value, node);
+    let price = budget::RULE + budget::size(&this);
     let transition = node.rules.iter().any(|rule| rule.uses_old_self);
     let old = old.filter(|_| transition).map(|old| rules_value(old, node));
     for rule in &node.rules {
@@ -225,7 +264,7 @@ fn run_rules(
                 continue;
             }
         };
-        let mut scope = library.new_inner_scope();
+        let mut scope = LIBRARY.new_inner_scope();
         scope.add_variable_from_value("self", this.clone());
         if rule.optional_old_self {
             let old = old.clone().map_or_else(OptionalValue::none, OptionalValue::of);
@@ -233,7 +272,16 @@ fn run_rules(
         } else if let Some(old) = &old {
             scope.add_variable_from_value("oldSelf", old.clone());
         }
-        match Cel::resolve(program, &scope) {
+        let outcome = budget::charge(price).and_then(|()| Cel::resolve(program, &scope));
+        if budget::is_spent() {
+            errors.push(FieldError::invalid_text(
+                path.field(),
+                &node.types.text(),
+                OUT_OF_BUDGET,
+            ));
+            return;
+        }
+        match outcome {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => {
                 if rule.uses_old_self || !ratchet.forgives() {

@@ -82,6 +82,11 @@ impl StructuralSchema {
         pruning::prune_resource(object, &self.root)
     }
 
+    /// Whether objects are checked by CEL rules, which may take up to about a second.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.root.contents.rules
+    }
+
     /// Validates a new object, or an update of `old`.
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         self.validate_after(Vec::new(), object, old)

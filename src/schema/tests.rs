@@ -403,3 +403,14 @@ proptest! {
         schema.validate(&object, Some(&old));
     }
 }
+
+#[test]
+fn many_faults_are_told_up_to_a_number() {
+    let schema =
+        json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}}}});
+    let schema = StructuralSchema::compile("s", &schema, false).expect("sound");
+    let errors = schema.validate(&json!({"l": vec!["a"; 250]}), None);
+    assert_eq!(errors.len(), 101);
+    let last = errors[100].summary();
+    assert!(last.ends_with("and 150 more"), "{last}");
+}

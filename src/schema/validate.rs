@@ -13,6 +13,9 @@ use super::{
     path::Path,
 };
 
+/// Most faults of one object that are told one by one.
+const FAULTS_MAX: usize = 100;
+
 /// One fault in the validator's own terms; becomes a [`FieldError`] once the prefix is known.
 #[derive(Debug)]
 struct Fault {
@@ -36,19 +39,27 @@ enum FaultKind {
 #[derive(Debug, Default)]
 struct Outcome {
     faults: Vec<Fault>,
+    /// Faults beyond those.
+    more: usize,
     /// How much of the schema the value met: decides which junctor branch to blame.
     matches: usize,
 }
 
 impl Outcome {
     fn push(&mut self, fault: Fault) {
-        if !self.faults.iter().any(|known| known.text == fault.text) {
+        if self.faults.iter().any(|known| known.text == fault.text) {
+            return;
+        }
+        if self.faults.len() < FAULTS_MAX {
             self.faults.push(fault);
+        } else {
+            self.more += 1;
         }
     }
 
     fn merge(&mut self, other: Outcome) {
         self.matches += other.matches;
+        self.more += other.more;
         for fault in other.faults {
             self.push(fault);
         }
@@ -108,11 +119,12 @@ impl Fault {
 /// Validates `value`; `prefix` names the field it stands in (empty: the whole object).
 pub(super) fn validate(prefix: &str, node: &Node, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let outcome = check(node, value, old, &Path::Root);
-    outcome
-        .faults
-        .into_iter()
-        .map(|fault| fault.into_error(prefix))
-        .collect()
+    let told = outcome.faults.into_iter().map(|fault| fault.into_error(prefix));
+    let more = (outcome.more > 0).then(|| {
+        let detail = format!("and {} more", outcome.more);
+        FieldError::type_invalid("<nil>", &Value::Null, &detail)
+    });
+    told.chain(more).collect()
 }
 
 fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
@@ -153,6 +165,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Ou
     }
     if !outcome.is_valid() && old == Some(value) {
         outcome.faults.clear();
+        outcome.more = 0;
     }
     outcome
 }

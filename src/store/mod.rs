@@ -88,8 +88,8 @@ pub(crate) struct Write {
 /// Something about another key that must hold at the very moment of a write.
 pub(crate) struct Guard {
     pub(crate) key: Key,
-    /// Asked of what the key holds; a key that holds nothing refuses the write.
-    pub(crate) holds: fn(&Record) -> bool,
+    /// Asked of what the key holds, on the writer thread; a key that holds nothing refuses the write.
+    pub(crate) holds: Box<dyn Fn(&Record) -> bool + Send>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,23 +163,24 @@ impl Store {
 
     /// Writes one key. Returns once the write survives a power cut and every reader sees it; on an
     /// error nothing has changed. If the caller stops waiting the write may still happen.
+    #[cfg(test)]
     pub(crate) async fn commit(&self, write: Write) -> Result<Arc<Record>, CommitError> {
-        self.send(write, None).await
+        self.send(write, Vec::new()).await
     }
 
-    /// Writes one key if `guard` holds just then.
+    /// Writes one key if all `guards` hold just then.
     pub(crate) async fn commit_guarded(
         &self,
         write: Write,
-        guard: Guard,
+        guards: Vec<Guard>,
     ) -> Result<Arc<Record>, CommitError> {
-        self.send(write, Some(guard)).await
+        self.send(write, guards).await
     }
 
-    async fn send(&self, write: Write, guard: Option<Guard>) -> Result<Arc<Record>, CommitError> {
+    async fn send(&self, write: Write, guards: Vec<Guard>) -> Result<Arc<Record>, CommitError> {
         let (reply, outcome) = oneshot::channel();
         self.commands_tx
-            .send(Command::Commit { write, guard, reply })
+            .send(Command::Commit { write, guards, reply })
             .await
             .map_err(|_| CommitError::Closed)?;
         outcome.await.map_err(|_| CommitError::Closed)?

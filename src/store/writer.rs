@@ -34,7 +34,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 4 << 20;
 pub(super) enum Command {
     Commit {
         write: Write,
-        guard: Option<Guard>,
+        guards: Vec<Guard>,
         reply: Reply,
     },
     Close {
@@ -135,8 +135,8 @@ impl Writer {
             let mut current = Some(command);
             while let Some(command) = current.take() {
                 match command {
-                    Command::Commit { write, guard, reply } => {
-                        let outcome = self.decide(&mut batch, write, guard);
+                    Command::Commit { write, guards, reply } => {
+                        let outcome = self.decide(&mut batch, write, guards);
                         batch.replies.push((reply, outcome));
                     }
                     Command::Close { done } => {
@@ -157,7 +157,7 @@ impl Writer {
         None
     }
 
-    fn decide(&self, batch: &mut Batch, write: Write, guard: Option<Guard>) -> Outcome {
+    fn decide(&self, batch: &mut Batch, write: Write, guards: Vec<Guard>) -> Outcome {
         let Write { key, expect, change } = write;
         let (current, revision) = {
             let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
@@ -165,10 +165,10 @@ impl Writer {
                 Some(pending) => pending.clone(),
                 None => shared.state.get(key.as_str()).map(Arc::clone),
             };
-            if let Some(Guard { key, holds }) = guard
-                && !held(&key).is_some_and(|record| holds(&record))
-            {
-                return Err(CommitError::Unguarded { key });
+            for Guard { key, holds } in guards {
+                if !held(&key).is_some_and(|record| holds(&record)) {
+                    return Err(CommitError::Unguarded { key });
+                }
             }
             let newest = batch
                 .events

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use super::harmony::HarmonyParser;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
 use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
-use crate::openai::tools::Function;
+use crate::openai::tools::{Function, ToolChoice};
 
 /// A piece of an answer; texts are not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,7 @@ pub(crate) struct AnswerShape {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallableTools {
     pub(crate) functions: Arc<[Function]>,
+    pub(crate) choice: ToolChoice,
     /// Only the first call counts otherwise.
     pub(crate) parallel: bool,
 }
@@ -41,6 +42,7 @@ pub(crate) struct CallableTools {
 pub(crate) struct AnswerParser {
     kind: Kind,
     tool_format: ToolFormat,
+    choice: ToolChoice,
     parallel: bool,
     calls: usize,
     /// Of the last call.
@@ -80,6 +82,10 @@ impl AnswerParser {
         Self {
             kind,
             tool_format: shape.tool_format,
+            choice: shape
+                .tools
+                .as_ref()
+                .map_or(ToolChoice::Auto, |tools| tools.choice.clone()),
             parallel: shape.tools.as_ref().is_none_or(|tools| tools.parallel),
             calls: 0,
             arguments: String::new(),
@@ -108,9 +114,11 @@ impl AnswerParser {
         self.counted(parts)
     }
 
-    /// The completion has ended.
+    /// The completion has ended. Of an answer that must be a call, what was held back is the beginning of one, and no
+    /// content; that a certain function is called is known without it.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
-        let parts = match &mut self.kind {
+        let was_reasoning = self.is_reasoning();
+        let mut parts = match &mut self.kind {
             Kind::Marked { reasoning, calls } => {
                 let pieces = reasoning
                     .as_mut()
@@ -124,7 +132,18 @@ impl AnswerParser {
             }
             Kind::Harmony(parser) => parser.finish(),
         };
-        self.counted(parts)
+        if self.choice != ToolChoice::Auto {
+            parts.retain(|part| !matches!(part, Part::Content(_)));
+        }
+        let mut parts = self.counted(parts);
+        if let ToolChoice::Function(name) = &self.choice
+            && self.calls == 0
+            && !was_reasoning
+        {
+            let name = name.clone();
+            parts.extend(self.counted(vec![Part::Call(CallPart::Begin { name })]));
+        }
+        parts
     }
 
     /// A name for the call at this place of the answer, made from letters and digits of which there are at least 24.

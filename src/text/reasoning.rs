@@ -43,6 +43,11 @@ impl ReasoningMarkers {
         prompt.trim_end().ends_with(self.open)
     }
 
+    /// Whether a message begins with a block and ends inside it.
+    pub(crate) fn left_open_in(&self, message: &str) -> bool {
+        message.trim_start().starts_with(self.open) && !message.contains(self.close)
+    }
+
     /// Whether a prompt ends with a block of its own, so that none is to come.
     pub(crate) fn closed_by(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.close)

@@ -144,28 +144,34 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Messages are shown to the template in the first of these ways that it takes: with their reasoning under all names
-    /// that templates read, as transformers has it; as they are, for gpt-oss's refuses reasoning and content beside a call;
-    /// with the arguments of earlier calls as the texts that they were, as DeepSeek's want them.
+    /// Messages and tools are shown to the template in the first of these ways that it takes: with messages' reasoning under
+    /// all names that templates read, as transformers has it; as they are, for gpt-oss's refuses reasoning and content
+    /// beside a call; with the arguments of earlier calls as the texts that they were, as DeepSeek's want them; and in
+    /// these ways again with an empty description of each function that has none, which gpt-oss's reads in any case.
     pub(crate) fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
         let aliased = with_reasoning_aliases(input.messages);
         let shown = aliased.as_deref().unwrap_or(input.messages);
-        let as_texts;
         let rendered = self.render_once(shown, input);
         if rendered.is_ok() {
             return rendered;
         }
-        let mut others = Vec::new();
-        if aliased.is_some() {
-            others.push(input.messages);
-        }
-        if let Some(messages) = with_text_arguments(shown) {
-            as_texts = messages;
-            others.push(&as_texts);
-        }
-        let other = others
-            .into_iter()
-            .find_map(|messages| self.render_once(messages, input).ok());
+        let as_texts = with_text_arguments(shown);
+        let described = input.tools.and_then(with_descriptions);
+        let messages = [
+            Some(shown),
+            aliased.is_some().then_some(input.messages),
+            as_texts.as_deref(),
+        ];
+        let tools = [Some(input.tools), described.as_deref().map(Some)];
+        let ways = tools.into_iter().flatten().flat_map(|tools| {
+            messages
+                .into_iter()
+                .flatten()
+                .map(move |messages| (messages, tools))
+        });
+        let other = ways
+            .skip(1)
+            .find_map(|(messages, tools)| self.render_once(messages, RenderInput { tools, ..input }).ok());
         other.map_or(rendered, Ok)
     }
 
@@ -242,6 +248,21 @@ fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
         }
     }
     changed.then_some(messages)
+}
+
+/// `None` where all functions have one.
+fn with_descriptions(tools: &[Json]) -> Option<Vec<Json>> {
+    let mut changed = false;
+    let mut tools = tools.to_vec();
+    for tool in &mut tools {
+        if let Some(Json::Object(function)) = tool.get_mut("function")
+            && function.get("description").is_none_or(|own| *own == Json::Null)
+        {
+            function.insert("description", "".into());
+            changed = true;
+        }
+    }
+    changed.then_some(tools)
 }
 
 /// What `raise_exception` said, or what went wrong.

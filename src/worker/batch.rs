@@ -1,12 +1,13 @@
 //! The rows that decode together: one forward pass gives each its next token. A pass is submitted before the tokens of
-//! the one before are read, so that the device computes while this program handles them. A row that is alone may be
+//! the one before are read, so that the device computes while this program handles them. Rows that are held to a format are
+//! in that pass, too: only what of its logits may be chosen depends on the token before. A row that is alone may be
 //! guessed ahead: one pass then chooses what follows each token of the guess, and what was chosen after a wrong one is
 //! dropped. Each token is chosen as it would have been by itself.
 
-use mlx_rs::Array;
 use mlx_rs::error::Result;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::{Array, transforms};
 
 use super::choice::Choice;
 use super::logprobs::{Logprobs, TokenLogprobs};
@@ -22,8 +23,19 @@ struct Flight {
     tokens: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
+    /// Rows of the pass that these were in, others included.
+    pass_rows: usize,
     /// How the only row was guessed to go on; empty: not at all.
     guess: Vec<u32>,
+}
+
+/// Rows of a pass that was submitted and whose next tokens can be chosen when those before have been read.
+#[derive(Debug)]
+struct Undecided {
+    /// `[rows, vocabulary]`.
+    logits: Array,
+    rows: Vec<RequestId>,
+    pass_rows: usize,
 }
 
 /// A token that was read.
@@ -52,6 +64,8 @@ pub(crate) struct Checked {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     flights: Vec<Flight>,
+    /// Between [`Batch::launch`] and [`Batch::launch_read`].
+    undecided: Vec<Undecided>,
 }
 
 impl Batch {
@@ -70,6 +84,7 @@ impl Batch {
     /// Sequences join with the tokens that their prompts led to; their caches stay where they are.
     pub(crate) fn join(&mut self, rows: Vec<RequestId>, first: Choice) {
         self.flights.push(Flight {
+            pass_rows: rows.len(),
             tokens: first.tokens,
             logprobs: first.logprobs,
             rows,
@@ -90,48 +105,69 @@ impl Batch {
         }
     }
 
-    /// Submits a pass over the rows whose last token had to be read before the next one can be chosen, or guessed. Returns
-    /// those that failed.
+    /// Submits what had to wait until the last tokens were read: the choice of rows that are held to a format, and a pass over
+    /// a row that may be guessed. Returns those that failed.
     pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
         let mut failures = Vec::new();
-        let (mut tokens, mut rows) = (Vec::new(), Vec::new());
         let alone = are_alone(sequences);
         for row in sequences.iter_mut() {
-            let Some(token) = row.last_token() else {
+            let is_passed = |undecided: &Undecided| undecided.rows.contains(&row.id());
+            let Some(token) = row.last_token().filter(|_| !self.undecided.iter().any(is_passed)) else {
+                continue;
+            };
+            let guess = if alone { row.guess().to_vec() } else { Vec::new() };
+            let passed = if guess.is_empty() {
+                pass(model, &token_list(&[token]), &mut [row])
+            } else {
+                check(model, token, guess, row)
+            };
+            match passed {
+                Ok(passed) => self.take(passed),
+                Err(err) => failures.push(failed(row.id(), err.into())),
+            }
+        }
+        for undecided in std::mem::take(&mut self.undecided) {
+            failures.extend(self.decide(undecided, sequences));
+        }
+        failures
+    }
+
+    /// Chooses the next tokens of those rows that are still there. Returns those that failed.
+    fn decide(&mut self, undecided: Undecided, sequences: &mut [Sequence]) -> Vec<Landed> {
+        let mut failures = Vec::new();
+        let (mut places, mut rows) = (Vec::new(), Vec::new());
+        for row in sequences {
+            let Some(place) = undecided.rows.iter().position(|id| *id == row.id()) else {
                 continue;
             };
             match row.narrow() {
                 Ok(()) => {
-                    tokens.push(token);
+                    places.push(place);
                     rows.push(row);
                 }
                 Err(err) => failures.push(failed(row.id(), err)),
             }
         }
-        if let (true, [row]) = (alone, &mut rows[..])
-            && let guess = row.guess().to_vec()
-            && !guess.is_empty()
-        {
-            match check(model, tokens[0], guess, row) {
-                Ok(flight) => self.flights.push(flight),
-                Err(err) => failures.push(failed(row.id(), err.into())),
-            }
-            return failures;
-        }
         if rows.is_empty() {
             return failures;
         }
-        match pass(model, &token_list(&tokens), &mut rows) {
-            Ok(flight) => self.flights.push(flight),
-            Err(err) if rows.len() == 1 => failures.push(failed(rows[0].id(), err.into())),
-            // As above.
+        let mut choose = |places: &[usize], rows: &mut [&mut Sequence]| {
+            let logits = rows_at(&undecided.logits, places)?;
+            let draws: Vec<Draw<'_>> = rows.iter().map(|row| row.draw()).collect();
+            let choice = Choice::submit(&logits, &draws)?;
+            self.flights.push(chosen(choice, rows, undecided.pass_rows));
+            Ok(())
+        };
+        match choose(&places, &mut rows) {
+            Ok(()) => {}
+            Err(err) if rows.len() == 1 => failures.push(failed(rows[0].id(), StepError::Engine(err))),
+            // As below.
             Err(err) => {
-                tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
-                for (token, row) in tokens.into_iter().zip(rows) {
+                tracing::warn!(error = %err, rows = rows.len(), "a choice failed: its rows go on one by one");
+                for (place, row) in places.into_iter().zip(rows) {
                     let id = row.id();
-                    match pass(model, &token_list(&[token]), &mut [row]) {
-                        Ok(flight) => self.flights.push(flight),
-                        Err(err) => failures.push(failed(id, err.into())),
+                    if let Err(err) = choose(&[place], &mut [row]) {
+                        failures.push(failed(id, StepError::Engine(err)));
                     }
                 }
             }
@@ -148,19 +184,19 @@ impl Batch {
         let alone = are_alone(sequences);
         let mut going: Vec<(usize, &mut Sequence)> = sequences
             .iter_mut()
-            // Those wait until their tokens are read: see `launch_read`.
-            .filter(|sequence| sequence.goes_on() && !sequence.is_constrained())
+            .filter(|sequence| sequence.goes_on())
+            // It waits until its token is read: see `launch_read`.
             .filter(|sequence| !alone || sequence.guess().is_empty())
             .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
             .collect();
         if going.is_empty() {
             return Vec::new();
         }
-        going.sort_unstable_by_key(|(place, _)| *place);
+        going.sort_unstable_by_key(|(place, sequence)| (sequence.is_constrained(), *place));
         let (places, mut rows): (Vec<usize>, Vec<&mut Sequence>) = going.into_iter().unzip();
         match tokens_at(flights, &places).and_then(|tokens| pass(model, &tokens, &mut rows)) {
-            Ok(flight) => {
-                self.flights.push(flight);
+            Ok(passed) => {
+                self.take(passed);
                 Vec::new()
             }
             Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err.into())],
@@ -172,13 +208,18 @@ impl Batch {
                     let alone = tokens_at(flights, &[*place]);
                     let id = row.id();
                     match alone.and_then(|token| pass(model, &token, &mut [row])) {
-                        Ok(flight) => self.flights.push(flight),
+                        Ok(passed) => self.take(passed),
                         Err(err) => failures.push(failed(id, err.into())),
                     }
                 }
                 failures
             }
         }
+    }
+
+    fn take(&mut self, passed: Passed) {
+        self.flights.extend(passed.flight);
+        self.undecided.extend(passed.undecided);
     }
 }
 
@@ -230,35 +271,55 @@ fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
     take_axis(tokens, super::sampler::indices(places), 0)
 }
 
+/// Some rows of logits.
+fn rows_at(logits: &Array, places: &[usize]) -> Result<Array> {
+    let count = logits.dim(0).unsigned_abs() as usize;
+    if places.iter().copied().eq(0..count) {
+        return Ok(logits.clone());
+    }
+    take_axis(logits, super::sampler::indices(places), 0)
+}
+
 /// `[rows]`.
 fn token_list(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[i32::try_from(tokens.len()).expect("rows are few")])
 }
 
-/// Submits one token of each row. After an error the rows are as before.
-fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Flight> {
+/// What a pass leads to.
+struct Passed {
+    flight: Option<Flight>,
+    undecided: Option<Undecided>,
+}
+
+/// Submits one token of each row; those that are held to a format come last. After an error the rows are as before.
+fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Passed> {
     let before: Vec<i32> = rows.iter().map(|row| row.cache().offset()).collect();
     let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
     let logits = model.decode(tokens, &mut caches);
+    let all: Vec<usize> = (0..rows.len()).collect();
+    let free = rows.partition_point(|row| !row.is_constrained());
     let submit = |logits: Array| {
-        let draws: Vec<Draw<'_>> = rows.iter().map(|row| row.draw()).collect();
-        Choice::submit(&logits, &draws)
+        let draws: Vec<Draw<'_>> = rows[..free].iter().map(|row| row.draw()).collect();
+        let choice = match draws.is_empty() {
+            true => None,
+            false => Some(Choice::submit(&rows_at(&logits, &all[..free])?, &draws)?),
+        };
+        let undecided = match free == rows.len() {
+            true => None,
+            false => Some(rows_at(&logits, &all[free..])?),
+        };
+        transforms::async_eval(&undecided)?;
+        Ok((choice, undecided))
     };
     match logits.and_then(submit) {
-        Ok(choice) => {
-            for row in rows.iter_mut() {
-                row.chose();
-            }
-            for (row, adjustment) in choice.adjustments {
-                rows[row].adjust(adjustment);
-            }
-            Ok(Flight {
-                tokens: choice.tokens,
-                logprobs: choice.logprobs,
-                rows: rows.iter().map(|row| row.id()).collect(),
-                guess: Vec::new(),
-            })
-        }
+        Ok((choice, undecided)) => Ok(Passed {
+            undecided: undecided.map(|logits| Undecided {
+                logits,
+                rows: rows[free..].iter().map(|row| row.id()).collect(),
+                pass_rows: rows.len(),
+            }),
+            flight: choice.map(|choice| chosen(choice, &mut rows[..free], all.len())),
+        }),
         Err(err) => {
             for (row, tokens) in rows.iter_mut().zip(before) {
                 row.cache_mut().truncate(tokens);
@@ -268,9 +329,27 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<F
     }
 }
 
+/// The rows' next tokens are on their way.
+fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> Flight {
+    let ids = rows.iter().map(|row| row.id()).collect();
+    for row in rows.iter_mut() {
+        row.chose();
+    }
+    for (row, adjustment) in choice.adjustments {
+        rows[row].adjust(adjustment);
+    }
+    Flight {
+        tokens: choice.tokens,
+        logprobs: choice.logprobs,
+        rows: ids,
+        pass_rows,
+        guess: Vec::new(),
+    }
+}
+
 /// Submits the last token of a row and a guess of what follows, and chooses what follows each. After an error the row is
 /// as before.
-fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Result<Flight> {
+fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Result<Passed> {
     let before = row.cache().offset();
     let tokens = token_row(&[&[token], &guess[..]].concat());
     let logits = model.forward_each(&tokens, row.cache_mut());
@@ -285,11 +364,15 @@ fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Re
     match logits.and_then(submit) {
         Ok(choice) => {
             row.chose();
-            Ok(Flight {
-                tokens: choice.tokens,
-                logprobs: choice.logprobs,
-                rows: vec![row.id()],
-                guess,
+            Ok(Passed {
+                flight: Some(Flight {
+                    tokens: choice.tokens,
+                    logprobs: choice.logprobs,
+                    rows: vec![row.id()],
+                    pass_rows: 1,
+                    guess,
+                }),
+                undecided: None,
             })
         }
         Err(err) => {
@@ -305,7 +388,7 @@ fn read(flight: Flight) -> Vec<Landed> {
         id,
         token,
         logprobs: None,
-        rows: count,
+        rows: flight.pass_rows,
         checked: None,
     };
     let tokens = flight.tokens.to_vec_exact::<u32>().map_err(|err| err.to_string());

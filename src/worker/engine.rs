@@ -1,8 +1,10 @@
 //! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it jobs through a bounded
 //! queue and read each job's events from a channel of its own.
-//! A failure of one request ends that request only; a panic ends the thread, and with it the process, which the agent
-//! starts afresh.
+//! A failure of one request ends that request only; a panic or a device that computes nothing any more ends the thread, and
+//! with it the process, which the agent starts afresh.
 
+mod failures;
+mod start;
 mod thread;
 
 use std::sync::Arc;
@@ -56,6 +58,8 @@ pub(crate) enum EngineError {
     Warm(StepError),
     #[error("the engine's device cannot be used: {0}")]
     Device(mlx_rs::error::Exception),
+    #[error("the engine's device computes nothing any more, which only another process mends: {err}")]
+    DeviceLost { err: String },
     #[error("the engine panicked: {0}")]
     Panicked(String),
     #[error("the engine's thread cannot be started")]

@@ -175,6 +175,9 @@ impl WorkerError {
                 err: EngineError::Panicked(_),
             } => "EnginePanicked",
             Self::Engine {
+                err: EngineError::DeviceLost { .. },
+            } => "DeviceLost",
+            Self::Engine {
                 err: EngineError::NoRoom { .. },
             } => "ExceedsNodeMemory",
             Self::Engine {

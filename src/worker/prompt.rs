@@ -5,6 +5,7 @@ mod chat_format;
 mod constraint;
 mod defaults;
 mod one_system;
+mod open_message;
 mod template_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +32,8 @@ use crate::text::grammar::constraint::Constraint;
 use crate::text::grammar::vocabulary::Vocabulary;
 use crate::text::template::{RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
-use crate::text::tool_calls::{ToolFormat, offer};
+use crate::text::tool_calls::ToolFormat;
+use crate::text::tool_calls::offer::{self, Speaker};
 use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
 use crate::worker::thinking::ThinkingBudget;
@@ -265,7 +267,7 @@ impl Prompter {
         self.check_length("messages", &text, MAX_PLAIN_BYTES)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
-        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat.tools);
+        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat);
         Ok(ValidChat {
             request: ValidRequest {
                 goes_on: chat.ending == PromptEnd::OpenMessage,
@@ -338,14 +340,15 @@ impl Prompter {
     fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
         let template = &self.chat_format(chat.tools)?.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let offered;
-        let (messages, tools) = if offer::knows_tools(template.source()) {
-            (chat.messages, listed)
-        } else {
-            offered = offer::offered(template.source(), chat.messages, listed.unwrap_or_default());
-            (offered.as_slice(), None)
+        let marked;
+        let messages = match chat.ending {
+            PromptEnd::Message | PromptEnd::Answer => chat.messages,
+            PromptEnd::OpenMessage => {
+                marked = open_message::marked(chat.messages);
+                &marked
+            }
         };
-        let render = |messages: &[Json]| {
+        let render_as_they_are = |messages: &[Json], tools: Option<&[Json]>| {
             template.render(RenderInput {
                 messages,
                 variables: chat.variables,
@@ -357,10 +360,20 @@ impl Prompter {
         };
         // Where a template takes them, messages of the system stay where they are: what was read of the prompt before
         // can then be used again.
-        let text = render(messages).or_else(|err| match one_system(messages) {
-            Some(messages) => render(&messages).map_err(|_| err),
-            None => Err(err),
-        });
+        let render = |messages: &[Json], tools: Option<&[Json]>| {
+            render_as_they_are(messages, tools).or_else(|err| match one_system(messages) {
+                Some(messages) => render_as_they_are(&messages, tools).map_err(|_| err),
+                None => Err(err),
+            })
+        };
+        let told_by = |speaker| {
+            let tools = listed.unwrap_or_default();
+            render(&offer::offered(template.source(), messages, tools, speaker), None)
+        };
+        let text = match offer::knows_tools(template.source()) {
+            true => render(messages, listed),
+            false => told_by(Speaker::System).or_else(|err| told_by(Speaker::User).map_err(|_| err)),
+        };
         let text = text.map_err(|err| {
             ApiError::invalid_value(
                 "messages",
@@ -369,7 +382,12 @@ impl Prompter {
         })?;
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
-            PromptEnd::OpenMessage => opened(text, messages),
+            PromptEnd::OpenMessage => open_message::cut(text, chat.messages).ok_or_else(|| {
+                ApiError::unsupported(
+                    "messages",
+                    "The last message cannot be gone on with: the model's chat template changes its text.",
+                )
+            }),
         }
     }
 
@@ -555,27 +573,6 @@ impl Prompter {
             cache_salt: options.cache_salt.clone(),
         })
     }
-}
-
-/// A text without what the template writes behind its last message: cut as transformers does for
-/// `continue_final_message`.
-fn opened(mut text: String, messages: &[Json]) -> Result<String, ApiError> {
-    let last = messages
-        .last()
-        .and_then(|message| message.get("content")?.as_str())
-        .unwrap_or_default();
-    let at = text.rfind(last.trim()).ok_or_else(|| {
-        ApiError::unsupported(
-            "messages",
-            "The last message cannot be gone on with: the model's chat template changes its text.",
-        )
-    })?;
-    let kept = match text[at..].starts_with(last.trim_start()) {
-        true => last.trim_start(),
-        false => last.trim(),
-    };
-    text.truncate(at + kept.len());
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::{argmax_axis, take_axis};
 use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, ops};
 
 use super::adjustment::{Adjustment, Penalties};
 use crate::text::grammar::mask::Mask;
@@ -191,15 +191,22 @@ fn limited(sorted: &Array, draws: &[Draw<'_>]) -> Result<Array> {
 }
 
 /// Inverts the distribution function: the first place where the probabilities add up to more than `uniform` of
-/// their sum. It has a probability above zero, since the sum rises there.
+/// their sum.
 fn first_beyond(probabilities: &Array, uniform: &Array) -> Result<Array> {
-    let last = probabilities.dim(-1) - 1;
     let sums = probabilities.cumsum(-1, false, true)?;
-    let total = take_axis(&sums, Array::from_slice(&[last], &[1]), -1)?;
-    let below = sums.le(uniform.multiply(total)?)?;
-    // Sums that are no numbers are below nothing, so that this is a place in any case.
-    let place = below.as_dtype(Dtype::Int32)?.sum_axis(-1, false)?;
-    place.as_dtype(Dtype::Uint32)
+    first_above(probabilities, &sums, uniform)
+}
+
+/// Sums that were made in parallel may fall by a rounding from one place to the next, also to a place without a
+/// probability: only one that has one counts. Where rounding leaves none, it is the most probable place.
+fn first_above(probabilities: &Array, sums: &Array, uniform: &Array) -> Result<Array> {
+    let last = sums.dim(-1) - 1;
+    let total = take_axis(sums, Array::from_slice(&[last], &[1]), -1)?;
+    let above = sums.gt(uniform.multiply(total)?)?;
+    let found = above.logical_and(probabilities.gt(Array::from_f32(0.0))?)?;
+    // Of equal ones the first is the largest.
+    let order = select(found, Array::from_f32(f32::INFINITY), probabilities)?;
+    argmax_axis(order, -1, false)
 }
 
 /// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds share nothing.
@@ -374,6 +381,24 @@ mod tests {
                 assert!(count.abs_diff(expected) < 127, "{counts:?}");
             }
         }
+    }
+
+    /// As a GPU adds them up, block by block.
+    #[test]
+    fn a_place_without_probability_is_never_taken() {
+        let _mlx = mlx::exclusive();
+        let place = |probabilities: [f32; 4], sums: [f32; 4], uniform: f32| {
+            let [probabilities, sums] = [probabilities, sums].map(|row| Array::from_slice(&row, &[1, 4]));
+            let place = first_above(&probabilities, &sums, &column(&[uniform])).unwrap();
+            place.to_vec_exact::<u32>().unwrap()[0]
+        };
+        let low = 0.5 - f32::EPSILON;
+        // The second block begins below the end of the first.
+        assert_eq!(place([0.5, 0.0, 0.0, 0.5], [0.5, 0.5, low, 1.0], 0.5), 3);
+        assert_eq!(place([0.5, 0.0, 0.0, 0.5], [low, 0.5, 0.5, 1.0], low), 3);
+        assert_eq!(place([0.5, 0.0, 0.5, 0.0], [0.5, 0.5, 1.0, 1.0], 0.0), 0);
+        // All that has a probability is below.
+        assert_eq!(place([0.3, 0.7, 0.0, 0.0], [0.3, 0.9, 0.9, 1.0], 0.95), 1);
     }
 
     #[test]

@@ -30,9 +30,9 @@ pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
     }
 }
 
-/// What might have been said instead. A token that is a part of a character is written as its bytes, as OpenAI did: all of
-/// them would be the same `\u{fffd}`, and clients look there whether the chosen one was the most probable.
-fn alternative(spelled: &[u8]) -> String {
+/// A token that is a part of a character is written as its bytes, as OpenAI did: all of them would be the same `\u{fffd}`,
+/// and clients look among them whether the chosen one was the most probable.
+fn written(spelled: &[u8]) -> String {
     match std::str::from_utf8(spelled) {
         Ok(text) => text.to_owned(),
         Err(_) => {
@@ -44,28 +44,25 @@ fn alternative(spelled: &[u8]) -> String {
 
 /// Of a completion, and of its prompt where that is repeated.
 pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> TextLogprobs {
-    let spelled = |token: u32| String::from_utf8_lossy(&tokenizer.spelled(token)).into_owned();
+    let text = |token: u32| written(&tokenizer.spelled(token));
     let mut logprobs = TextLogprobs::default();
     for score in scores {
         let by_token = |logprob: f32| {
             let others = score.top.iter().copied().filter(|(id, _)| *id != score.token);
             let mut all: Vec<(u32, f32)> = others.chain([(score.token, logprob)]).collect();
             all.sort_by(|a, b| b.1.total_cmp(&a.1));
-            let own = spelled(score.token);
+            let own = text(score.token);
             let mut top: Vec<(String, f32)> = Vec::new();
             for (id, logprob) in all {
                 // Different tokens may be written alike: then the chosen one counts, or else the most probable.
-                let token = match id == score.token {
-                    true => own.clone(),
-                    false => alternative(&tokenizer.spelled(id)),
-                };
+                let token = text(id);
                 if id == score.token || token != own && top.iter().all(|(known, _)| *known != token) {
                     top.push((token, logprob));
                 }
             }
             LogprobByToken(top)
         };
-        logprobs.tokens.push(spelled(score.token));
+        logprobs.tokens.push(text(score.token));
         logprobs.token_logprobs.push(score.logprob);
         logprobs.top_logprobs.push(score.logprob.map(by_token));
         logprobs.text_offset.push(score.offset);

@@ -13,7 +13,7 @@ mod prefix;
 mod versions;
 mod wheels;
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 
@@ -124,11 +124,12 @@ fn check_mac(progress: &Progress) -> Result<()> {
     if !console::is_installed("xcrun") {
         bail!("no `xcrun`: install Xcode from the App Store (MLX's Metal kernels are compiled by it)");
     }
-    if console::output(std::process::Command::new("xcrun").args(["--find", "metal"])).is_err() {
-        bail!(
-            "`xcrun` finds no Metal compiler: install Xcode, then xcodebuild -downloadComponent MetalToolchain"
-        );
-    }
+    // Not `--find`: Xcode 26 has a stub there that only says what to download.
+    let version = ["-sdk", "macosx", "metal", "--version"];
+    console::output(Command::new("xcrun").args(version)).context(
+        "no Metal compiler: install Xcode (its command line tools have none), choose it with `sudo xcode-select --switch \
+         /Applications/Xcode.app`, and from Xcode 26 on run `xcodebuild -downloadComponent MetalToolchain`",
+    )?;
     if !console::is_installed("cmake") {
         bail!("no `cmake`, which builds MLX: brew install cmake");
     }

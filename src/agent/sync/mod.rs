@@ -229,6 +229,7 @@ impl SyncLoop {
             None => Vec::new(),
         };
         let replicas = self.workers.observe();
+        self.wired.lose(self.workers.take_lost());
         Observed {
             replicas,
             memory: NodeMemory {

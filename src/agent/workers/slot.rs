@@ -60,9 +60,9 @@ impl Slot {
         }
     }
 
-    /// Looks whether the worker has become ready, or has ended.
-    pub(super) fn take_note(&mut self, now: Timestamp) {
-        let Some(worker) = &mut self.worker else { return };
+    /// Looks whether the worker has become ready, or has ended. Returns what it could hold if it was killed or crashed.
+    pub(super) fn take_note(&mut self, now: Timestamp, instant: Instant) -> Option<Bytes> {
+        let worker = self.worker.as_mut()?;
         let is_ready = worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
         if is_ready && worker.ready_since.is_none() {
             worker.ready_since = Some(now);
@@ -73,19 +73,30 @@ impl Slot {
                 self.save();
             }
         }
-        let Some(worker) = &mut self.worker else { return };
-        let Some(exit) = worker.process.exit() else { return };
+        let worker = self.worker.as_mut()?;
+        let exit = worker.process.exit()?;
+        let ended_in_order = match exit {
+            Exit::Code(_) => true,
+            Exit::Signal(_) => false,
+            // One that was asked to end and was not killed for it.
+            Exit::Unknown => worker
+                .stopping
+                .is_some_and(|stopping| instant < stopping.killed_at),
+        };
         let ready_for = worker.ready_since.map(|then| since(now, then));
         let stopping = worker.cause();
         self.worker = None;
-        let fingerprint = self.record.worker.take().map(|worker| worker.fingerprint);
+        let record = self.record.worker.take();
+        let held = record.as_ref().map(|worker| Bytes(worker.reserved_bytes));
+        let lost = held.filter(|_| !ended_in_order);
+        let fingerprint = record.map(|worker| worker.fingerprint);
         if let Some(
             StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,
         ) = stopping
         {
             info!(replica = %self.record.key, "a worker has stopped as asked");
             self.save();
-            return;
+            return lost;
         }
         let mut end = self.termination(exit, now);
         if stopping == Some(StopCause::Unresponsive) {
@@ -106,6 +117,7 @@ impl Slot {
             self.record.fail(end, ready_for, now);
         }
         self.save();
+        lost
     }
 
     fn termination(&self, exit: Exit, now: Timestamp) -> Termination {

@@ -112,6 +112,14 @@ impl BuiltIn {
         Self::Lease,
     ];
 
+    /// The kinds of one group.
+    pub(crate) fn of_group(group: &str) -> impl Iterator<Item = Facts> {
+        Self::ALL
+            .into_iter()
+            .map(Self::facts)
+            .filter(move |facts| facts.group == group)
+    }
+
     pub(crate) const fn facts(self) -> Facts {
         match self {
             Self::Namespace => Facts {

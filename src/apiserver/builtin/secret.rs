@@ -23,14 +23,49 @@ pub(super) fn default(secret: &mut Value) {
     }
 }
 
-/// What secrets of some types must have in their data.
-fn required_keys(kind: &str) -> &'static [&'static str] {
-    match kind {
-        "kubernetes.io/tls" => &["tls.crt", "tls.key"],
-        "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
-        "kubernetes.io/dockercfg" => &[".dockercfg"],
-        "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
-        _ => &[],
+const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+
+/// What secrets of some types must have.
+fn check_type(secret: &Value, errors: &mut Vec<FieldError>) {
+    let data = &secret["data"];
+    let mut require = |keys: &[&str]| {
+        for key in keys.iter().filter(|key| data.get(**key).is_none()) {
+            errors.push(FieldError::required(format!("data[{key}]"), ""));
+        }
+    };
+    match object::text(secret, &["type"]) {
+        "kubernetes.io/tls" => require(&["tls.crt", "tls.key"]),
+        "kubernetes.io/ssh-auth" => require(&["ssh-privatekey"]),
+        // One of them is enough.
+        "kubernetes.io/basic-auth" if data.get("username").or(data.get("password")).is_none() => {
+            require(&["username", "password"]);
+        }
+        "kubernetes.io/dockercfg" => check_json(data, ".dockercfg", errors),
+        "kubernetes.io/dockerconfigjson" => check_json(data, ".dockerconfigjson", errors),
+        "kubernetes.io/service-account-token"
+            if object::text(secret, &["metadata", "annotations", ACCOUNT_NAME]).is_empty() =>
+        {
+            errors.push(FieldError::required(
+                format!("metadata.annotations[{ACCOUNT_NAME}]"),
+                "",
+            ));
+        }
+        _ => {}
+    }
+}
+
+fn check_json(data: &Value, key: &str, errors: &mut Vec<FieldError>) {
+    let field = format!("data[{key}]");
+    let Some(text) = data.get(key).and_then(Value::as_str) else {
+        return errors.push(FieldError::required(field, ""));
+    };
+    let bytes = BASE64.decode(text).unwrap_or_default();
+    if let Err(err) = serde_json::from_slice::<Map<String, Value>>(&bytes) {
+        errors.push(FieldError::invalid_text(
+            field,
+            "<secret contents redacted>",
+            &err.to_string(),
+        ));
     }
 }
 
@@ -45,10 +80,7 @@ pub(super) fn validate(secret: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if bytes > DATA_MAX_BYTES {
         errors.push(FieldError::too_long("data", DATA_MAX_BYTES as u64));
     }
-    let kind = object::text(secret, &["type"]);
-    for key in required_keys(kind).iter().filter(|key| data.get(**key).is_none()) {
-        errors.push(FieldError::required(format!("data[{key}]"), ""));
-    }
+    check_type(secret, &mut errors);
     if let Some(old) = old {
         if secret["type"] != old["type"] {
             errors.push(FieldError::invalid("type", &secret["type"], "field is immutable"));
@@ -70,6 +102,39 @@ mod tests {
         assert_eq!(
             secret,
             json!({"data": {"a": "YQ==", "b": "bmV3"}, "type": "Opaque"})
+        );
+    }
+
+    #[test]
+    fn types_say_what_must_be_there() {
+        let check = |kind: &str, rest: Value, expect: &[&str]| {
+            let mut secret = rest;
+            secret["type"] = json!(format!("kubernetes.io/{kind}"));
+            let got: Vec<String> = validate(&secret, None).iter().map(FieldError::summary).collect();
+            assert_eq!(got, expect, "{kind}");
+        };
+        check(
+            "basic-auth",
+            json!({}),
+            &["data[username]: Required value", "data[password]: Required value"],
+        );
+        check("basic-auth", json!({"data": {"password": ""}}), &[]);
+        let unnamed = "metadata.annotations[kubernetes.io/service-account.name]: Required value";
+        check("service-account-token", json!({}), &[unnamed]);
+        let named = json!({"metadata": {"annotations": {"kubernetes.io/service-account.name": "a"}}});
+        check("service-account-token", named, &[]);
+        check(
+            "dockerconfigjson",
+            json!({}),
+            &["data[.dockerconfigjson]: Required value"],
+        );
+        check("dockercfg", json!({"data": {".dockercfg": "e30="}}), &[]);
+        check(
+            "dockercfg",
+            json!({"data": {".dockercfg": "eA=="}}),
+            &[
+                "data[.dockercfg]: Invalid value: \"<secret contents redacted>\": expected value at line 1 column 1",
+            ],
         );
     }
 

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Condition;
+use crate::apiserver::builtin::BuiltIn;
 use crate::apiserver::object;
 
 pub(crate) const ESTABLISHED: &str = "Established";
@@ -44,16 +45,26 @@ pub(crate) fn set_condition(crd: &mut Value, condition: &Condition, now: Timesta
     }
 }
 
-/// The names that other definitions of the same group have been granted.
+/// The names in a group that built-in kinds have and other definitions have been granted.
 #[derive(Debug, Default)]
 pub(crate) struct TakenNames {
     resources: Vec<String>,
     kinds: Vec<String>,
 }
 
-/// Collects the accepted names of `others`, which are definitions of one group.
-pub(crate) fn accepted_names<'a>(others: impl Iterator<Item = &'a Value>) -> TakenNames {
+/// Collects the names of a group: those of the built-in kinds, and the accepted ones of `others`, which are definitions
+/// of that group.
+pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Value>) -> TakenNames {
     let mut taken = TakenNames::default();
+    for facts in BuiltIn::of_group(group) {
+        let resources = [facts.plural, facts.singular]
+            .into_iter()
+            .chain(facts.short_names.iter().copied());
+        taken.resources.extend(resources.map(str::to_owned));
+        taken
+            .kinds
+            .extend([facts.kind.to_owned(), format!("{}List", facts.kind)]);
+    }
     for other in others {
         let names = &other["status"]["acceptedNames"];
         let texts = |keys: &[&str]| -> Vec<String> {
@@ -201,7 +212,7 @@ mod tests {
     fn a_taken_kind_is_refused_with_its_reason() {
         let first = definition("gizmos", "Gizmo");
         let first = next_status(&first, &TakenNames::default(), Timestamp::UNIX_EPOCH).expect("a change");
-        let taken = accepted_names([&first].into_iter());
+        let taken = taken_names("example.com", [&first].into_iter());
         let mut second = definition("widgets", "Gizmo");
         second["spec"]["names"]["shortNames"] = json!([]);
         second["spec"]["names"]["singular"] = json!("widget");
@@ -215,6 +226,20 @@ mod tests {
         assert_eq!(condition["message"], "\"Gizmo\" is already in use");
         assert!(!is_condition_true(&next, ESTABLISHED));
         assert_eq!(next_status(&next, &taken, Timestamp::MAX), None);
+    }
+
+    #[test]
+    fn the_names_of_built_in_kinds_are_taken() {
+        let mut crd = definition("leases", "Lease");
+        crd["spec"]["group"] = json!("coordination.k8s.io");
+        crd["status"]["acceptedNames"] = json!({"kind": "", "plural": ""});
+        let taken = taken_names("coordination.k8s.io", std::iter::empty());
+        let next = next_status(&crd, &taken, Timestamp::UNIX_EPOCH).expect("a change");
+        let condition = find_condition(&next, NAMES_ACCEPTED).expect("set");
+        assert_eq!(
+            (&condition["status"], &condition["message"]),
+            (&json!("False"), &json!("\"LeaseList\" is already in use"))
+        );
     }
 
     #[test]

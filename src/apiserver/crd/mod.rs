@@ -8,16 +8,17 @@ use kube::core::Version;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::builtin::BuiltIn;
 use super::object;
-use super::resource::{CustomVersion, Names, Origin, Resource, ScalePaths};
+use super::resource::{CustomVersion, DefinitionVersion, Names, Origin, Resource, ScalePaths};
 use crate::schema::crd as rules;
 use crate::schema::{FieldError, StructuralSchema};
 use crate::store::Revision;
 use crate::table::Table;
 
 pub(crate) use lifecycle::{
-    CLEANUP_FINALIZER, ESTABLISHED, accepted_names, is_condition_true, mark_terminating, next_status,
-    set_condition,
+    CLEANUP_FINALIZER, ESTABLISHED, is_condition_true, mark_terminating, next_status, set_condition,
+    taken_names,
 };
 
 /// Defaults that the real server fills in.
@@ -34,12 +35,35 @@ pub(crate) fn default(crd: &mut Value) {
 /// Checks a definition; its metadata excepted on create, where only the name has rules of its own.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = rules::validate(crd, old);
+    if old.is_some() {
+        check_stored_versions(crd, &mut errors);
+    }
     // A webhook that would never be called must not be accepted as if it were.
     if object::text(crd, &["spec", "conversion", "strategy"]) == "Webhook" {
         let detail = "this server does not call conversion webhooks; serve one version, or use strategy None";
         errors.push(FieldError::forbidden("spec.conversion.strategy", detail));
     }
     errors
+}
+
+/// Objects may lie in the store in every version that ever was the storage version: none of them can be dropped.
+fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
+    let at = "status.storedVersions";
+    let stored = crd["status"]["storedVersions"].as_array();
+    let names: Vec<&str> = stored.into_iter().flatten().filter_map(Value::as_str).collect();
+    for (index, name) in names.iter().enumerate() {
+        if !versions(crd).any(|version| version["name"] == *name) {
+            let detail = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions \
+                 until a storage migration ensures no data remains persisted in {name} and removes {name} from {at}"
+            );
+            errors.push(FieldError::invalid_text(format!("{at}[{index}]"), name, &detail));
+        }
+    }
+    if let Some(storage) = storage_version(crd).filter(|storage| !names.contains(storage)) {
+        let detail = format!("must have the storage version {storage}");
+        errors.push(FieldError::invalid(at, &json!(names), &detail));
+    }
 }
 
 /// Formats that schemas name and nobody knows, unless `old` named them too.
@@ -98,12 +122,21 @@ pub(crate) fn prepare_update(crd: &mut Value, old: &Value, subresource: &str) {
     note_storage_version(crd);
 }
 
-/// The resources that a definition serves now; none before its names are accepted. `fresh_since`: see [`CustomVersion`].
+/// The versions of a definition that are served or stored now; none before its names are accepted, none beside a built-in
+/// kind. `fresh_since`: see [`CustomVersion`].
 pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
     if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
         return Vec::new();
     }
     let text = |path: &[&str]| object::text(crd, path).to_owned();
+    let (plural, kind) = (
+        text(&["status", "acceptedNames", "plural"]),
+        text(&["status", "acceptedNames", "kind"]),
+    );
+    let group = text(&["spec", "group"]);
+    if BuiltIn::of_group(&group).any(|facts| facts.plural == plural || facts.kind == kind) {
+        return Vec::new();
+    }
     let names = &crd["status"]["acceptedNames"];
     let list = |key: &str| -> Vec<String> {
         names[key]
@@ -114,20 +147,20 @@ pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &Cancellati
             .map(str::to_owned)
             .collect()
     };
-    let group = text(&["spec", "group"]);
     let storage = storage_version(crd).unwrap_or_default().to_owned();
     let is_only_version = versions(crd).count() == 1;
     let is_terminating = object::is_being_deleted(crd) || is_condition_true(crd, "Terminating");
-    let mut served: Vec<&Value> = versions(crd)
-        .filter(|version| version["served"] == Value::Bool(true))
-        .collect();
+    let is_served = |version: &Value| version["served"] == Value::Bool(true);
     let name_of = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
-    served.sort_by_key(|version| std::cmp::Reverse(Version::parse(&name_of(version)).priority()));
-    served
+    let mut known: Vec<&Value> = versions(crd)
+        .filter(|version| is_served(version) || name_of(version) == storage)
+        .collect();
+    known.sort_by_key(|version| std::cmp::Reverse(Version::parse(&name_of(version)).priority()));
+    known
         .into_iter()
         .map(|version| {
-            let name = version["name"].as_str().unwrap_or_default().to_owned();
-            let kind = text(&["status", "acceptedNames", "kind"]);
+            let name = name_of(version);
+            let kind = kind.clone();
             let deprecation_warning = (version["deprecated"] == Value::Bool(true)).then(|| {
                 version["deprecationWarning"]
                     .as_str()
@@ -135,7 +168,8 @@ pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &Cancellati
             });
             let open_api = &version["schema"]["openAPIV3Schema"];
             let custom = CustomVersion {
-                definition: object::name(crd).to_owned(),
+                definition: DefinitionVersion::of(crd),
+                is_served: is_served(version),
                 schema: std::sync::Arc::new(StructuralSchema::trusted(open_api)),
                 spec: version.clone(),
                 has_status: version["subresources"]
@@ -153,7 +187,7 @@ pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &Cancellati
             let names = Names {
                 group: group.clone(),
                 version: name,
-                plural: text(&["status", "acceptedNames", "plural"]),
+                plural: plural.clone(),
                 singular: text(&["status", "acceptedNames", "singular"]),
                 kind,
                 list_kind: text(&["status", "acceptedNames", "listKind"]),

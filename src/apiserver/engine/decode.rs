@@ -9,14 +9,17 @@ use super::super::options::FieldValidation;
 use super::super::resource::{Origin, Resource};
 use super::super::status::ApiError;
 
-/// Notes for the client that do not fail the request; sent as Warning headers.
+/// Most notes for one client: some read no more than a hundred headers.
+const WARNINGS_MAX: usize = 64;
+
+/// Notes for the client that do not fail the request, the first ones; sent as Warning headers.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings(Vec<String>);
 
 impl Warnings {
     pub(crate) fn add(&mut self, text: impl Into<String>) {
         let text = text.into();
-        if !self.0.contains(&text) {
+        if self.0.len() < WARNINGS_MAX && !self.0.contains(&text) {
             self.0.push(text);
         }
     }

@@ -11,7 +11,7 @@ use super::super::object;
 use super::super::options::{DeleteOptions, Propagation};
 use super::super::resource::Resource;
 use super::super::status::{ApiError, GroupResource};
-use super::{CONFLICT_RETRIES, Engine, PutError, Shown, Target};
+use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT};
 use crate::store::{Expect, Record};
 
 const ORPHAN: &str = "orphan";
@@ -34,7 +34,8 @@ impl Engine {
             let why = "this namespace may not be deleted";
             return Err(ApiError::forbidden(&resource.group_resource(), &target.name, why));
         }
-        for _ in 0..=CONFLICT_RETRIES {
+        let deadline = self.clock.instant() + WRITE_TIMEOUT;
+        loop {
             let Some(record) = self.store.get(&target.key()) else {
                 return Err(target.not_found());
             };
@@ -53,11 +54,13 @@ impl Engine {
             };
             match outcome {
                 Ok(deleted) => return Ok(deleted),
-                Err(PutError::Conflict) => {}
+                Err(PutError::Conflict) if self.clock.instant() < deadline => {}
+                Err(PutError::Conflict) => {
+                    return Err(ApiError::stale(&resource.group_resource(), &target.name));
+                }
                 Err(PutError::Refused(err)) => return Err(err),
             }
         }
-        Err(ApiError::stale(&resource.group_resource(), &target.name))
     }
 
     /// The object as a delete leaves it; `None` if it leaves nothing.

@@ -11,13 +11,14 @@ mod update;
 mod validate;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::builtin::{self, BuiltIn};
-use super::object::Sealed;
+use super::builtin::{self, BuiltIn, CRD_STORAGE};
+use super::object::{self, Sealed};
 use super::registry::Registry;
-use super::resource::{Resource, Subresource};
+use super::resource::{DefinitionVersion, Resource, Subresource};
 use super::status::{ApiError, GroupResource};
 use crate::clock::Clock;
 use crate::error::Chain;
@@ -28,8 +29,9 @@ pub(crate) use delete::Deleted;
 pub(crate) use scale::scale_of;
 pub(crate) use update::Edit;
 
-/// How often a write is tried again when somebody else was faster and the client did not insist on a version.
-const CONFLICT_RETRIES: usize = 5;
+/// How long a write is tried again when others were faster and the client did not insist on a version: as long as a
+/// real server lets a request take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// See the module's documentation. Clones are the same engine.
 #[derive(Clone)]
@@ -111,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Stores a working object. `Err(None)`: the key is not as expected.
+    /// Stores a working object, prepared by the definition that is in force at that very moment.
     async fn put(
         &self,
         resource: &Resource,
@@ -120,38 +122,59 @@ impl Engine {
         working: Value,
     ) -> Result<Arc<Record>, PutError> {
         let change = sealed(resource, working);
-        let record = self.store.commit(Write { key, expect, change }).await?;
-        if resource.is(BuiltIn::CustomResourceDefinition) {
-            self.registry.sync();
-        }
-        Ok(record)
+        let write = Write { key, expect, change };
+        let guards = definition_guard(resource, |_| true).into_iter().collect();
+        let outcome = self.commit(resource, write, guards).await;
+        outcome.map_err(|err| self.refusal(resource, err))
     }
 
-    /// Stores a new object, in a namespace that takes new objects at that very moment.
+    /// Stores a new object, in a namespace and of a kind that take new objects at that very moment.
     async fn put_new(&self, target: &Target, working: Value) -> Result<Arc<Record>, PutError> {
         let resource = &target.resource;
-        let Some(namespace) = target.namespace.as_deref().filter(|_| resource.namespaced) else {
-            return self.put(resource, target.key(), Expect::Absent, working).await;
-        };
         let change = sealed(resource, working);
         let write = Write {
             key: target.key(),
             expect: Expect::Absent,
             change,
         };
-        let holds = |namespace: &Record| !builtin::is_terminating(namespace.json());
-        let guard = Guard {
+        let namespace = target.namespace.as_deref().filter(|_| resource.namespaced);
+        let in_namespace = namespace.map(|namespace| Guard {
             key: namespace_key(namespace),
-            holds,
-        };
-        match self.store.commit_guarded(write, guard).await {
+            holds: Box::new(|namespace| !builtin::is_terminating(namespace.json())),
+        });
+        let by_definition = definition_guard(resource, |definition| !object::is_being_deleted(definition));
+        let guards = in_namespace.into_iter().chain(by_definition).collect();
+        match (self.commit(resource, write, guards).await, namespace) {
             // The namespace went, or began to, after it was checked.
-            Err(CommitError::Unguarded { .. }) => {
+            (Err(CommitError::Unguarded { key }), Some(namespace)) if key == namespace_key(namespace) => {
                 let why = self.check_namespace(target, true).err();
                 Err(PutError::Refused(why.unwrap_or_else(|| no_namespace(namespace))))
             }
-            outcome => Ok(outcome?),
+            (outcome, _) => outcome.map_err(|err| self.refusal(resource, err)),
         }
+    }
+
+    /// Writes if the guards hold; what is served follows the definitions.
+    async fn commit(
+        &self,
+        resource: &Resource,
+        write: Write,
+        guards: Vec<Guard>,
+    ) -> Result<Arc<Record>, CommitError> {
+        let record = self.store.commit_guarded(write, guards).await?;
+        if resource.is(BuiltIn::CustomResourceDefinition) {
+            self.registry.sync();
+        }
+        Ok(record)
+    }
+
+    /// Why a write did not happen. After one that came too late for its definition, the new one is served.
+    fn refusal(&self, resource: &Resource, err: CommitError) -> PutError {
+        if matches!(err, CommitError::Unguarded { .. }) {
+            self.registry.sync();
+            return PutError::Refused(ApiError::definition_changed(&resource.group_resource()));
+        }
+        err.into()
     }
 
     /// Puts a new value in place of a record that must not have changed; no checks are made. False if it has.
@@ -181,16 +204,24 @@ impl Engine {
             expect: Expect::At(record.modified),
             change,
         };
-        let removed = self.store.commit(write).await?;
-        if resource.is(BuiltIn::CustomResourceDefinition) {
-            self.registry.sync();
-        }
-        Ok(removed)
+        Ok(self.commit(resource, write, Vec::new()).await?)
     }
 }
 
 fn namespace_key(name: &str) -> Key {
     Key::new(format!("{}{name}", builtin::NAMESPACE_STORAGE))
+}
+
+/// A custom resource's definition as the object was prepared by it, and as `holds` says besides.
+fn definition_guard(resource: &Resource, holds: fn(&Value) -> bool) -> Option<Guard> {
+    let version = resource.custom()?.definition.clone();
+    Some(Guard {
+        key: Key::new(format!("{CRD_STORAGE}{}", version.name)),
+        holds: Box::new(move |definition| {
+            let definition = definition.json();
+            DefinitionVersion::of(definition) == version && holds(definition)
+        }),
+    })
 }
 
 fn no_namespace(name: &str) -> ApiError {
@@ -234,6 +265,55 @@ mod tests {
     use super::*;
     use crate::store::StoreConfig;
     use serde_json::json;
+
+    /// Reading an object by a definition and writing it are two moments, too.
+    #[tokio::test]
+    async fn an_object_is_written_by_the_definition_that_it_was_read_by() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
+        let mut warnings = Warnings::default();
+        let names =
+            json!({"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"});
+        let definition = json!({"metadata": {"name": "things.a.com"}, "spec": {"group": "a.com", "scope": "Cluster",
+            "names": names, "conversion": {"strategy": "None"}, "versions": [{"name": "v1", "served": true,
+            "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+        let definitions = Arc::clone(
+            engine
+                .registry
+                .snapshot()
+                .built_in(BuiltIn::CustomResourceDefinition),
+        );
+        let target = Target::new(&definitions, None, "things.a.com");
+        let options = WriteOptions::INTERNAL;
+        let created = engine.create(&target, definition, options, &mut warnings).await;
+        created.expect("created");
+        crate::apiserver::crd_controller::settle(&engine).await;
+        let things = || {
+            let snapshot = engine.registry.snapshot();
+            Arc::clone(snapshot.resource("a.com", "v1", "things").expect("served"))
+        };
+        let before = things();
+        let deprecate = |old: &Value, _: &mut Warnings| {
+            let mut new = old.clone();
+            new["spec"]["versions"][0]["deprecated"] = json!(true);
+            Ok(new)
+        };
+        let edit = Edit::Change(&deprecate);
+        let changed = engine.update(&target, edit, options, &mut warnings).await;
+        changed.expect("changed");
+        let thing = json!({"apiVersion": "a.com/v1", "kind": "Thing", "metadata": {"name": "t"}});
+        let mut create = async |resource: &Arc<Resource>| {
+            let target = Target::new(resource, None, "t");
+            let created = engine
+                .create(&target, thing.clone(), options, &mut warnings)
+                .await;
+            created.map(drop).map_err(|err| err.is_definition_change())
+        };
+        assert_eq!(create(&before).await, Err(true));
+        assert_eq!(create(&things()).await, Ok(()));
+    }
 
     /// The check before a create and its write are two moments; what counts is the second.
     #[tokio::test]

@@ -10,7 +10,7 @@ use super::super::options::WriteOptions;
 use super::super::resource::{Origin, Resource, Subresource};
 use super::super::status::ApiError;
 use super::create::{agree_on_namespace, note_duplicate_owners};
-use super::{CONFLICT_RETRIES, Engine, PutError, Shown, Target, Warnings, Written, validate};
+use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT, Warnings, Written, validate};
 use crate::schema::FieldError;
 use crate::store::{Expect, Record};
 
@@ -40,7 +40,7 @@ impl Engine {
             )));
         }
         self.check_namespace(target, false)?;
-        let mut retries = 0;
+        let deadline = self.clock.instant() + WRITE_TIMEOUT;
         loop {
             // Notes of an attempt that is made again are not said twice.
             let mut noted = Warnings::default();
@@ -51,7 +51,7 @@ impl Engine {
                     return Ok(written);
                 }
                 Attempt::Create(working) => return self.create(target, working, options, warnings).await,
-                Attempt::Overtaken { insists: false } if retries < CONFLICT_RETRIES => retries += 1,
+                Attempt::Overtaken { insists: false } if self.clock.instant() < deadline => {}
                 Attempt::Overtaken { .. } => {
                     return Err(ApiError::stale(&target.resource.group_resource(), &target.name));
                 }

@@ -1,6 +1,7 @@
 //! All checks of one object before it is stored.
 
 use serde_json::Value;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::super::builtin::BuiltIn;
 use super::super::metadata;
@@ -105,11 +106,16 @@ fn kind_errors(
             earlier
         }
         Origin::Custom(custom) => {
-            let mut errors = match (subresource, old) {
+            let check = || match (subresource, old) {
                 (Some(Subresource::Status), Some(old)) => {
                     custom.schema.validate_status(earlier, working, old)
                 }
                 _ => custom.schema.validate_after(earlier, working, old),
+            };
+            let mut errors = if custom.schema.has_rules() {
+                beside_others(check)
+            } else {
+                check()
             };
             if let Some(paths) = &custom.scale {
                 check_scale(
@@ -121,6 +127,14 @@ fn kind_errors(
             }
             errors
         }
+    }
+}
+
+/// Work that may take long: other tasks of this thread go on elsewhere, where there is an elsewhere.
+fn beside_others<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        Ok(_) | Err(_) => work(),
     }
 }
 

@@ -70,7 +70,7 @@ impl Follower for GarbageCollector {
             );
         }
         if event.key().as_str().starts_with(CRD_STORAGE) {
-            // Owners of kinds that were not served may be known now.
+            // Owners of kinds that were not defined may be known now.
             self.dirty.extend(self.index.all());
         }
     }
@@ -319,7 +319,7 @@ fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
 /// Where the owner of an object in `namespace` lies, if it exists.
 enum Place {
     At(Key),
-    /// Nobody can say: its kind is not served, or is namespaced while the object is not. Such an
+    /// Nobody can say: its kind is not defined, or is namespaced while the object is not. Such an
     /// owner keeps its dependents alive.
     Unknown,
 }
@@ -327,22 +327,20 @@ enum Place {
 fn find(snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> Place {
     let is_kind =
         |resource: &&Arc<Resource>| resource.group == reference.group && resource.kind == reference.kind;
-    match snapshot.resources().find(is_kind) {
+    match snapshot.stored.iter().find(is_kind) {
         Some(resource) if !resource.namespaced => Place::At(resource.key(None, &reference.name)),
         Some(resource) if !namespace.is_empty() => Place::At(resource.key(Some(namespace), &reference.name)),
         Some(_) | None => Place::Unknown,
     }
 }
 
-/// How the engine addresses a record; `None` if its kind is served no more.
+/// How the engine addresses a record; `None` if its kind is defined no more.
 fn target(snapshot: &Snapshot, record: &Record) -> Option<Target> {
-    let is_stored_so = |resource: &&Arc<Resource>| {
-        resource
-            .custom()
-            .is_none_or(|custom| custom.storage_version == resource.version)
-            && record.key.as_str().starts_with(&*resource.prefix())
-    };
-    let resource = snapshot.resources().find(is_stored_so)?;
+    let key = record.key.as_str();
+    let resource = snapshot
+        .stored
+        .iter()
+        .find(|resource| key.starts_with(&*resource.prefix()))?;
     let object = record.json();
     let namespace = Some(object::namespace(object)).filter(|namespace| !namespace.is_empty());
     Some(Target::new(resource, namespace, object::name(object)))

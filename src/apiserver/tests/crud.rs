@@ -495,3 +495,44 @@ async fn yaml_bodies_and_answers() {
         "{got:?}"
     );
 }
+
+/// Others were faster again and again: that is no conflict for who named no version.
+#[tokio::test]
+async fn writes_without_a_version_are_tried_until_they_succeed() {
+    const WRITERS: usize = 16;
+    const WRITES: usize = 12;
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    server.post(path, &json!({"metadata": {"name": "busy"}})).await;
+    let writer = async |writer: usize| {
+        for write in 0..WRITES {
+            let data = json!({"data": {format!("w{writer}"): write.to_string()}});
+            let got = server.merge(&format!("{path}/busy"), &data).await;
+            assert_eq!(got.code, 200, "{got:?}");
+        }
+    };
+    futures::future::join_all((0..WRITERS).map(writer)).await;
+    let got = server.get(&format!("{path}/busy")).await;
+    let data = got.body["data"].as_object().expect("data");
+    assert!(
+        data.len() == WRITERS && data.values().all(|value| value == "11"),
+        "{data:?}"
+    );
+}
+
+#[tokio::test]
+async fn whole_numbers_are_stored_as_integers() {
+    let server = TestServer::start().await;
+    let json = &[("content-type", "application/json")];
+    let body = gizmo("whole")
+        .to_string()
+        .replace(r#""image":"a""#, r#""image":"a","replicas":3.0"#);
+    let got = server.send(Method::POST, GIZMOS, json, body.into_bytes()).await;
+    assert_eq!(got.body["spec"]["replicas"], json!(3), "{got:?}");
+    let merge = &[("content-type", "application/merge-patch+json")];
+    let patch = br#"{"spec":{"replicas":1e1}}"#.to_vec();
+    let got = server
+        .send(Method::PATCH, &format!("{GIZMOS}/whole"), merge, patch)
+        .await;
+    assert_eq!(got.body["spec"]["replicas"], json!(10), "{got:?}");
+}

@@ -138,3 +138,143 @@ async fn a_broken_definition_is_refused() {
         .collect();
     assert_eq!(fields, ["metadata.name", "spec.scope"]);
 }
+
+#[tokio::test]
+async fn the_names_of_built_in_kinds_are_not_given_away() {
+    let server = TestServer::start().await;
+    let mut body = parts();
+    body["metadata"] = json!({"name": "leases.coordination.k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved"}});
+    body["spec"]["group"] = json!("coordination.k8s.io");
+    body["spec"]["names"] = json!({"plural": "leases", "kind": "Part"});
+    let created = server.post(DEFINITIONS, &body).await;
+    assert_eq!(created.code, 201, "{created:?}");
+    let path = format!("{DEFINITIONS}/leases.coordination.k8s.io");
+    until(&server, &path, "refused", |_, body| {
+        body["status"]["conditions"]
+            .to_string()
+            .contains("PluralConflict")
+    })
+    .await;
+    let lease = json!({"metadata": {"name": "x"}, "spec": {"leaseDurationSeconds": 7}});
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let got = server.post(leases, &lease).await;
+    assert_eq!(got.code, 201, "{got:?}");
+    assert_eq!(server.delete(&path).await.code, 200);
+    until(&server, &path, "gone", |code, _| code == 404).await;
+    assert_eq!(server.get(&format!("{leases}/x")).await.code, 200);
+}
+
+/// Parts in a namespace, in two versions of which the stored one is not served; the other is as long as `served`.
+fn hidden(served: bool) -> Value {
+    let mut body = parts();
+    body["spec"]["scope"] = json!("Namespaced");
+    let schema = body["spec"]["versions"][0]["schema"].clone();
+    body["spec"]["versions"] = json!([
+        {"name": "v1", "served": served, "storage": false, "schema": schema},
+        {"name": "v2", "served": false, "storage": true, "schema": schema}]);
+    body
+}
+
+#[tokio::test]
+async fn what_is_not_served_goes_with_its_namespace_owner_and_definition() {
+    let server = TestServer::start().await;
+    assert_eq!(server.post(DEFINITIONS, &hidden(true)).await.code, 201);
+    let definition = format!("{DEFINITIONS}/parts.shop.example.com");
+    let base = "/apis/shop.example.com/v1/namespaces";
+    let default = format!("{base}/default/parts");
+    until(&server, &default, "served", |code, _| code == 200).await;
+    server
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}}))
+        .await;
+    let lone = server.post(&format!("{base}/n/parts"), &part("lone")).await;
+    assert_eq!(lone.code, 201, "{lone:?}");
+    server.post(&default, &part("kept")).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = server.post(maps, &json!({"metadata": {"name": "owner"}})).await;
+    let mut owned = part("owned");
+    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
+        "uid": map.body["metadata"]["uid"]}]);
+    server.post(&default, &owned).await;
+    let versions = |served| json!({"spec": {"versions": hidden(served)["spec"]["versions"]}});
+    server.merge(&definition, &versions(false)).await;
+    assert_eq!(server.get(&default).await.code, 404);
+
+    server.delete("/api/v1/namespaces/n").await;
+    until(&server, "/api/v1/namespaces/n", "gone", |code, _| code == 404).await;
+    server.delete(&format!("{maps}/owner")).await;
+    // Only what is served can be looked at.
+    server.merge(&definition, &versions(true)).await;
+    until(&server, &format!("{default}/owned"), "collected", |code, _| {
+        code == 404
+    })
+    .await;
+    assert_eq!(server.get(&format!("{default}/kept")).await.code, 200);
+    server
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}}))
+        .await;
+    assert_eq!(
+        server.get(&format!("{base}/n/parts")).await.body["items"],
+        json!([])
+    );
+
+    server.merge(&definition, &versions(false)).await;
+    server.delete(&definition).await;
+    until(&server, &definition, "gone", |code, _| code == 404).await;
+    assert_eq!(server.post(DEFINITIONS, &hidden(true)).await.code, 201);
+    until(&server, &default, "served anew", |code, _| code == 200).await;
+    assert_eq!(server.get(&default).await.body["items"], json!([]));
+}
+
+#[tokio::test]
+async fn field_selectors_see_defaults_that_came_later() {
+    let server = TestServer::start().await;
+    let mut body = parts();
+    let version = &mut body["spec"]["versions"][0];
+    version["selectableFields"] = json!([{"jsonPath": ".spec.a"}]);
+    server.post(DEFINITIONS, &body).await;
+    until(&server, PARTS, "served", |code, _| code == 200).await;
+    let mut bare = part("old");
+    bare["spec"] = json!({});
+    server.post(PARTS, &bare).await;
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["a"]["default"] =
+        json!("late");
+    let changed = server
+        .merge(
+            &format!("{DEFINITIONS}/parts.shop.example.com"),
+            &json!({"spec": body["spec"]}),
+        )
+        .await;
+    assert_eq!(changed.code, 200, "{changed:?}");
+    let got = server.get(&format!("{PARTS}?fieldSelector=spec.a%3Dlate")).await;
+    assert_eq!(got.body["items"][0]["metadata"]["name"], "old", "{got:?}");
+}
+
+#[tokio::test]
+async fn a_version_that_was_stored_cannot_be_dropped() {
+    let server = TestServer::start().await;
+    let schema = parts()["spec"]["versions"][0]["schema"].clone();
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
+    let versions = |versions: Value| json!({"spec": {"versions": versions}});
+    install(&server).await;
+    let path = format!("{DEFINITIONS}/parts.shop.example.com");
+    let both = versions(json!([version("v1", false), version("v2", true)]));
+    let moved = server.merge(&path, &both).await;
+    assert_eq!(
+        moved.body["status"]["storedVersions"],
+        json!(["v1", "v2"]),
+        "{moved:?}"
+    );
+    let dropped = versions(json!([version("v2", true)]));
+    let refused = server.merge(&path, &dropped).await;
+    assert_eq!(refused.code, 422, "{refused:?}");
+    assert!(
+        refused
+            .message()
+            .contains("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions")
+    );
+    let migrated = json!({"status": {"storedVersions": ["v2"]}});
+    let migrated = server.merge(&format!("{path}/status"), &migrated).await;
+    assert_eq!(migrated.code, 200, "{migrated:?}");
+    let dropped = server.merge(&path, &dropped).await;
+    assert_eq!(dropped.code, 200, "{dropped:?}");
+}

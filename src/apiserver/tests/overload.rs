@@ -30,12 +30,15 @@ async fn narrow() -> TestServer {
 
 /// A request under way: its body has not been sent.
 async fn begin(server: &TestServer, method: &str) -> TcpStream {
+    begin_as(server, method, &server.token).await
+}
+
+async fn begin_as(server: &TestServer, method: &str, token: &str) -> TcpStream {
     let address = server.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let head = format!(
-        "{method} {CONFIG_MAPS} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+        "{method} {CONFIG_MAPS} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        server.token,
         BODY.len()
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
@@ -64,6 +67,32 @@ async fn until_busy(server: &TestServer, attempt: impl AsyncFn() -> super::Got) 
     assert_eq!(turned_away.body, "Too many requests, please try again later.\n");
     assert_eq!(server.get("/livez").await.code, 200, "health needs no place");
     turned_away
+}
+
+/// How many requests were answered so.
+async fn count(server: &TestServer, labels: &str) -> u64 {
+    let text = server.get("/metrics").await.body;
+    let line = format!("rooflet_apiserver_requests_total{{{labels}}} ");
+    let lines = text.as_str().unwrap_or_default().lines();
+    let count = lines.into_iter().find_map(|text| text.strip_prefix(&line));
+    count.and_then(|count| count.parse().ok()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn strangers_who_never_send_their_body_take_no_place() {
+    let server = narrow().await;
+    let _stranger = begin_as(&server, "POST", "wrong").await;
+    let refused = async {
+        while count(&server, r#"code="401",resource="configmaps",verb="create""#).await == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let refused = tokio::time::timeout(DEADLINE, refused).await;
+    assert!(refused.is_ok(), "refused before the body is there");
+    let got = server
+        .post(CONFIG_MAPS, &json!({"metadata": {"name": "x"}}))
+        .await;
+    assert_eq!(got.code, 201, "{got:?}");
 }
 
 #[tokio::test]
@@ -102,16 +131,7 @@ async fn the_client_library_comes_again_by_itself() {
             .await
     })
     .await;
-    let turned_away = || async {
-        let text = server.get("/metrics").await.body;
-        let line = text.as_str().unwrap_or_default().lines().find_map(|line| {
-            line.strip_prefix(
-                r#"rooflet_apiserver_requests_total{code="429",resource="configmaps",verb="create"} "#,
-            )
-        });
-        line.and_then(|count| count.parse::<u64>().ok())
-            .unwrap_or_default()
-    };
+    let turned_away = || count(&server, r#"code="429",resource="configmaps",verb="create""#);
     let before = turned_away().await;
     let object: ConfigMap =
         serde_json::from_value(json!({"metadata": {"name": "patient"}})).expect("a ConfigMap");

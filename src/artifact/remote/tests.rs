@@ -160,6 +160,20 @@ async fn headers_are_read_and_not_one_byte_of_a_tensor() {
 }
 
 #[tokio::test]
+async fn an_index_that_was_left_behind_does_not_hide_the_weights() {
+    let (file, _) = weights("model.embed_tokens.weight", 100);
+    let index = br#"{"weight_map": {"model.embed_tokens.weight": "model-1.safetensors"}}"#;
+    let server = Server::of(&[
+        ("/models/tiny/config.json", CONFIG),
+        (&format!("/models/tiny/{INDEX_FILE}"), index),
+        ("/models/tiny/model.safetensors", &file),
+    ]);
+    let facts = server.read("HOST/models/tiny", None).await.unwrap();
+    assert_eq!(facts.weights.resident(), Bytes(12_800));
+    assert_eq!(facts.parameters, 6400);
+}
+
+#[tokio::test]
 async fn a_directory_of_a_web_server_gets_no_token() {
     let (file, _) = weights("model.embed_tokens.weight", 100);
     let server = Server::of(&[

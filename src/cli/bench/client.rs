@@ -2,17 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use reqwest::StatusCode;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use super::super::events::Events;
 use crate::benchmark::Sample;
 use crate::clock::Clock;
+use crate::loopback::is_loopback;
 use crate::wire::WorkerStatus;
 
 /// Longest time between two pieces of an answer, the first included.
 const SILENCE: Duration = Duration::from_secs(1800);
 const CONNECT: Duration = Duration::from_secs(10);
+/// The most that is told of a refusal.
+const MAX_REFUSAL_CHARS: usize = 500;
 
 /// One server and the model asked there.
 #[derive(Debug, Clone)]
@@ -33,13 +38,28 @@ pub(super) struct Ask<'a> {
 }
 
 impl Client {
-    /// Asks `base` for its models where none is named.
-    pub(super) async fn connect(base: &str, model: Option<&str>, clock: Clock) -> anyhow::Result<Self> {
+    /// Asks `base` for its models where none is named. `key` goes with every request.
+    pub(super) async fn connect(
+        base: &str,
+        model: Option<&str>,
+        key: Option<&str>,
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
         let base = base.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
-            .build()?;
+            .read_timeout(SILENCE);
+        let url = reqwest::Url::parse(&base).with_context(|| format!("`{base}` is no URL"))?;
+        if url.host_str().is_some_and(is_loopback) {
+            http = http.no_proxy();
+        }
+        if let Some(key) = key {
+            let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                .map_err(|_| anyhow!("--api-key: a key is one line of ASCII characters"))?;
+            value.set_sensitive(true);
+            http = http.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)]));
+        }
+        let http = http.build()?;
         let model = match model {
             Some(model) => model.to_owned(),
             None => first_model(&http, &base).await?,
@@ -50,6 +70,12 @@ impl Client {
             model,
             clock,
         })
+    }
+
+    /// Whether a worker of ours takes requests.
+    pub(super) async fn is_ready(&self) -> bool {
+        let answer = self.http.get(format!("{}/ready", self.base)).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
     }
 
     /// Bytes that a token adds to the cache of a worker of ours.
@@ -83,14 +109,7 @@ impl Client {
             .send()
             .await
             .with_context(|| format!("no answer from {url}"))?;
-        let status = response.status();
-        if !status.is_success() {
-            let text = response.text().await.unwrap_or_default();
-            bail!(
-                "{url} answered {status}: {}",
-                text.chars().take(500).collect::<String>()
-            );
-        }
+        let response = successful(response).await?;
         if ask.streaming {
             self.read_stream(response, begin).await
         } else {
@@ -124,6 +143,24 @@ fn has_text(delta: &Value) -> bool {
     text("content") || text("reasoning_content") || text("reasoning") || delta["tool_calls"].is_array()
 }
 
+/// Refuses an answer that is an error, with the server's own words.
+async fn successful(response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let key = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            "; a key is taken from --api-key or OPENAI_API_KEY"
+        }
+        _ => "",
+    };
+    let url = response.url().clone();
+    let text = response.text().await.unwrap_or_default();
+    let said: String = text.chars().take(MAX_REFUSAL_CHARS).collect();
+    bail!("{url} answered {status}: {said}{key}");
+}
+
 async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<String> {
     let url = format!("{base}/v1/models");
     let response = http
@@ -131,7 +168,8 @@ async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<Strin
         .send()
         .await
         .with_context(|| format!("no answer from {url}"))?;
-    let list: Value = response
+    let list: Value = successful(response)
+        .await?
         .json()
         .await
         .with_context(|| format!("{url} gave no list of models"))?;
@@ -185,6 +223,47 @@ impl Reading {
             first_tokens: self.first_pieces,
             time_to_first_token_seconds: self.first.map(|first| (first - begin).as_secs_f64()),
             total_seconds: (end - begin).as_secs_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::http::{HeaderMap, StatusCode};
+    use axum::response::{IntoResponse, Response};
+
+    use super::*;
+
+    async fn models(headers: HeaderMap) -> Response {
+        match headers.get("authorization").map(HeaderValue::as_bytes) {
+            Some(b"Bearer secret") => r#"{"data": [{"id": "tiny"}]}"#.into_response(),
+            _ => (StatusCode::UNAUTHORIZED, "no such key").into_response(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_wants_a_key_gets_it_or_is_understood() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}/v1", listener.local_addr().unwrap());
+        let router = Router::new().route("/v1/models", axum::routing::get(models));
+        let asking = async {
+            let connect = |key| Client::connect(&base, None, key, Clock::System);
+            assert_eq!(connect(Some("secret")).await.unwrap().model, "tiny");
+            for key in [None, Some("wrong")] {
+                let told = connect(key).await.unwrap_err().to_string();
+                assert!(
+                    told.contains("401") && told.contains("no such key") && told.contains("OPENAI_API_KEY"),
+                    "{told}"
+                );
+            }
+            let told = connect(Some("two\nlines")).await.unwrap_err().to_string();
+            assert!(told.contains("--api-key"), "{told}");
+        };
+        tokio::select! {
+            () = asking => {}
+            _ = axum::serve(listener, router).into_future() => unreachable!("it serves for ever"),
         }
     }
 }

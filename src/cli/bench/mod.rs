@@ -44,6 +44,9 @@ pub(super) struct Args {
     /// The `model` of requests. Default: the only one that the server names.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// The key that servers at URLs want, for each of them.
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
     /// Tokens of the prompts, such as 128,1k,4k.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_tokens, default_value = "128,1k")]
     contexts: Vec<u32>,
@@ -78,7 +81,7 @@ pub(super) struct Args {
     facts: Option<Utf8PathBuf>,
     #[arg(long, short, value_enum, default_value = "table")]
     output: Output,
-    /// Writes a report with plots, too.
+    /// Writes a report with plots of what was streamed, too.
     #[arg(long, value_name = "FILE")]
     html: Option<Utf8PathBuf>,
 }
@@ -203,6 +206,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     let matrix = args.matrix();
     let stores = matrix.states.iter().any(|state| state.needs_files());
     let mut targets = Vec::new();
+    let key = args.api_key.as_deref().filter(|key| !key.is_empty());
     for name in &args.targets {
         if stores && target::is_url(name) {
             let err =
@@ -210,7 +214,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
             return Err(Failure::new(ExitStatus::Usage, err));
         }
         targets.push(
-            Target::open(name, args.model.as_deref(), Load::of(&matrix), &clock)
+            Target::open(name, args.model.as_deref(), key, Load::of(&matrix), &clock)
                 .await
                 .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?,
         );
@@ -269,7 +273,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(path) = &args.html {
         std::fs::write(path, html::report(&report, clock.now()))
             .with_context(|| format!("writing `{path}`"))?;
-        ui::progress(&format!("{path} has the plots"));
+        ui::progress(&format!("{path} has the report"));
     }
     if report.cells.iter().any(CellReport::has_failures) {
         return Err(anyhow!("requests failed").into());

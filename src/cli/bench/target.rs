@@ -60,17 +60,19 @@ impl Target {
     pub(super) async fn open(
         name: &str,
         model: Option<&str>,
+        key: Option<&str>,
         load: Load,
         clock: &Clock,
     ) -> anyhow::Result<Self> {
         let (client, worker) = if is_url(name) {
-            (Client::connect(name, model, clock.clone()).await?, None)
+            (Client::connect(name, model, key, clock.clone()).await?, None)
         } else {
             let mut worker = Worker::start(Utf8Path::new(name), load, None)?;
             let client = worker.wait_until_ready(clock).await?;
             (client, Some(worker))
         };
-        let trial = Trial::run(&client)
+        // Prompts of another run of this program are others, too.
+        let trial = Trial::run(&client, clock.now().as_millisecond().cast_unsigned())
             .await
             .with_context(|| format!("trying {name}"))?;
         Ok(Self {
@@ -145,11 +147,12 @@ impl Drop for Files {
 }
 
 impl Trial {
-    async fn run(client: &Client) -> anyhow::Result<Self> {
+    /// Begins with the seed `first` for prompts: what a server has cached tells nothing of its speed.
+    async fn run(client: &Client, first: u64) -> anyhow::Result<Self> {
         // The first request of a server's life may load or compile something.
-        ask(client, TRIAL_WORDS[0], 0).await?;
-        let few = ask(client, TRIAL_WORDS[0], 1).await?;
-        let many = ask(client, TRIAL_WORDS[1], 2).await?;
+        ask(client, TRIAL_WORDS[0], first).await?;
+        let few = ask(client, TRIAL_WORDS[0], first + 1).await?;
+        let many = ask(client, TRIAL_WORDS[1], first + 2).await?;
         let (Some(few_tokens), Some(many_tokens)) = (few.prompt_tokens, many.prompt_tokens) else {
             bail!("the server does not tell how many tokens a prompt has (`usage` is missing)");
         };
@@ -269,14 +272,14 @@ impl Worker {
 
     async fn wait_until_ready(&mut self, clock: &Clock) -> anyhow::Result<Client> {
         let base = format!("http://127.0.0.1:{}", self.port);
+        let client = Client::connect(&base, Some(NAME), None, clock.clone()).await?;
         let begin = clock.instant();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the worker of `{}` ended with {status}", self.model);
             }
-            let ready = reqwest::get(format!("{base}/ready")).await;
-            if ready.is_ok_and(|answer| answer.status().is_success()) {
-                return Client::connect(&base, Some(NAME), clock.clone()).await;
+            if client.is_ready().await {
+                return Ok(client);
             }
             if clock.instant() - begin > START {
                 bail!(

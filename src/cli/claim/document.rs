@@ -9,8 +9,11 @@ use crate::api::{GROUP, VERSION};
 use crate::schema::StructuralSchema;
 use crate::yaml;
 
-/// Every claim of a file, with what it is called in messages.
-pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<(String, PerformanceClaimSpec)>> {
+/// What a claim is called in messages, and what it says.
+pub(super) type Named = (String, PerformanceClaimSpec);
+
+/// Every claim of a file, or why it cannot be read, which costs the others nothing.
+pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
     let text = if file == "-" {
         std::io::read_to_string(std::io::stdin()).context("reading standard input")?
     } else {
@@ -19,7 +22,7 @@ pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<(String, PerformanceCl
     parse(file.as_str(), &text)
 }
 
-fn parse(file: &str, text: &str) -> anyhow::Result<Vec<(String, PerformanceClaimSpec)>> {
+fn parse(file: &str, text: &str) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
     let documents = yaml::documents(text).with_context(|| format!("reading {file}"))?;
     if documents.is_empty() {
         bail!("{file} holds no claim");
@@ -34,7 +37,7 @@ fn parse(file: &str, text: &str) -> anyhow::Result<Vec<(String, PerformanceClaim
             file.to_owned()
         };
         for item in items(document) {
-            claims.push(claim(&schema, &place, item)?);
+            claims.push(claim(&schema, &place, item));
         }
     }
     Ok(claims)
@@ -51,11 +54,7 @@ fn items(document: Value) -> Vec<Value> {
     document["items"].as_array().cloned().unwrap_or_default()
 }
 
-fn claim(
-    schema: &StructuralSchema,
-    place: &str,
-    document: Value,
-) -> anyhow::Result<(String, PerformanceClaimSpec)> {
+fn claim(schema: &StructuralSchema, place: &str, document: Value) -> anyhow::Result<Named> {
     let Some(fields) = document.as_object() else {
         bail!("{place}: a claim is an object with figures or statements");
     };
@@ -117,8 +116,11 @@ spec:
     #[test]
     fn objects_and_bare_specs_are_read_alike() {
         let bare = "figures: [{kind: decodeTokensPerSecond, value: 77.7}]\n---\nstatements: ['1 = 1']\n";
-        let objects = parse("a.yaml", OBJECT).unwrap();
-        let specs = parse("a.yaml", bare).unwrap();
+        let read = |text: &str| -> Vec<Named> {
+            let claims = parse("a.yaml", text).unwrap();
+            claims.into_iter().map(Result::unwrap).collect()
+        };
+        let (objects, specs) = (read(OBJECT), read(bare));
         assert_eq!(objects[0].0, "a.yaml: blog");
         assert_eq!(specs[0].0, "a.yaml, document 1");
         assert_eq!(objects[0].1, specs[0].1);
@@ -127,7 +129,10 @@ spec:
 
     #[test]
     fn what_is_wrong_is_told_by_field() {
-        let message = |text: &str| parse("a.yaml", text).unwrap_err().to_string();
+        let message = |text: &str| match parse("a.yaml", text) {
+            Ok(mut claims) => claims.remove(0).unwrap_err().to_string(),
+            Err(err) => err.to_string(),
+        };
         assert!(message("figurs: []").contains("a.yaml: figurs: unknown field"));
         assert!(message(&OBJECT.replace("value", "valu")).contains("spec.figures[0].valu: unknown field"));
         assert!(

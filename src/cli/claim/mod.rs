@@ -17,6 +17,27 @@ use crate::error::ExitStatus;
 use crate::roofline::claim::{Assessment, InvalidClaim};
 use crate::yaml;
 
+/// Arguments that are said of the one claim that they make.
+const OF_ONE_CLAIM: [&str; 17] = [
+    "chip",
+    "gpu_cores",
+    "memory",
+    "bandwidth",
+    "model",
+    "quantization",
+    "engine",
+    "prompt",
+    "cached",
+    "context",
+    "generated",
+    "batch",
+    "decode",
+    "prefill",
+    "ttft",
+    "figure",
+    "statement",
+];
+
 /// Check published numbers against physics, known facts and their own arithmetic.
 ///
 /// With --file: every claim of a YAML file. Without: one claim from the other flags. docs/claims.md describes the form.
@@ -26,7 +47,7 @@ use crate::yaml;
 #[command(arg_required_else_help = true)]
 pub(super) struct Args {
     /// Claims to check: PerformanceClaim objects, or bare specs of them; `-` is standard input. May be given again.
-    #[arg(long = "file", short = 'f', value_name = "FILE.yaml", conflicts_with_all = ["chip", "model", "decode", "figure", "statement"])]
+    #[arg(long = "file", short = 'f', value_name = "FILE.yaml", conflicts_with_all = OF_ONE_CLAIM)]
     files: Vec<Utf8PathBuf>,
     /// How the outcome is printed. json: one object, or a list of them when there are several claims.
     #[arg(long, short, value_enum, default_value_t)]
@@ -67,7 +88,7 @@ pub(super) struct Args {
     /// Sequences decoded together.
     #[arg(long, value_name = "N")]
     batch: Option<u32>,
-    /// Decode speed in tokens per second: 77.7, ~26 or 12-15.
+    /// Decode speed in tokens per second: 77.7, ~26 or 12-15; or the time of one token: 12.5ms/token.
     #[arg(long, value_name = "TOK/S")]
     decode: Option<String>,
     /// Prefill speed in tokens per second.
@@ -107,46 +128,62 @@ struct Judged {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
-    let claims = if args.files.is_empty() {
-        let spec = from_flags(args).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-        vec![("the claim".to_owned(), spec)]
-    } else {
-        let mut claims = Vec::new();
-        for file in &args.files {
-            claims.extend(document::read(file).map_err(|err| Failure::new(ExitStatus::Config, err))?);
-        }
-        claims
-    };
-    let judged = claims
-        .into_iter()
-        .map(|(claim, spec)| {
-            let assessment = Assessment::new(&spec).map_err(|err| {
-                if args.files.is_empty() {
-                    let InvalidClaim { field, message } = err;
-                    let flag = flag(args, &field).unwrap_or(field);
-                    Failure::new(ExitStatus::Usage, anyhow!("{flag}: {message}"))
-                } else {
-                    Failure::new(ExitStatus::Config, anyhow!("{claim}: {err}"))
-                }
+    if args.files.is_empty() {
+        let usage = |err| Failure::new(ExitStatus::Usage, err);
+        let spec = from_flags(args).map_err(usage)?;
+        let judged =
+            Judged::new("the claim".to_owned(), spec).map_err(|InvalidClaim { field, message }| {
+                let flag = flag(args, &field).unwrap_or(field);
+                usage(anyhow!("{flag}: {message}"))
             })?;
-            Ok(Judged {
-                claim,
-                source: spec.source,
-                verdict: assessment.verdict,
-                findings: assessment.findings,
-                checks: assessment.checks,
-            })
-        })
-        .collect::<Result<Vec<_>, Failure>>()?;
-    ui::output(&print(&judged, args.output)?);
-    Ok(outcome(&judged))
+        let judged = [judged];
+        ui::output(&print(&judged, false, args.output)?);
+        return Ok(outcome(&judged));
+    }
+    let mut claims = Vec::new();
+    for file in &args.files {
+        claims.extend(document::read(file).unwrap_or_else(|err| vec![Err(err)]));
+    }
+    let several = claims.len() > 1;
+    let (mut judged, mut unreadable) = (Vec::new(), Vec::new());
+    for claim in claims {
+        let outcome = claim.and_then(|(claim, spec)| {
+            Judged::new(claim.clone(), spec).map_err(|err| anyhow!("{claim}: {err}"))
+        });
+        match outcome {
+            Ok(one) => judged.push(one),
+            Err(err) => unreadable.push(err),
+        }
+    }
+    if !judged.is_empty() {
+        ui::output(&print(&judged, several, args.output)?);
+    }
+    let Some(last) = unreadable.pop() else {
+        return Ok(outcome(&judged));
+    };
+    unreadable.iter().for_each(ui::error);
+    Err(Failure::new(ExitStatus::Config, last))
 }
 
-fn print(judged: &[Judged], output: Output) -> anyhow::Result<String> {
+impl Judged {
+    fn new(claim: String, spec: PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
+        let assessment = Assessment::new(&spec)?;
+        Ok(Self {
+            claim,
+            source: spec.source,
+            verdict: assessment.verdict,
+            findings: assessment.findings,
+            checks: assessment.checks,
+        })
+    }
+}
+
+/// `several`: claims were asked about, whether or not all of them could be read.
+fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<String> {
     Ok(match (output, judged) {
         (Output::Text, _) => judged.iter().map(report::text).collect::<Vec<_>>().join("\n"),
-        (Output::Json, [one]) => serde_json::to_string_pretty(one)? + "\n",
-        (Output::Json, several) => serde_json::to_string_pretty(several)? + "\n",
+        (Output::Json, [one]) if !several => serde_json::to_string_pretty(one)? + "\n",
+        (Output::Json, all) => serde_json::to_string_pretty(all)? + "\n",
         (Output::Yaml, _) => {
             let documents = judged
                 .iter()
@@ -270,6 +307,28 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn a_file_and_a_claim_in_flags_exclude_each_other() {
+        for flag in [
+            "--prefill=3",
+            "--ttft=1",
+            "--gpu-cores=8",
+            "--batch=2",
+            "--statement=1 = 1",
+        ] {
+            let line = Line::try_parse_from(["rooflet", "--file=x.yaml", flag]);
+            assert!(
+                line.err().unwrap().to_string().contains("cannot be used with"),
+                "{flag}"
+            );
+        }
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("claim"));
+        let of_all = ["files", "output"];
+        let names: Vec<_> = command.get_arguments().map(|own| own.get_id().as_str()).collect();
+        let rest: Vec<_> = names.into_iter().filter(|name| !of_all.contains(name)).collect();
+        assert_eq!(rest, OF_ONE_CLAIM);
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
     for (line, problem) in &predicted.problems {
         ui::progress(&format!("warning: {cases}, line {line}: {problem}"));
     }
-    ui::output_bytes(&predicted.csv).context("writing CSV")?;
+    // It is all there is to say, whether or not somebody reads it to its end.
+    let _ = ui::output_bytes(&predicted.csv).context("writing CSV")?;
     Ok(())
 }
 
@@ -49,15 +50,23 @@ struct Predicted {
 
 impl Predicted {
     fn new(table: &[u8], shapes: &ShapeFile) -> anyhow::Result<Self> {
+        if table.starts_with(&[0xff, 0xfe]) || table.starts_with(&[0xfe, 0xff]) {
+            bail!("it is UTF-16: save it as UTF-8");
+        }
         // Rows of another length, and text that is not UTF-8, are a matter of their row.
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(table);
         let columns = reader.byte_headers().context("line 1: no CSV")?.clone();
-        let names: Vec<String> = columns.iter().map(text).collect();
+        let names: Vec<String> = columns.iter().map(|name| text(name).to_lowercase()).collect();
         let missing: Vec<&str> = REQUIRED
             .into_iter()
             .filter(|column| !names.iter().any(|name| name == column))
             .collect();
         if !missing.is_empty() {
+            for (separator, told) in [(';', "semicolons"), ('\t', "tabs")] {
+                if names.iter().any(|name| name.contains(separator)) {
+                    bail!("line 1 separates its columns by {told}: save it with commas between them");
+                }
+            }
             bail!(
                 "line 1 has no column `{}`; a table of cases needs `{}`",
                 missing.join("`, `"),

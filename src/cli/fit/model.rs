@@ -2,6 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
+use serde_json::Value;
 
 use crate::artifact::remote::{self, HubAccess, RemoteModel};
 use crate::cli::{Failure, block_on};
@@ -22,10 +23,11 @@ pub(in crate::cli) struct NamedModel {
 }
 
 pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
-    if let Some((file, name)) = model.rsplit_once('#') {
+    let exists = Utf8Path::new(model).exists();
+    if let Some((file, name)) = model.rsplit_once('#').filter(|_| !exists) {
         return shape(Utf8Path::new(file), name, quantization);
     }
-    if !model.contains('/') && !Utf8Path::new(model).exists() {
+    if !model.contains('/') && !exists {
         return named(model, quantization);
     }
     if quantization.is_some() {
@@ -89,12 +91,17 @@ async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
     })
 }
 
-/// The first name in a file of shapes; `None` for any other file.
+/// The first name in a file of shapes; `None` for any other file, such as a configuration under whatever name.
 fn shapes_in(path: &Utf8Path) -> Option<String> {
-    if path.extension() != Some("json") || path.file_name() == Some("config.json") {
+    if path.extension() != Some("json") {
         return None;
     }
-    let shapes = ShapeFile::parse(&std::fs::read_to_string(path).ok()?).ok()?;
+    let text = std::fs::read_to_string(path).ok()?;
+    let value: Value = serde_json::from_str(&text).ok()?;
+    if value["model_type"].is_string() {
+        return None;
+    }
+    let shapes = ShapeFile::parse(&text).ok()?;
     shapes.names().next().map(str::to_owned)
 }
 
@@ -119,4 +126,37 @@ fn shape(file: &Utf8Path, name: &str, quantization: Option<WeightFormat>) -> Res
         facts: ModelFacts::of_shape(name, dimensions, format),
         format: Some(format),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
+        "max_position_embeddings": 512, "tie_word_embeddings": true}"#;
+    const SHAPES: &str = r#"{"tiny": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "tied": 1}}"#;
+
+    #[test]
+    fn a_file_is_what_stands_in_it_whatever_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        for name in ["config.json", "other.json", "try #2/config.json"] {
+            let loaded = load(&write(name, CONFIG), None).unwrap();
+            assert_eq!(loaded.facts.model_type, "qwen3", "{name}");
+        }
+        let shapes = write("shapes.json", SHAPES);
+        let refused = load(&shapes, None).unwrap_err().error.to_string();
+        assert!(
+            refused.contains("holds shapes") && refused.contains("shapes.json#tiny"),
+            "{refused}"
+        );
+        let tiny = load(&format!("{shapes}#tiny"), Some(WeightFormat::BFloat16)).unwrap();
+        assert_eq!(tiny.name, "tiny");
+    }
 }

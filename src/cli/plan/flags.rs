@@ -5,6 +5,21 @@ use crate::api::v1alpha1::{
     CapacityPlanSpec, DEFAULT_MAX_UTILIZATION_PERCENT, DemandSpec, ObjectivesSpec, TimeToFirstTokenObjective,
 };
 
+/// Arguments for one model.
+pub(super) const OF_ONE_MODEL: [&str; 11] = [
+    "model",
+    "quantization",
+    "requests_per_second",
+    "prompt",
+    "answer",
+    "context",
+    "disk_size",
+    "concurrency",
+    "replicas",
+    "decode",
+    "first_token",
+];
+
 /// What the flags for one model ask.
 pub(super) fn spec(args: &Args) -> CapacityPlanSpec {
     let first_token = args.first_token.clone().map(|max| TimeToFirstTokenObjective {

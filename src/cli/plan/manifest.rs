@@ -11,7 +11,11 @@ use crate::yaml;
 
 /// A CapacityPlan from a file, by the schema that the API server has.
 pub(super) fn read(file: &Utf8Path) -> anyhow::Result<CapacityPlanSpec> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    let text = if file == "-" {
+        std::io::read_to_string(std::io::stdin()).context("reading standard input")?
+    } else {
+        std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?
+    };
     parse(&text).with_context(|| file.to_string())
 }
 

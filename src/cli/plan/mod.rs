@@ -34,12 +34,12 @@ use crate::roofline::weights::{UnknownWeightFormat, WeightFormat};
 /// Nothing is changed anywhere.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model.
+    /// A CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-` is standard input.
     #[arg(
         long,
         short = 'f',
         value_name = "FILE",
-        conflicts_with = "model",
+        conflicts_with_all = flags::OF_ONE_MODEL,
         required_unless_present = "model"
     )]
     filename: Option<Utf8PathBuf>,

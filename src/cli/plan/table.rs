@@ -330,15 +330,16 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let Some(best) = &purchase.best else {
         return "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned();
     };
-    let what = if purchase.minimises == "Price" {
-        "the least price"
+    let (found, proof) = if purchase.proven {
+        ("", "proven".to_owned())
     } else {
-        "the fewest Macs (not every offer has a price)"
+        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        (" found", proof)
     };
-    let proof = if purchase.proven {
-        "proven".to_owned()
+    let what = if purchase.minimises == "Price" {
+        format!("the least price{found}")
     } else {
-        format!("nothing below {} is enough", amount(purchase.lower_bound))
+        format!("the fewest Macs{found} (not every offer has a price)")
     };
     let mut out = match best.items.as_slice() {
         [] => format!("Nothing: the fleet carries the demand. {}", gives(best)),

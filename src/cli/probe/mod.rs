@@ -6,7 +6,6 @@ mod svg;
 mod table;
 
 use std::fs;
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -45,20 +44,21 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // A path that is wrong should not cost ten seconds.
-    let mut svg = match &args.svg {
-        Some(path) => Some(fs::File::create(path).with_context(|| format!("--svg: writing `{path}`"))?),
-        None => None,
-    };
+    if let Some(path) = &args.svg {
+        // What it holds stays until there is something better.
+        let appending = fs::File::options().create(true).append(true).open(path);
+        appending.with_context(|| format!("--svg: writing `{path}`"))?;
+    }
     let report = measure(args, &Host::Native, &Clock::System)?;
     let roofline = Roofline::new(&report.measurements);
     args.output.print(&report, || {
         let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
         Ok(format!("{}\n{picture}", table::render(&report)))
     })?;
-    if let (Some(file), Some(roofline)) = (&mut svg, &roofline) {
+    if let (Some(path), Some(roofline)) = (&args.svg, &roofline) {
         let (title, subtitle) = table::titles(&report);
         let drawn = svg::draw(roofline, &title, &subtitle);
-        file.write_all(drawn.as_bytes()).context("--svg: writing")?;
+        fs::write(path, drawn).with_context(|| format!("--svg: writing `{path}`"))?;
     }
     Ok(())
 }

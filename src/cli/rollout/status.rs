@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use futures::StreamExt;
 use kube::Api;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 
 use crate::api::conditions::condition_type;
@@ -53,9 +54,14 @@ pub(super) async fn follow(
         // A watch tries for long and says little.
         deployments.get_opt(name).await.map_err(ApiError::from)?;
         let mut said = String::new();
-        let mut seen = pin!(watch_object(deployments.clone(), name));
+        let mut seen = pin!(watch_object(deployments.clone(), name).default_backoff());
         while let Some(found) = seen.next().await {
-            let Some(deployment) = found? else {
+            let found = match found.map_err(|err| ApiError::from(&err)) {
+                // The watch begins anew.
+                Err(err) if err.is_transient() => continue,
+                found => found?,
+            };
+            let Some(deployment) = found else {
                 bail!("modeldeployments.rooflet.dev \"{name}\" not found");
             };
             let progress = Progress::of(&deployment);

@@ -5,6 +5,7 @@ mod table;
 
 use anyhow::{Context, anyhow};
 use camino::Utf8PathBuf;
+use serde::Serialize;
 
 use super::output::Output;
 use super::{Failure, ui};
@@ -89,6 +90,16 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     Ok(status(&outcomes))
 }
 
+/// Seeds of which none broke a guarantee.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SeedsTried {
+    first_seed: u64,
+    last_seed: u64,
+    events: u64,
+    faults: usize,
+}
+
 /// Runs seed after seed until one fails.
 fn try_seeds(
     args: &Args,
@@ -96,23 +107,29 @@ fn try_seeds(
     seeds: u64,
     simulate: impl Fn(&RunOptions) -> Result<Outcome, Failure>,
 ) -> Result<ExitStatus, Failure> {
-    let (mut events, mut faults) = (0, 0);
+    let mut tried = SeedsTried {
+        first_seed: args.seed,
+        last_seed: args.seed.saturating_add(seeds - 1),
+        events: 0,
+        faults: 0,
+    };
     for seed in args.seed..args.seed.saturating_add(seeds) {
         let options = RunOptions::new(seed, args.policy);
         let outcome = simulate(&options)?;
-        events += outcome.control.events;
-        faults += outcome.faults.len();
+        tried.events += outcome.control.events;
+        tried.faults += outcome.faults.len();
         if outcome.violation.is_some() {
             let outcomes = [shrunk(scenario, &options, outcome)?];
             print(args, &outcomes)?;
             return Ok(ExitStatus::Failure);
         }
     }
-    let last = args.seed.saturating_add(seeds - 1);
-    ui::output(&format!(
-        "seeds {} to {last}: no guarantee was broken in {events} events with {faults} faults\n",
-        args.seed
-    ));
+    args.output.print(&tried, || {
+        let SeedsTried { first_seed, last_seed, events, faults } = tried;
+        Ok(format!(
+            "seeds {first_seed} to {last_seed}: no guarantee was broken in {events} events with {faults} faults\n"
+        ))
+    })?;
     Ok(ExitStatus::Success)
 }
 

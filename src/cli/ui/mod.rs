@@ -1,7 +1,8 @@
 //! The only code that prints. What may be piped goes to standard output, everything else to standard error.
-#![expect(clippy::print_stderr, reason = "this is the module the ban points to")]
+//! Messages that cannot be written, because nobody reads them any more or the disk is full, are dropped.
 
-use std::io;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 /// Why the first text that was lost was.
@@ -9,10 +10,8 @@ static LOST: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints text that a user may pipe into another program. What cannot be written is [told](lost) in the end.
 pub(crate) fn output(text: &str) {
-    match output_bytes(text.as_bytes()) {
-        // A closed pipe (`| head`) is no failure of ours.
-        Err(err) if err.kind() != io::ErrorKind::BrokenPipe => drop(LOST.set(err)),
-        Ok(()) | Err(_) => {}
+    if let Err(err) = output_bytes(text.as_bytes()) {
+        drop(LOST.set(err));
     }
 }
 
@@ -21,12 +20,15 @@ pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// Passes bytes on as they come, not only whole lines. Fails when nobody reads them any more.
-pub(crate) fn output_bytes(bytes: &[u8]) -> io::Result<()> {
-    use std::io::Write;
+/// Passes bytes on as they come, not only whole lines. Breaks where nobody reads them any more (`| head`), which is no
+/// failure of ours.
+pub(crate) fn output_bytes(bytes: &[u8]) -> io::Result<ControlFlow<()>> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(bytes)?;
-    stdout.flush()
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(err) => Err(err),
+    }
 }
 
 /// What hubs, nodes and files say must not steer the terminal.
@@ -45,12 +47,12 @@ fn printable(text: &str) -> String {
 
 /// Prints what went wrong with all its causes on one line.
 pub(crate) fn error(error: &anyhow::Error) {
-    eprintln!("error: {}", printable(&format!("{error:#}")));
+    progress(&format!("error: {error:#}"));
 }
 
 /// Prints one line on progress.
 pub(crate) fn progress(line: &str) {
-    eprintln!("{}", printable(line));
+    drop(writeln!(io::stderr(), "{}", printable(line)));
 }
 
 #[cfg(test)]

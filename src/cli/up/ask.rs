@@ -25,7 +25,8 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
         "stream_options": {"include_usage": true},
     });
     ui::progress(&format!("\nasking {model}: {question}"));
-    let client = reqwest::Client::builder().timeout(ANSWER).build()?;
+    // The gateway is on this machine: a proxy meant for the world outside does not know it.
+    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
     let begin = clock.instant();
     let url = format!("{gateway}/v1/chat/completions");
     let response = client

@@ -5,7 +5,7 @@
 //! model decodes, and the two can differ by a factor of five. Dense and quantised products of many rows say how fast
 //! it reads a prompt.
 //!
-//! Runs in a process of its own, on an idle node: running out of memory on a GPU ends the process.
+//! Runs in a process of its own, on an idle node: a GPU that has faulted may take nothing more of the process it was for.
 
 mod layer;
 mod matmul;

@@ -173,7 +173,7 @@ impl Item<'_> {
                 return Err(self.invalid(&format!(".{name}"), "a string or a list of parts"));
             }
         };
-        let mut whole = String::new();
+        let mut texts = Vec::new();
         for (place, part) in parts.iter().enumerate() {
             let at = format!(".{name}[{place}]");
             let kind = part.get("type").and_then(Json::as_str);
@@ -190,9 +190,9 @@ impl Item<'_> {
                 "text"
             };
             let text = kind.and_then(|_| part.get(member)?.as_str());
-            whole.push_str(text.ok_or_else(|| self.invalid(&at, "an object with 'type' and 'text'"))?);
+            texts.push(text.ok_or_else(|| self.invalid(&at, "an object with 'type' and 'text'"))?);
         }
-        Ok(whole)
+        Ok(texts.join("\n"))
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
             Ok(json!([
                 {"role": "system", "content": "Be terse."},
                 {"role": "system", "content": "a"},
-                {"role": "user", "content": "bc"},
+                {"role": "user", "content": "b\nc"},
                 {"role": "assistant", "content": "d", "reasoning_content": "why",
                  "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]},
                 {"role": "tool", "tool_call_id": "call_1", "content": "ok"},

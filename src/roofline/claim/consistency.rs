@@ -2,10 +2,11 @@
 //! shares of.
 
 use super::cell::Cell;
-use super::limits::{DecodeLimit, Trimmed, gigabytes, with_unit};
+use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
 use super::machine::{default_working_set, gigabytes_per_second};
 use super::{Flag, Report};
 use crate::api::v1alpha1::{ClaimTiming, ClaimVerdict, FigureKind};
+use crate::roofline::dimensions::KvBits;
 
 /// Repeated runs differ by as much.
 const RUN_TO_RUN: f64 = 0.05;
@@ -461,6 +462,11 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
         used.stated,
         100.0 * share
     );
+    if cell.reading.admits(used.reading.value / memory, SHARE) && fits_at_full_length(cell, gpu) {
+        report.pass(&cell.field, format!("{} of all memory", used.stated));
+        report.remark(&cell.field, message);
+        return;
+    }
     report.flag(
         &cell.field,
         Flag::new(ClaimVerdict::WrongFact, message)
@@ -471,6 +477,17 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
             )
             .factor(cell.reading.value / share),
     );
+}
+
+/// Whether weights and a cache that keeps every token of the context in every layer are no more than `bytes`; also where the
+/// model is not known.
+fn fits_at_full_length(cell: &Cell, bytes: f64) -> bool {
+    let Some((model, _, format)) = cell.model.sized() else {
+        return true;
+    };
+    let cache_of = |tokens: f64| kv_bytes(model, tokens, cell.workload.kv_bits.unwrap_or(KvBits::HALF.0));
+    let cache = (cache_of(2.0) - cache_of(1.0)) * cell.workload.context_tokens() * cell.workload.batch;
+    model.resident(format.likely) + cache <= bytes
 }
 
 /// Bandwidth that decoding is said to use.

@@ -270,6 +270,10 @@ impl Lexer {
             self.at += 1;
             self.blanks();
         }
+        // `512-bit` is an adjective, no difference.
+        if attached && self.peek(0) == Some('-') && self.peek(1) == Some('b') {
+            self.at += 1;
+        }
         let mut word = self.word();
         if !first && !divides && word == "per" {
             divides = true;

@@ -27,7 +27,7 @@ pub(super) enum StatedError {
 /// What a number must be, and what its unit is where none is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Measure {
-    /// Tokens per second.
+    /// Tokens per second; `20 ms/token` is one, too.
     Rate,
     Seconds,
     /// Always with a unit, unless it is large enough to be bytes.
@@ -65,11 +65,26 @@ impl Stated {
         }
     }
 
+    fn is_time_per_token(&self) -> bool {
+        let per = self.literal.unit.split_once('/').map(|(_, per)| per);
+        matches!(per, Some("t" | "tok" | "toks" | "token" | "tokens"))
+            && self.literal.meanings[0].dimension == Dimension::SECONDS
+    }
+
     /// It as a `measure`, in base units: bytes, seconds, bytes per second, tokens per second, one.
     pub(super) fn read(&self, measure: Measure) -> Result<Reading, StatedError> {
+        if measure == Measure::Rate && self.is_time_per_token() {
+            return self
+                .read(Measure::Seconds)?
+                .inverse()
+                .ok_or_else(|| StatedError::Malformed(self.to_string()));
+        }
         let bare = self.literal.unit.is_empty();
         let (dimension, expected) = match measure {
-            Measure::Rate => (Dimension::PER_SECOND, "a rate: write tok/s, or no unit"),
+            Measure::Rate => (
+                Dimension::PER_SECOND,
+                "a rate: write tok/s or ms/token, or no unit",
+            ),
             Measure::Seconds => (
                 Dimension::SECONDS,
                 "a time: write s, ms or min, or no unit for seconds",
@@ -158,6 +173,16 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// One over it; `None` where it may be nothing.
+    fn inverse(self) -> Option<Self> {
+        (self.low > 0.0).then(|| Self {
+            value: self.value.recip(),
+            low: self.high.recip(),
+            high: self.low.recip(),
+            ..self
+        })
+    }
+
     /// Whether `value` may be what was meant, with a further `share` of leeway.
     pub(super) fn admits(&self, value: f64, share: f64) -> bool {
         let leeway = share * value.abs();

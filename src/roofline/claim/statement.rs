@@ -5,7 +5,7 @@
 
 use super::expression::{self, Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
 use super::stated::Stated;
-use super::unit::{Dimension, Unit};
+use super::unit::{self, Dimension, Unit};
 
 /// `~` means within this share.
 pub(super) const ABOUT: f64 = 0.1;
@@ -125,7 +125,9 @@ impl<'a> Statement<'a> {
         for side in all {
             side.expression.literals(&mut literals);
         }
-        // GB is read as GiB only where no second number could hide a mistake behind it.
+        // GB is read as GiB only where no second number could hide a mistake behind it, and nobody who writes GiB, too, means
+        // the same by both.
+        let tells_apart = literals.iter().any(|literal| unit::is_binary(&literal.unit));
         let prefixed = literals
             .iter()
             .filter(|literal| is_decimal_bytes(literal))
@@ -135,7 +137,9 @@ impl<'a> Statement<'a> {
         right.expression.literals(&mut pair);
         let ambiguous: Vec<&Literal> = pair
             .into_iter()
-            .filter(|literal| literal.meanings.len() > 1 && !(is_decimal_bytes(literal) && prefixed > 1))
+            .filter(|literal| {
+                literal.meanings.len() > 1 && !(is_decimal_bytes(literal) && (tells_apart || prefixed > 1))
+            })
             .take(MAX_AMBIGUOUS)
             .collect();
 

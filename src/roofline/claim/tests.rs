@@ -132,6 +132,10 @@ fn arithmetic_that_holds_is_left_alone() {
         "2 * 3 -> 6",
         "5 min 30 s = 330 s",
         "20 ms/token = 50 tok/s",
+        "24 GiB = 25.8 GB",
+        "LPDDR5: 512 bits * 6400 MT/s = 409.6 GB/s",
+        "512-bit * 6400 MT/s = 409.6 GB/s",
+        "512 bits / 8 * 6400 MT/s = 409.6 GB/s",
         "100 -> 50 = -50 %",
         "60 -> 72 = 120 %",
         "100 tok/s -> 300 tok/s = +200 %",
@@ -347,6 +351,80 @@ fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
             "{format}"
         );
     }
+}
+
+#[test]
+fn both_units_in_one_statement_are_not_the_same() {
+    assert_eq!(right_of("24 GiB = 24 GB").round(), 26.0);
+    assert_eq!((10.0 * right_of("16 GB = 16.5 GiB")).round(), 149.0);
+}
+
+#[test]
+fn bits_that_are_taken_for_bytes_are_found() {
+    assert!((right_of("512 bits * 6400 MT/s = 3276.8 GB/s") - 409.6).abs() < 0.1);
+}
+
+#[test]
+fn a_time_per_token_is_a_rate() {
+    let verdict = |value: &str| {
+        assess(&format!(
+            "hardware: {{chip: Apple M4 Pro, gpuCores: 20, memory: 48 GB}}\nmodel: {{name: Qwen2.5-14B-Instruct-4bit}}\n\
+             figures: [{{kind: decodeTokensPerSecond, value: {value}}}]"
+        ))
+        .verdict
+    };
+    for plausible in [
+        "40 ms/token",
+        "0.04 s/token",
+        "~40 ms per token",
+        "38-42 ms/tok",
+        "40ms/token",
+    ] {
+        assert_eq!(verdict(plausible), ClaimVerdict::Plausible, "{plausible}");
+    }
+    assert_eq!(verdict("5 ms/token"), ClaimVerdict::ExceedsRoofline);
+}
+
+#[test]
+fn a_share_of_all_memory_is_a_remark_where_the_model_fits() {
+    let memory = |share: &str| {
+        assess(&format!(
+            "hardware: {{chip: Apple M4, gpuCores: 10, memory: 16 GB}}\nmodel: {{name: Qwen3-8B-4bit}}\n\
+             figures: [{{kind: memoryBytes, value: 5.5 GB}}, {{kind: shareOfMemory, value: {share}}}]"
+        ))
+    };
+    let of_all = memory("34 %");
+    assert_eq!(of_all.verdict, ClaimVerdict::Plausible);
+    let remarks = of_all.checks.iter().flat_map(|check| &check.remarks);
+    assert!(
+        remarks.into_iter().any(|remark| remark.contains("48 % of that")),
+        "{of_all:?}"
+    );
+    assert_eq!(memory("48 %").verdict, ClaimVerdict::Plausible);
+    assert_eq!(memory("70 %").verdict, ClaimVerdict::WrongFact);
+}
+
+#[test]
+fn weights_beyond_the_default_working_set_are_remarked_upon() {
+    let remarks = |memory: &str| {
+        let assessment = assess(&format!(
+            "hardware: {{chip: Apple M4 Max, gpuCores: 40, memory: {memory}}}\nmodel: {{name: Llama-3.3-70B-Instruct-6bit}}\n\
+             figures: [{{kind: decodeTokensPerSecond, value: 8}}]"
+        ));
+        assert_eq!(assessment.verdict, ClaimVerdict::Plausible);
+        let all: Vec<String> = assessment
+            .checks
+            .into_iter()
+            .flat_map(|check| check.remarks)
+            .collect();
+        all.join("; ")
+    };
+    assert!(
+        remarks("64 GB").contains("iogpu.wired_limit_mb"),
+        "{}",
+        remarks("64 GB")
+    );
+    assert!(!remarks("128 GB").contains("iogpu.wired_limit_mb"));
 }
 
 fn assess(yaml: &str) -> Assessment {

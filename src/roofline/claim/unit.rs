@@ -135,6 +135,9 @@ pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
         "M" | "million" => vec![count(1e6)],
         "bn" | "billion" => vec![count(1e9)],
         "T" | "trillion" => vec![count(1e12)],
+        // Transfers, as of memory: 6400 MT/s.
+        "MT" => vec![count(1e6)],
+        "GT" => vec![count(1e9)],
         "s" | "sec" | "secs" | "second" | "seconds" => vec![seconds(1.0)],
         "ms" | "millisecond" | "milliseconds" => vec![seconds(1e-3)],
         "us" | "µs" | "μs" => vec![seconds(1e-6)],
@@ -168,6 +171,12 @@ pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
         }
         _ => return None,
     })
+}
+
+/// Whether a unit as written counts bytes in powers of 1024: `GiB`, `MiB/s`.
+pub(super) fn is_binary(unit: &str) -> bool {
+    let first = unit.split(['/', ' ']).next().unwrap_or_default();
+    matches!(first, "Ki" | "KiB" | "Mi" | "MiB" | "Gi" | "GiB" | "Ti" | "TiB")
 }
 
 /// Whether a unit as written counts bits.

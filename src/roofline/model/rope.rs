@@ -244,7 +244,8 @@ fn parse_llama3(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigError> {
 }
 
 /// The defaults are transformers' (`modeling_rope_utils`), and so is the meaning of `truncate`: whether the blend begins
-/// and ends at whole dimensions.
+/// and ends at whole dimensions. Of `mscale` and `mscale_all_dim`, one may stand alone, as in mlx-lm; transformers reads
+/// them only together.
 fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
     let factor = scaling.positive_float("factor")?;
     let original = scaling

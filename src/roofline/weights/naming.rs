@@ -34,6 +34,9 @@ const NOISE: [&str; 19] = [
     "weights",
 ];
 
+/// Of those, ways to quantise: `dwq4` is 4 bits so made, and `awq` alone is 4 bits most often.
+const RECIPES: [&str; 4] = ["dwq", "awq", "gptq", "qat"];
+
 /// What a name means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NamedFormat {
@@ -71,7 +74,8 @@ impl NamedFormat {
         if let Some(format) = exact(&lower, engine) {
             return Ok(Self::sure(format));
         }
-        let words: Vec<&str> = lower
+        let apart = recipe_apart(&lower);
+        let words: Vec<&str> = apart
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
             .filter(|word| !word.is_empty())
             .map(|word| word.strip_suffix(".gguf").unwrap_or(word))
@@ -91,6 +95,12 @@ impl NamedFormat {
             .filter(|word| !NOISE.contains(word) && group_word(word).is_none())
             .copied()
             .collect();
+        if kept.is_empty() && words.iter().any(|word| RECIPES.contains(word)) {
+            let guessed = guess("int4", engine);
+            return guessed.ok_or_else(|| UnknownWeightFormat {
+                name: name.to_owned(),
+            });
+        }
         // `4 bit`, `4-bit` and `4bit` are one word.
         let bare = kept.join("_").replace("_bits", "bit").replace("_bit", "bit");
         let bare = bare
@@ -107,6 +117,19 @@ impl NamedFormat {
             name: name.to_owned(),
         })
     }
+}
+
+/// `dwq4` as `dwq-4bit`.
+fn recipe_apart(name: &str) -> String {
+    for recipe in RECIPES {
+        if let Some((before, after)) = name.split_once(recipe)
+            && matches!(after.as_bytes(), [b'2'..=b'8'] | [b'2'..=b'8', b'-' | b'_', ..])
+        {
+            let (bits, rest) = after.split_at(1);
+            return format!("{before}{recipe}-{bits}bit{rest}");
+        }
+    }
+    name.to_owned()
 }
 
 /// A name that stands for one format. `4bit` is MLX's; what llama.cpp runs under that name is one of its mixes.
@@ -221,6 +244,9 @@ mod tests {
             ("4 bit", "mlx4"),
             ("mlx4-dwq", "mlx4"),
             ("4bit-DWQ", "mlx4"),
+            ("dwq4", "mlx4"),
+            ("DWQ6", "mlx6"),
+            ("mlx-dwq4-g32", "mlx4g32"),
             ("mlx4g16", "mlx4g16"),
             ("4bit-g32", "mlx4g32"),
             ("mlx-mxfp4", "mxfp4"),
@@ -251,6 +277,10 @@ mod tests {
             ("q4", None, "q4_k_m"),
             ("q4", mlx, "mlx4"),
             ("int4", None, "mlx4"),
+            ("awq", mlx, "mlx4"),
+            ("AWQ", None, "mlx4"),
+            ("gptq", llama, "q4_k_m"),
+            ("dwq", None, "mlx4"),
             ("int8", llama, "q8_0"),
             ("w4a16", None, "mlx4"),
             ("fp8", None, "mxfp8"),

@@ -7,7 +7,7 @@
 
 use kube_cel::cel::{
     IdedExpr, ParseErrors,
-    common::ast::{ComprehensionExpr, Expr, LiteralValue, SelectExpr},
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, SelectExpr},
 };
 use serde_json::{Value, json};
 
@@ -196,6 +196,7 @@ impl<'a> Walk<'a, '_> {
             Expr::Ident(name) => self.variable(name),
             Expr::Select(select) => self.select(select),
             Expr::Call(call) => {
+                self.function(call);
                 if let Some(target) = &call.target
                     && !is_function_namespace(target, &call.func_name)
                 {
@@ -212,6 +213,24 @@ impl<'a> Walk<'a, '_> {
             }
             Expr::Map(_) | Expr::Struct(_) => Kind::Other,
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+        }
+    }
+
+    fn function(&mut self, call: &CallExpr) {
+        let name = call.func_name.as_str();
+        let prefix = match call.target.as_deref() {
+            Some(IdedExpr {
+                expr: Expr::Ident(prefix),
+                ..
+            }) => Some(prefix.as_str()),
+            Some(_) | None => None,
+        };
+        let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        if !is_operator && !cel::is_function(name, prefix) {
+            self.problem_at(
+                name,
+                format!("undeclared reference to '{name}' (in container '')"),
+            );
         }
     }
 

@@ -168,3 +168,140 @@ fn names_are_escaped_as_kubernetes_does() {
     assert_eq!(escape("a__b"), "a__underscores__b");
     assert_eq!(escape("in"), "__in__");
 }
+
+fn numbers() -> Value {
+    json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}},
+        "t": {"type": "array", "items": {"type": "string"}}}})
+}
+
+const SPENT: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+#[test]
+fn rules_that_cost_too_much_are_cut_short() {
+    let spends = |rule: &str, value: Value| {
+        let found = causes(numbers(), json!({"rule": rule, "message": "m"}), value, None);
+        assert!(found.len() == 1 && found[0].ends_with(SPENT), "{rule}: {found:?}");
+    };
+    let many = |count: usize| json!({"l": (0..count).collect::<Vec<_>>()});
+    spends(
+        "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))",
+        many(250),
+    );
+    spends("self.l.all(a, self.l.exists_one(b, b == a))", many(10_000));
+    // What comes beside does not help.
+    spends(
+        "self.l.exists(a, self.l.exists(b, self.l.exists(c, c < 0))) || true",
+        many(400),
+    );
+    spends("self.l.map(a, a).size() > 0", many(50_000));
+    spends("sets.contains(self.l, self.l)", many(50_000));
+    spends("self.l.distinct().size() > 0", many(50_000));
+    spends("lists.range(1000000000000).size() > 0", many(1));
+    spends("self.l.all(a, !self.t[0].contains('x' + string(a)))", {
+        let mut value = many(20_000);
+        value["t"] = json!(["y".repeat(1 << 20)]);
+        value
+    });
+}
+
+#[test]
+fn ordinary_rules_cost_little() {
+    let many = |count: usize| json!({"l": (0..count).collect::<Vec<_>>()});
+    assert!(holds(
+        numbers(),
+        "self.l.all(a, a >= 0 && a < 1000000)",
+        many(20_000)
+    ));
+    assert!(holds(
+        numbers(),
+        "self.l.all(a, self.l.exists_one(b, b == a))",
+        many(500)
+    ));
+    assert!(holds(
+        numbers(),
+        "self.l.map(a, a * 2).all(a, a >= 0)",
+        many(2_000)
+    ));
+    assert!(holds(numbers(), "!self.l.exists(a, a in [-1, -2])", many(10_000)));
+}
+
+#[test]
+fn loops_mean_what_they_meant() {
+    let value = || json!({"l": [3, 1, 2], "t": ["a", "bb"]});
+    for rule in [
+        "self.l.filter(a, a > 1).size() == 2 && self.l.filter(a, a > 1)[0] == 3",
+        "self.t.map(a, a + 'x') == ['ax', 'bbx']",
+        "self.t.map(a, a.size() > 1, a.upperAscii()) == ['BB']",
+        "self.t.exists(a, self.l.exists(b, a.size() == b && has(self.t)))",
+        "self.l.exists_one(a, a in [3, 4])",
+        "{'k': self.l}.all(k, k == 'k')",
+        "sets.equivalent(self.l, [1, 2, 3]) && self.l.distinct().size() == 3",
+        "self.l.all(a, optional.of(a).hasValue() && [quantity('1Gi')].all(q, q.isGreaterThan(quantity('1Mi'))))",
+        "dyn(self.l[0]) == 3",
+    ] {
+        assert!(holds(numbers(), rule, value()), "{rule}");
+    }
+}
+
+#[test]
+fn texts_are_characters_and_patterns_are_re2() {
+    let text = || json!({"type": "string"});
+    assert!(holds(
+        text(),
+        "self.size() == 1 && size(self) <= 1",
+        json!("\u{e9}")
+    ));
+    assert!(holds(text(), "self.matches('^\\\\w+$')", json!("abc")));
+    assert!(!holds(text(), "self.matches('^\\\\w+$')", json!("\u{e9}")));
+    assert!(!holds(text(), "self.matches('\\\\d')", json!("\u{0663}")));
+}
+
+#[test]
+fn types_can_be_compared() {
+    let anything = || {
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
+        "p": {"x-kubernetes-int-or-string": true}}})
+    };
+    let rule = "type(self.p) == string ? self.p.size() > 0 : type(self.p) == int && type(self) == map";
+    assert!(holds(anything(), rule, json!({"p": "a"})));
+    assert!(holds(anything(), rule, json!({"p": 7})));
+    assert!(!holds(anything(), rule, json!({"p": ""})));
+    assert!(holds(
+        anything(),
+        "string(self.p) == '7' && int('7') == self.p",
+        json!({"p": 7})
+    ));
+}
+
+#[test]
+fn functions_that_nobody_knows_are_refused() {
+    let refused = |rule: &str| {
+        let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}]});
+        let errors = StructuralSchema::compile("s", &schema, false)
+            .err()
+            .unwrap_or_default();
+        errors.first().map(FieldError::summary).unwrap_or_default()
+    };
+    for rule in ["undefined(self)", "self.undefined()", "math.undefined(1) > 0"] {
+        let found = refused(rule);
+        assert!(
+            found.contains("undeclared reference to 'undefined'"),
+            "{rule}: {found}"
+        );
+    }
+    for rule in [
+        "[1].exists(i, v, v == 1)",
+        "cel.bind(x, 1, x == 1)",
+        "optional.of(1).optMap(v, v).hasValue()",
+    ] {
+        assert!(refused(rule).contains("undeclared reference"), "{rule}");
+    }
+    for rule in [
+        "math.greatest(1, 2) > 0 && sets.contains([1], [1]) && optional.none().hasValue()",
+        "[1].isSorted() && 'a'.matches('a') && size('a') == 1 && has(self.metadata)",
+        "url('https://a').getHost() == 'a' && isIP('::1') && format.dns1123Label().validate('a').hasValue()",
+    ] {
+        assert_eq!(refused(rule), "", "{rule}");
+    }
+}

@@ -463,7 +463,7 @@ fn a_guard_is_asked_at_the_very_moment_of_the_write() {
         let holds = |record: &Record| text(record) == "open";
         Some(Guard {
             key: Key::new("/door"),
-            holds,
+            holds: Box::new(holds),
         })
     };
     let outcomes = store.guarded_batch([

@@ -76,7 +76,8 @@ impl Manual {
             .into_iter()
             .map(|(write, guard)| {
                 let (reply, outcome) = oneshot::channel();
-                let command = Command::Commit { write, guard, reply };
+                let guards = guard.into_iter().collect();
+                let command = Command::Commit { write, guards, reply };
                 commands_tx.try_send(command).map_err(|_| "full").expect("fits");
                 outcome
             })

@@ -14,7 +14,7 @@ use super::numbers::{Bound, Step, integers, multiples, numbers};
 use super::product::{TooManyStates, Wanted, combined};
 use super::regex;
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, check_apart, check_parts, followed, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_apart, check_parts, followed, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
@@ -98,11 +98,8 @@ impl<'a> Compiler<'a, '_> {
             return self.reference(schema, target);
         }
         if schema.get("const").is_some() || schema.get("enum").is_some() {
-            let texts = listed_texts(schema)?.unwrap_or_default();
-            let ways = texts
-                .iter()
-                .map(|text| self.builder.literal(text.as_bytes(), RETURN));
-            let ways = ways.collect();
+            let values = listed(schema)?.unwrap_or_default();
+            let ways = values.iter().map(|value| self.written(value)).collect();
             return Ok(self.builder.any_of(ways));
         }
         for keyword in ["anyOf", "oneOf"] {
@@ -154,9 +151,14 @@ impl<'a> Compiler<'a, '_> {
         }
         let mut ways = Vec::new();
         for (index, one) in schemas.iter().enumerate() {
-            ways.push(self.rule(one, at(index))?);
+            if *one != Json::Bool(false) {
+                ways.push(self.rule(one, at(index))?);
+            }
         }
-        Ok(self.builder.any_of(ways))
+        match ways.is_empty() {
+            true => Err(schema.empty()),
+            false => Ok(self.builder.any_of(ways)),
+        }
     }
 
     fn kind(&mut self, schema: &Schema<'a>, kind: Kind) -> Result<NodeId, SchemaError> {
@@ -320,7 +322,7 @@ impl<'a> Compiler<'a, '_> {
     ) -> Result<NodeId, SchemaError> {
         let values = match schema.get("items").and_then(|items| followed(self.root, items)) {
             Some(Json::Object(items)) if schema.get("prefixItems").is_none() => {
-                listed_texts(&Schema::new(items, schema.below("items"))?)?
+                listed(&Schema::new(items, schema.below("items"))?)?
             }
             Some(_) | None => None,
         };
@@ -330,18 +332,15 @@ impl<'a> Compiler<'a, '_> {
                 keyword: "uniqueItems of anything but listed values".to_owned(),
             });
         };
-        values.sort_unstable();
-        values.dedup();
+        let mut known = ValueSet::default();
+        values.retain(|value| known.insert(value));
         if values.len() > MAX_DIFFERENT {
             return Err(SchemaError::Unsupported {
                 at: schema.at.clone(),
                 keyword: format!("uniqueItems of more than {MAX_DIFFERENT} values"),
             });
         }
-        let values: Vec<NodeId> = values
-            .iter()
-            .map(|text| self.builder.literal(text.as_bytes(), RETURN))
-            .collect();
+        let values: Vec<NodeId> = values.iter().map(|value| self.written(value)).collect();
         let close = self.closed(b"]");
         let mut behind: Vec<Option<NodeId>> = vec![None; 1 << values.len()];
         for come in (0..behind.len()).rev() {
@@ -378,6 +377,11 @@ impl<'a> Compiler<'a, '_> {
             0 => self.builder.any_of(vec![first, close]),
             _ => first,
         }
+    }
+
+    fn written(&mut self, value: &Json) -> NodeId {
+        let text = serde_json::to_string(value).expect("names are strings and memory does not fail");
+        self.builder.literal(text.as_bytes(), RETURN)
     }
 
     fn spaced(&mut self, next: NodeId) -> NodeId {
@@ -596,18 +600,24 @@ impl<'a> Compiler<'a, '_> {
     }
 }
 
-/// The values that a schema lists, as far as they are of its types, as JSON; both of a boolean's. `None`: it lists none.
-fn listed_texts(schema: &Schema<'_>) -> Result<Option<Vec<String>>, SchemaError> {
+/// The values that a schema lists, as far as they are of its types; both of a boolean's. `None`: it lists none.
+fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     let (keyword, values) = match (schema.get("const"), schema.list("enum")?) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),
         (None, Some(values)) => ("enum", values),
         (None, None) => {
             let boolean = schema.kinds()?.is_some_and(|kinds| kinds == [Kind::Boolean]);
-            return Ok(boolean.then(|| vec!["true".to_owned(), "false".to_owned()]));
+            return Ok(boolean.then(|| vec![Json::Bool(true), Json::Bool(false)]));
         }
     };
     if schema.demands_more_than(&[keyword, "type"]) {
         return Err(together(schema, keyword));
+    }
+    if values.iter().any(is_rounded) {
+        return Err(SchemaError::Unsupported {
+            at: schema.at.clone(),
+            keyword: format!("{keyword} of a whole number beyond 64 bits"),
+        });
     }
     let kinds = match schema.get("type") {
         Some(_) => schema.kinds()?,
@@ -617,12 +627,18 @@ fn listed_texts(schema: &Schema<'_>) -> Result<Option<Vec<String>>, SchemaError>
         let fits = |kinds: &Vec<Kind>| kinds.iter().any(|kind| kind.fits(value));
         kinds.as_ref().is_none_or(fits)
     };
-    let text = |value| serde_json::to_string(value).expect("names are strings and memory does not fail");
-    let texts: Vec<String> = values.iter().filter(fits).map(text).collect();
-    match texts.is_empty() {
+    let values: Vec<Json> = values.iter().filter(fits).cloned().collect();
+    match values.is_empty() {
         true => Err(schema.empty()),
-        false => Ok(Some(texts)),
+        false => Ok(Some(values)),
     }
+}
+
+/// Whether a number may have been a whole one that was rounded when it was read.
+fn is_rounded(value: &Json) -> bool {
+    let Json::Number(number) = value else { return false };
+    let double = number.as_f64().filter(|_| number.is_f64());
+    double.is_some_and(|double| double.fract() == 0.0 && double.abs() >= 2_f64.powi(63))
 }
 
 /// Refuses a combination of `keyword` with others that demand something.

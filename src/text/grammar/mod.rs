@@ -17,7 +17,7 @@ mod normal;
 mod numbers;
 mod product;
 mod regex;
-mod schema;
+pub(super) mod schema;
 pub(crate) mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;

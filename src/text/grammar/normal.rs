@@ -2,7 +2,7 @@
 //! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
 
 use super::schema::{
-    Kind, Schema, SchemaError, ValueSet, check_apart, demands, followed, listed_values, resolved,
+    Kind, Schema, SchemaError, ValueSet, are_equal, check_apart, demands, followed, listed_values, resolved,
 };
 use crate::openai::json::{Json, Members};
 
@@ -13,6 +13,9 @@ const MAX_DEPTH: usize = 100;
 
 /// Keywords that bring other schemas.
 const COMBINING: &[&str] = &["$ref", "allOf", "anyOf", "oneOf", "not"];
+
+/// Keywords that hold schemas to be referred to.
+const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 
 /// Accepts what `schema` accepts, or less.
 pub(super) fn normal(schema: &Json) -> Result<Json, SchemaError> {
@@ -66,14 +69,13 @@ impl Normalizer<'_> {
 
     /// One schema without `allOf` and `not`, and with a choice or a reference only where that is all.
     fn flat(&mut self, members: &Members, at: &str) -> Result<Members, SchemaError> {
-        let definitions = ["$defs", "definitions"];
         let mut asked = members.clone();
         asked.retain(demands);
         let simple = |name: &str| asked.iter().all(|(own, _)| own == name);
         let combines = COMBINING.iter().any(|name| asked.get(name).is_some());
         if !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple) {
             asked = members.clone();
-            asked.retain(|name, value| demands(name, value) || definitions.contains(&name));
+            asked.retain(|name, value| demands(name, value) || DEFINITIONS.contains(&name));
             return Ok(asked);
         }
         let mut gathered = Gathered::default();
@@ -98,7 +100,7 @@ impl Normalizer<'_> {
                 self.distribute(choice, &rest, at)?
             }
         };
-        for name in definitions {
+        for name in DEFINITIONS {
             if let Some(definitions) = members.get(name) {
                 flat.insert(name, definitions.clone());
             }
@@ -122,6 +124,8 @@ impl Normalizer<'_> {
             .unwrap_or(Json::Bool(true));
         let own = schema.get("properties").cloned();
         let has_patterns = schema.get("patternProperties").is_some();
+        let named = own.as_ref().and_then(Json::as_object);
+        let is_bare = !has_patterns && named.is_none_or(Members::is_empty);
         let pattern = names.get("pattern").and_then(Json::as_str);
         let pattern = match pattern.filter(|_| is_only(&["pattern"])) {
             Some(pattern) => Some(pattern.to_owned()),
@@ -136,9 +140,8 @@ impl Normalizer<'_> {
                 }
                 ("properties", members)
             }
-            (None, Some(pattern)) if own.is_none() && !has_patterns => {
-                ("patternProperties", Members::new([(&*pattern, others)]))
-            }
+            (None, Some(_)) if is_bare && others == Json::Bool(false) => ("properties", Members::default()),
+            (None, Some(pattern)) if is_bare => ("patternProperties", Members::new([(&*pattern, others)])),
             _ => return schema,
         };
         schema.remove("propertyNames");
@@ -244,10 +247,12 @@ impl Normalizer<'_> {
         for keyword in ["prefixItems", "anyOf", "oneOf"] {
             if let Some(Json::Array(inner)) = flat.get(keyword).cloned() {
                 let place = |index: usize| format!("{at}/{keyword}/{index}");
-                let inner = inner
-                    .iter()
-                    .enumerate()
-                    .map(|(index, schema)| self.schema(schema, &place(index)));
+                let schema = |(index, schema)| match self.schema(schema, &place(index)) {
+                    // No way at all.
+                    Err(SchemaError::Empty { .. }) if keyword != "prefixItems" => Ok(Json::Bool(false)),
+                    schema => schema,
+                };
+                let inner = inner.iter().enumerate().map(schema);
                 let inner = inner.collect::<Result<_, _>>()?;
                 flat.insert(keyword, Json::Array(inner));
             }
@@ -259,8 +264,10 @@ impl Normalizer<'_> {
             let mut normal = Members::default();
             for (name, schema) in inner.iter() {
                 let schema = match self.schema(schema, &format!("{at}/{keyword}/{name}")) {
-                    // It can only be missing.
-                    Err(SchemaError::Empty { .. }) if keyword == "properties" => Json::Bool(false),
+                    // Nobody asks for it.
+                    Err(_) if DEFINITIONS.contains(&keyword) && !refers_to(self.root, name) => continue,
+                    // It can only be missing, or is refused where it is referred to.
+                    Err(SchemaError::Empty { .. }) if keyword != "patternProperties" => Json::Bool(false),
                     schema => schema?,
                 };
                 normal.insert(name, schema);
@@ -268,6 +275,18 @@ impl Normalizer<'_> {
             flat.insert(keyword, Json::Object(normal));
         }
         Ok(Json::Object(flat))
+    }
+}
+
+/// Whether there may be a reference to a definition of this name, or to a part of it.
+fn refers_to(schema: &Json, name: &str) -> bool {
+    match schema {
+        Json::Array(items) => items.iter().any(|item| refers_to(item, name)),
+        Json::Object(members) => members.iter().any(|(keyword, value)| match (keyword, value) {
+            ("$ref", Json::String(target)) => target.contains(name) || target.contains(['%', '~']),
+            (_, value) => refers_to(value, name),
+        }),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => false,
     }
 }
 
@@ -344,7 +363,7 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
             both.insert(keyword, value.clone());
             continue;
         };
-        if own == value {
+        if are_equal(own, value) {
             continue;
         }
         let merged = match keyword {
@@ -374,6 +393,9 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
         both.insert("enum", merged.ok_or_else(|| conflict("enum", at))?);
         both.remove("const");
     }
+    if lists_in_vain(&both) {
+        return Err(empty(at));
+    }
     let objects = |schema: &Members| OBJECT.iter().any(|name| schema.get(name).is_some());
     if objects(one) && objects(other) {
         if one.get("patternProperties").is_some() || other.get("patternProperties").is_some() {
@@ -387,6 +409,25 @@ fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaE
         return Err(conflict("prefixItems", at));
     }
     Ok(both)
+}
+
+/// Whether no value that a schema lists is of its types.
+fn lists_in_vain(schema: &Members) -> bool {
+    let words = match schema.get("type") {
+        Some(Json::Array(words)) => words.as_slice(),
+        Some(word) => std::slice::from_ref(word),
+        None => return false,
+    };
+    let kinds = words.iter().map(|word| Kind::of_word(word.as_str()?));
+    let Some(kinds) = kinds.collect::<Option<Vec<Kind>>>() else {
+        return false;
+    };
+    let is_none = |value: &Json| !kinds.iter().any(|kind| kind.fits(value));
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => is_none(value),
+        (None, Some(Json::Array(values))) => values.iter().all(is_none),
+        (None, _) => false,
+    }
 }
 
 const OBJECT: &[&str] = &["properties", "additionalProperties", "patternProperties"];

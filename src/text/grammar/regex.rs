@@ -38,15 +38,17 @@ pub(super) enum Writing {
     Json,
 }
 
+/// Each way of what is returned fits some text, what it says of the text ahead aside.
 pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(RegexError::Unsupported("too many characters"));
     }
-    regex_syntax::parse(&as_rust(pattern)).map_err(|err| {
+    let all = regex_syntax::parse(&as_rust(pattern)).map_err(|err| {
         let text = err.to_string();
         let reason = text.lines().last().unwrap_or_default();
         RegexError::Invalid(reason.trim_start_matches("error: ").to_owned())
-    })
+    })?;
+    possible(&all).ok_or(RegexError::Empty)
 }
 
 /// To ask whether a text fits.
@@ -62,38 +64,112 @@ pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
 fn as_rust(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
     let mut rest = pattern;
-    let mut in_class = false;
     while let Some(c) = rest.chars().next() {
         let place = pattern.len() - rest.len();
         let ahead = [("(?=", AHEAD), ("(?!", NOT_AHEAD)];
-        let ahead = ahead
-            .into_iter()
-            .find(|(mark, _)| !in_class && rest.starts_with(mark));
-        if let Some((mark, name)) = ahead {
+        if let Some((mark, name)) = ahead.into_iter().find(|(mark, _)| rest.starts_with(mark)) {
             out.push_str(&format!("(?P<{name}{place}>"));
             rest = &rest[mark.len()..];
             continue;
         }
         rest = &rest[c.len_utf8()..];
-        if c != '\\' {
-            in_class = c == '[' || (in_class && c != ']');
-            out.push(c);
-            continue;
-        }
-        let escaped = rest.chars().next();
-        rest = &rest[escaped.map_or(0, char::len_utf8)..];
-        match escaped {
-            Some('d') => out.push_str("[0-9]"),
-            Some('D') => out.push_str("[^0-9]"),
-            Some('w') => out.push_str("[0-9A-Za-z_]"),
-            Some('W') => out.push_str("[^0-9A-Za-z_]"),
-            Some('s') => out.push_str("[\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
-            Some('S') => out.push_str("[^\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
-            Some(other) => out.extend(['\\', other]),
-            None => out.push('\\'),
+        match c {
+            '[' => rest = class(rest, &mut out),
+            '\\' => rest = escape(rest, &mut out),
+            '.' => out.push_str("[^\\n\\r\\u{2028}\\u{2029}]"),
+            c => out.push(c),
         }
     }
     out
+}
+
+/// Writes what is behind a backslash, and returns what is behind that.
+fn escape<'p>(rest: &'p str, out: &mut String) -> &'p str {
+    let Some(escaped) = rest.chars().next() else {
+        out.push('\\');
+        return rest;
+    };
+    match escaped {
+        'd' => out.push_str("[0-9]"),
+        'D' => out.push_str("[^0-9]"),
+        'w' => out.push_str("[0-9A-Za-z_]"),
+        'W' => out.push_str("[^0-9A-Za-z_]"),
+        's' => out.push_str("[\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
+        'S' => out.push_str("[^\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
+        'p' | 'P' => {
+            let (name, behind) = rest.split_at(rest.find('}').map_or(1, |end| end + 1));
+            out.extend(["\\", name]);
+            return behind;
+        }
+        other => out.extend(['\\', other]),
+    }
+    &rest[escaped.len_utf8()..]
+}
+
+/// Writes what is behind a class's bracket, and returns what is behind the class. The parser knows classes inside
+/// classes, and operators on them; here `^` and the `-` of a range are all there is.
+fn class<'p>(rest: &'p str, out: &mut String) -> &'p str {
+    let others = rest.strip_prefix('^');
+    out.push_str(if others.is_some() { "[^" } else { "[" });
+    let mut rest = others.unwrap_or(rest);
+    if rest.starts_with(']') {
+        // Nothing is both.
+        out.push_str("a&&b");
+    }
+    let is_set = |rest: &str| {
+        let escaped = rest.strip_prefix('\\');
+        escaped.is_some_and(|escaped| escaped.starts_with(['d', 'D', 'w', 'W', 's', 'S', 'p', 'P']))
+    };
+    // Whether a range may begin with what was before, and whether it has.
+    let (mut may_begin, mut has_begun) = (false, false);
+    while let Some(c) = rest.chars().next() {
+        if is_set(rest) {
+            rest = escape(&rest[1..], out);
+            (may_begin, has_begun) = (false, false);
+            continue;
+        }
+        rest = &rest[c.len_utf8()..];
+        match c {
+            ']' => {
+                out.push(']');
+                break;
+            }
+            '-' if may_begin && !rest.starts_with(']') && !is_set(rest) => {
+                out.push('-');
+                (may_begin, has_begun) = (false, true);
+                continue;
+            }
+            '\\' => rest = escape(rest, out),
+            '-' | '&' | '~' | '[' => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+        (may_begin, has_begun) = (!has_begun, false);
+    }
+    rest
+}
+
+/// An expression without the ways that no text fits; `None`: there are no others.
+fn possible(hir: &Hir) -> Option<Hir> {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Look(_) => Some(hir.clone()),
+        HirKind::Class(class) => (!class.is_empty()).then(|| hir.clone()),
+        HirKind::Repetition(repetition) => match possible(&repetition.sub) {
+            Some(sub) => Some(Hir::repetition(repetition.with(sub))),
+            None => (repetition.min == 0).then(Hir::empty),
+        },
+        HirKind::Capture(capture) => match possible(&capture.sub) {
+            Some(sub) => Some(Hir::capture(Capture {
+                sub: Box::new(sub),
+                ..capture.clone()
+            })),
+            None => (ahead(capture) == Some(Wanted::OnlyTheFirst)).then(Hir::empty),
+        },
+        HirKind::Concat(parts) => Some(Hir::concat(parts.iter().map(possible).collect::<Option<_>>()?)),
+        HirKind::Alternation(ways) => {
+            let ways: Vec<Hir> = ways.iter().filter_map(possible).collect();
+            (!ways.is_empty()).then(|| Hir::alternation(ways))
+        }
+    }
 }
 
 /// Whether some of an expression is about what follows it.
@@ -283,7 +359,7 @@ impl RegexRules<'_> {
 }
 
 fn nullable(hir: &Hir) -> bool {
-    hir.properties().minimum_len().is_none_or(|least| least == 0)
+    hir.properties().minimum_len() == Some(0)
 }
 
 /// As JSON writes a character that cannot stand for itself.

@@ -153,25 +153,45 @@ pub(super) fn check_apart(root: &Json, schemas: &[Json], at: &str) -> Result<(),
 }
 
 /// Values, in which many others are looked up.
+#[derive(Debug, Default)]
 pub(super) struct ValueSet(HashSet<String>);
 
 impl ValueSet {
     pub(super) fn of(values: &[Json]) -> Self {
-        Self(values.iter().map(text_of).collect())
+        Self(values.iter().map(meaning).collect())
     }
 
     pub(super) fn contains(&self, value: &Json) -> bool {
-        self.0.contains(&text_of(value))
+        self.0.contains(&meaning(value))
+    }
+
+    /// Whether it was not there.
+    pub(super) fn insert(&mut self, value: &Json) -> bool {
+        self.0.insert(meaning(value))
     }
 }
 
-fn text_of(value: &Json) -> String {
-    serde_json::to_string(value).expect("JSON always serialises")
-}
-
-fn share_none(one: &[Json], other: &[Json]) -> bool {
-    let other = ValueSet::of(other);
-    one.iter().all(|value| !other.contains(value))
+/// The same text for values that are one: numbers by what they mean, members in any order.
+fn meaning(value: &Json) -> String {
+    match value {
+        Json::Number(number) => match number.as_f64() {
+            // As whole numbers are.
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 2f64.powi(63) => {
+                (float as i64).to_string()
+            }
+            Some(_) | None => number.to_string(),
+        },
+        Json::Array(items) => format!("[{}]", items.iter().map(meaning).collect::<Vec<_>>().join(",")),
+        Json::Object(members) => {
+            let member = |(name, value): (&str, &Json)| format!("{name:?}:{}", meaning(value));
+            let mut members: Vec<String> = members.iter().map(member).collect();
+            members.sort_unstable();
+            format!("{{{}}}", members.join(","))
+        }
+        Json::String(text) => format!("{text:?}"),
+        Json::Null => "null".to_owned(),
+        Json::Bool(value) => value.to_string(),
+    }
 }
 
 impl SchemaError {
@@ -193,7 +213,7 @@ impl SchemaError {
 
 /// JSON's kinds of values; integers are numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::text) enum Kind {
     Null,
     Boolean,
     Integer,
@@ -204,7 +224,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of_word(word: &str) -> Option<Self> {
+    pub(in crate::text) fn of_word(word: &str) -> Option<Self> {
         Some(match word {
             "null" => Self::Null,
             "boolean" => Self::Boolean,
@@ -217,7 +237,7 @@ impl Kind {
         })
     }
 
-    pub(super) fn fits(self, value: &Json) -> bool {
+    pub(in crate::text) fn fits(self, value: &Json) -> bool {
         match value {
             Json::Null => self == Self::Null,
             Json::Bool(_) => self == Self::Boolean,
@@ -380,7 +400,7 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
 }
 
 /// A schema, or what it refers to.
-pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+pub(in crate::text) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
     for _ in 0..16 {
         match schema.get("$ref").and_then(Json::as_str) {
             Some(target) => schema = resolved(root, target)?,
@@ -390,8 +410,13 @@ pub(super) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a J
     None
 }
 
+/// Whether two values are one.
+pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
+    meaning(one) == meaning(other)
+}
+
 /// The values that a schema lists.
-pub(super) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
+pub(in crate::text) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value.clone()]),
         (None, Some(Json::Array(values))) => Some(values.clone()),
@@ -404,20 +429,20 @@ fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
     let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
         return false;
     };
+    if [one, other].contains(&&Json::Bool(false)) || lists_are_apart(one, other) {
+        return true;
+    }
     let kinds = |schema: &Json| {
         let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
         schema.kinds().ok()?
     };
-    if let (Some(one), Some(other)) = (listed_values(one), listed_values(other)) {
-        return share_none(&one, &other);
-    }
     let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
         return false;
     };
-    if kinds_one
-        .iter()
-        .all(|kind| kinds_other.iter().all(|other| kind.is_apart_from(*other)))
-    {
+    // Keywords of one kind do not rule out the others.
+    let typed = [one, other].iter().all(|schema| schema.get("type").is_some());
+    let apart = |kind: &Kind| kinds_other.iter().all(|other| kind.is_apart_from(*other));
+    if typed && kinds_one.iter().all(apart) {
         return true;
     }
     // Objects that must have the same member with different values.
@@ -433,10 +458,16 @@ fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
             .get("properties")
             .and_then(|properties| properties.get(name));
         others.is_some_and(|others| {
-            required(one, name)
-                && required(other, name)
-                && matches!((listed_values(own), listed_values(others)), (Some(own), Some(others))
-                    if share_none(&own, &others))
+            required(one, name) && required(other, name) && lists_are_apart(own, others)
         })
+    })
+}
+
+/// Whether both list their values, and have none in common.
+fn lists_are_apart(one: &Json, other: &Json) -> bool {
+    let lists = listed_values(one).zip(listed_values(other));
+    lists.is_some_and(|(one, other)| {
+        let other = ValueSet::of(&other);
+        one.iter().all(|value| !other.contains(value))
     })
 }

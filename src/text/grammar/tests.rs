@@ -140,6 +140,56 @@ fn classes_are_those_of_ecma_262() {
 }
 
 #[test]
+fn a_class_has_no_operators_but_its_ranges() {
+    let each = |class: &str, good: &str, bad: &str| {
+        let grammar = matching(class);
+        let all = |text: &str, fits| {
+            for c in text.chars() {
+                assert_eq!(accepts(&grammar, &c.to_string()), fits, "{c:?} of {class}");
+            }
+        };
+        all(good, true);
+        all(bad, false);
+    };
+    each("[a-c&&x]", "abc&x", "d");
+    each("[a~~b]", "a~b", "}");
+    each("[!--]", "!#-", ".a");
+    each("[--/]", "-./", ",0");
+    each("[-a-]", "-a", "b");
+    each("[\\w-.]", "a-.", "/");
+    each("[\\p{L}-.]", "é-.", "/");
+    each("[a-\\d]", "a-5", "b");
+    each("[a-c-e]", "abc-e", "d");
+    each("[\\u0041-\\u005a]", "AZ", "a");
+    each("[^[&]", "a", "[&");
+    each("[^]", "a\n", "");
+    each(".", "aé\u{85}", "\n\r\u{2028}\u{2029}");
+    let posix = matching("[[:digit:]]");
+    assert!(accepts(&posix, ":]") && !accepts(&posix, "5"));
+}
+
+#[test]
+fn ways_that_no_text_fits_are_none() {
+    for pattern in ["a[^\\s\\S]", "[]", "(a[]|[])b", "([]){2}", "(?=[])a"] {
+        assert_eq!(
+            parsed(pattern).unwrap_err(),
+            super::regex::RegexError::Empty,
+            "{pattern}"
+        );
+    }
+    let ways = matching("(a[]|b?){2,3}(c[])?(?![])d[]*");
+    for (text, fits) in [
+        ("d", true),
+        ("bbbd", true),
+        ("ad", false),
+        ("bcd", false),
+        ("bbbbd", false),
+    ] {
+        assert_eq!(accepts(&ways, text), fits, "{text}");
+    }
+}
+
+#[test]
 fn small_ranges_have_each_of_their_integers() {
     let edges = [-111, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 11, 99, 100, 105];
     for (min, max) in edges

@@ -205,6 +205,9 @@ impl Slice {
 /// How many characters these bytes are, where all are plain; see [`PLAIN_ASCII`].
 fn plain_characters(bytes: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let plain = |byte: u8| !byte.is_ascii() || PLAIN_ASCII.iter().any(|range| range.contains(&byte));
-    text.bytes().all(plain).then(|| text.chars().count())
+    let plain = |c: char| match u8::try_from(c).ok().filter(u8::is_ascii) {
+        Some(byte) => PLAIN_ASCII.iter().any(|range| range.contains(&byte)),
+        None => !matches!(c, '\u{2028}' | '\u{2029}'),
+    };
+    text.chars().all(plain).then(|| text.chars().count())
 }

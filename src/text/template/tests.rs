@@ -310,3 +310,26 @@ fn an_unclosed_mark_is_an_error_of_the_template() {
         );
     }
 }
+
+/// As gpt-oss's has it.
+#[test]
+fn a_tool_without_a_description_has_an_empty_one() {
+    let source =
+        "{% for tool in tools %}{{ '// ' + tool.function.description + tool.function.name }}{% endfor %}";
+    let template = ChatTemplate::compile("chat_template.jinja", source).unwrap();
+    let tools = in_order(&json!([
+        {"type": "function", "function": {"name": "f"}},
+        {"type": "function", "function": {"name": "g", "description": null}},
+        {"type": "function", "function": {"name": "h", "description": "d"}}
+    ]));
+    let now = now();
+    let text = template.render(RenderInput {
+        messages: &[],
+        variables: &Members::default(),
+        tools: Some(&tools),
+        add_generation_prompt: true,
+        special_tokens: &special_tokens(None, None),
+        now: &now,
+    });
+    assert_eq!(text.unwrap(), "// f// g// dh");
+}

@@ -8,6 +8,7 @@ pub(super) mod llama;
 pub(super) mod mistral;
 pub(crate) mod offer;
 pub(super) mod tagged;
+mod value;
 
 use std::sync::Arc;
 
@@ -144,11 +145,12 @@ impl Format {
         }
     }
 
-    /// Whether another call may follow without a mark.
-    fn goes_on(self) -> bool {
+    /// Whether another call may follow without a mark that opens it; `closed`: one has closed the last.
+    fn goes_on(self, closed: bool) -> bool {
         match self {
             Self::Llama | Self::Mistral => true,
-            Self::Tagged | Self::DeepSeek | Self::Kimi => false,
+            Self::Tagged => !closed,
+            Self::DeepSeek | Self::Kimi => false,
         }
     }
 }
@@ -166,7 +168,10 @@ enum State {
     /// Behind the arguments, inside the object around them.
     Rest(JsonScan),
     /// Behind a call. Marks and white space up to the next one say nothing.
-    Called,
+    Called {
+        /// By a mark.
+        closed: bool,
+    },
 }
 
 /// Arguments under way.
@@ -262,14 +267,14 @@ impl ToolCallScanner {
                 State::Rest(mut scan) => match scan.end_in(&self.held) {
                     Some(end) => {
                         self.held.drain(..end);
-                        self.state = State::Called;
+                        self.state = State::Called { closed: false };
                     }
                     None => {
                         self.held.clear();
                         self.state = State::Rest(scan);
                     }
                 },
-                State::Called => self.called(last),
+                State::Called { closed } => self.called(closed, last),
             }
             if (&self.state, self.held.len()) == (&before.0, before.1) {
                 return pieces;
@@ -333,7 +338,7 @@ impl ToolCallScanner {
                     pieces.push(Piece::Call(CallPart::Arguments(arguments)));
                 }
                 self.held.drain(..used);
-                self.state = State::Called;
+                self.state = State::Called { closed: false };
             }
             Head::Unfinished if !last => self.state = State::Head { taken },
             // The state is that of text.
@@ -350,7 +355,7 @@ impl ToolCallScanner {
                 if end.is_some() {
                     self.state = match *enclosed {
                         true => State::Rest(JsonScan::inside()),
-                        false => State::Called,
+                        false => State::Called { closed: false },
                     };
                 }
                 let behind = self.held.split_off(end.unwrap_or(self.held.len()));
@@ -360,7 +365,7 @@ impl ToolCallScanner {
             Arguments::Tags(tags) => {
                 let Told { json, used, ended } = tags.read(&self.held, last);
                 self.held.drain(..used);
-                self.state = State::Called;
+                self.state = State::Called { closed: false };
                 (json, ended)
             }
         };
@@ -371,19 +376,19 @@ impl ToolCallScanner {
         (!json.is_empty()).then_some(Piece::Call(CallPart::Arguments(json)))
     }
 
-    fn called(&mut self, last: bool) {
+    fn called(&mut self, closed: bool, last: bool) {
         let held = self.held.trim_start();
         let skipped = self.held.len() - held.len();
         let starts = |marks: &[&'static str]| marks.iter().copied().find(|mark| held.starts_with(mark));
         if let Some(mark) = starts(self.format.closes()) {
             self.held.drain(..skipped + mark.len());
-            self.state = State::Called;
+            self.state = State::Called { closed: true };
         } else if let Some(mark) = starts(self.format.opens()) {
             self.held.drain(..skipped + mark.len());
             self.state = State::Head {
                 taken: mark.to_owned(),
             };
-        } else if self.format.goes_on() && held.starts_with('{') {
+        } else if self.format.goes_on(closed) && held.starts_with('{') {
             self.held.drain(..skipped);
             self.state = State::Head { taken: String::new() };
         } else {
@@ -395,7 +400,7 @@ impl ToolCallScanner {
                 self.held.clear();
             }
             if self.held.is_empty() || may_be_one {
-                self.state = State::Called;
+                self.state = State::Called { closed };
             }
         }
     }

@@ -1,5 +1,6 @@
-//! Tools for models whose chat template knows none: the system message describes them, and where the template has no
-//! earlier calls either, these and their results become text, in the tags that most models have seen.
+//! Tools for models whose chat template knows none: the system message describes them, or the user's first where there is
+//! no other; and where the template has no earlier calls either, these and their results become text, in the tags that
+//! most models have seen.
 
 use super::tagged;
 use crate::openai::json::{Json, Members};
@@ -9,18 +10,38 @@ pub(crate) fn knows_tools(template: &str) -> bool {
     template.contains("tools")
 }
 
-/// The conversation for a template that does not: what is known of `tools` stands in the system message.
-pub(crate) fn offered(template: &str, messages: &[Json], tools: &[Json]) -> Vec<Json> {
+/// Whose message describes the tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    System,
+    /// For templates that refuse messages of the system.
+    User,
+}
+
+/// The conversation for a template that does not: what is known of `tools` stands in a message of this speaker.
+pub(crate) fn offered(template: &str, messages: &[Json], tools: &[Json], speaker: Speaker) -> Vec<Json> {
     let mut plain = match template.contains("tool_calls") {
         true => messages.iter().map(without_empty_content).collect(),
         false => as_text(messages),
     };
-    if !tools.is_empty() {
-        let description = described(tools);
-        match plain.first_mut() {
+    if tools.is_empty() {
+        return plain;
+    }
+    let description = described(tools);
+    match (
+        speaker,
+        plain.iter_mut().find(|message| role(message) != "system"),
+    ) {
+        (Speaker::User, Some(first)) if role(first) == "user" => {
+            if let Some(Json::String(content)) = first.get_mut("content") {
+                content.insert_str(0, &format!("{description}\n\n"));
+            }
+        }
+        (Speaker::User, _) => plain.insert(0, said("user", &description)),
+        (Speaker::System, _) => match plain.first_mut() {
             Some(first) if role(first) == "system" => append(first, &format!("\n{description}")),
             Some(_) | None => plain.insert(0, said("system", &description)),
-        }
+        },
     }
     plain
 }
@@ -126,7 +147,10 @@ mod tests {
         .unwrap();
         let mut expected = messages.clone();
         *expected[1].get_mut("content").unwrap() = Json::Null;
-        assert_eq!(offered("{{ message.tool_calls }}", &messages, &[]), expected);
+        assert_eq!(
+            offered("{{ message.tool_calls }}", &messages, &[], Speaker::System),
+            expected
+        );
     }
 
     #[test]
@@ -138,7 +162,7 @@ mod tests {
         )
         .unwrap();
         let tools: Vec<Json> = serde_json::from_str(r#"[{"type": "function"}]"#).unwrap();
-        let plain = offered("", &messages, &tools);
+        let plain = offered("", &messages, &tools, Speaker::System);
         let roles: Vec<&str> = plain.iter().map(role).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user", "user"]);
         assert!(content(&plain[0]).contains("<tools>\n{\"type\":\"function\"}\n</tools>"));
@@ -151,13 +175,15 @@ mod tests {
             "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
         );
         let terse = [said("system", "Be terse."), said("user", "Hi")];
-        assert!(content(&offered("", &terse, &tools)[0]).starts_with("Be terse.\n\nYou may"));
+        assert!(
+            content(&offered("", &terse, &tools, Speaker::System)[0]).starts_with("Be terse.\n\nYou may")
+        );
         let named: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "name": "Ada", "content": "Hi", "reasoning_content": "x"}]"#,
         )
         .unwrap();
         assert_eq!(
-            offered("", &named, &[]),
+            offered("", &named, &[], Speaker::System),
             named,
             "what has nothing to do with tools stays"
         );

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::json::{self, JsonHead};
+use super::value::value;
 use super::{Arguments, Head, Reading};
 use crate::openai::json::Json;
 use crate::openai::tools::Function;
@@ -68,8 +69,8 @@ fn whole(text: &str, last: bool) -> Head {
         };
     };
     let behind = text[end..].trim_start();
-    // Many models end their answer where the closing marker should be.
-    let closed = behind.starts_with(CLOSE) || (last && behind.is_empty());
+    // Many models end their answer where the closing marker should be, and some write another call there.
+    let closed = behind.starts_with(CLOSE) || behind.starts_with('{') || (last && behind.is_empty());
     if !closed {
         return match !last && CLOSE.starts_with(behind) {
             true => Head::Unfinished,
@@ -145,7 +146,7 @@ impl TagArguments {
             if rest.starts_with(CLOSE) || (rest.is_empty() && last) {
                 break true;
             }
-            match self.member(rest) {
+            match self.member(rest, last) {
                 Member::Whole { key, value, behind } => {
                     json.push_str(&self.told_as_json(key, value));
                     rest = behind;
@@ -175,7 +176,7 @@ impl TagArguments {
         }
     }
 
-    fn member<'t>(&self, text: &'t str) -> Member<'t> {
+    fn member<'t>(&self, text: &'t str, last: bool) -> Member<'t> {
         let (open, ends) = match self.style {
             Style::Parameters => (PARAMETER.0, [FUNCTION_END, CLOSE]),
             Style::Pairs => (KEY.0, [CLOSE, CLOSE]),
@@ -189,14 +190,14 @@ impl TagArguments {
         };
         let parts = match self.style {
             Style::Parameters => rest.split_once('>').and_then(|(key, rest)| {
-                let (value, behind) = rest.split_once(PARAMETER.1)?;
+                let (value, behind) = self.split_value(rest, last)?;
                 // The line breaks beside the tags are the format's.
                 let value = value.strip_prefix('\n').unwrap_or(value);
                 Some((key, value.strip_suffix('\n').unwrap_or(value), behind))
             }),
             Style::Pairs => rest.split_once(KEY.1).and_then(|(key, rest)| {
                 let (_, rest) = rest.split_once(VALUE.0)?;
-                let (value, behind) = rest.split_once(VALUE.1)?;
+                let (value, behind) = self.split_value(rest, last)?;
                 Some((key, value, behind))
             }),
         };
@@ -208,6 +209,54 @@ impl TagArguments {
             },
             None => Member::Unfinished,
         }
+    }
+
+    /// A value, which may hold any of the tags itself, and what is behind it. `None`: its end is not certain.
+    fn split_value<'t>(&self, text: &'t str, last: bool) -> Option<(&'t str, &'t str)> {
+        let (close, behind): (&str, &[&str]) = match self.style {
+            Style::Parameters => (PARAMETER.1, &[PARAMETER.0, FUNCTION_END, CLOSE]),
+            Style::Pairs => (VALUE.1, &[KEY.0, CLOSE]),
+        };
+        for (at, _) in text.match_indices('<') {
+            let tag = &text[at..];
+            let (end, follows) = if let Some(rest) = tag.strip_prefix(close) {
+                (at + close.len(), follows(rest, behind, last))
+            } else if self.style == Style::Pairs {
+                continue;
+            // A closing tag was left out.
+            } else if let Some(rest) = tag.strip_prefix(FUNCTION_END) {
+                (at, follows(rest, &[CLOSE], last))
+            } else if let Some(rest) = tag.strip_prefix(PARAMETER.0) {
+                (at, self.begins_with_key(rest, last))
+            } else {
+                continue;
+            };
+            match follows {
+                Some(true) => return Some((&text[..at], &text[end..])),
+                Some(false) => {}
+                None => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether a text begins with a member's name and the end of its tag; `None`: it may with more text.
+    fn begins_with_key(&self, text: &str, last: bool) -> Option<bool> {
+        match text.split_once('>') {
+            Some((key, _)) => Some(
+                self.properties()
+                    .is_some_and(|properties| properties.get(key.trim()).is_some()),
+            ),
+            None => last.then_some(false),
+        }
+    }
+
+    fn parameters(&self) -> Option<&Json> {
+        self.functions[self.place?].parameters.as_ref()
+    }
+
+    fn properties(&self) -> Option<&Json> {
+        self.parameters()?.get("properties")
     }
 
     fn told_as_json(&mut self, key: &str, text: &str) -> String {
@@ -223,16 +272,10 @@ impl TagArguments {
     }
 
     fn value(&self, key: &str, text: &str) -> Json {
-        let parameters = self
-            .place
-            .and_then(|place| self.functions[place].parameters.as_ref());
-        let schema = parameters.and_then(|parameters| parameters.get("properties")?.get(key));
-        let string = || Json::String(text.to_owned());
-        match schema {
-            // A string's text is not to be read as anything else.
-            None => string(),
-            Some(schema) if may_be_string(schema) => string(),
-            Some(_) => serde_json::from_str(text.trim()).unwrap_or_else(|_| string()),
+        let schema = self.properties().and_then(|properties| properties.get(key));
+        match self.parameters().zip(schema) {
+            Some((root, schema)) => value(root, schema, text),
+            None => Json::String(text.to_owned()),
         }
     }
 }
@@ -247,13 +290,16 @@ enum Member<'a> {
     None,
 }
 
-fn may_be_string(schema: &Json) -> bool {
-    match schema.get("type") {
-        Some(Json::String(kind)) => kind == "string",
-        Some(Json::Array(kinds)) => kinds.iter().any(|kind| kind.as_str() == Some("string")),
-        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) | None => {
-            schema.get("enum").is_some()
-                && matches!(schema.get("enum"), Some(Json::Array(values)) if values.iter().all(|value| value.as_str().is_some()))
-        }
+/// Whether a text begins with one of these, white space aside; `None`: it may with more text.
+fn follows(text: &str, any: &[&str], last: bool) -> Option<bool> {
+    let text = text.trim_start();
+    if any.iter().any(|mark| text.starts_with(mark)) {
+        return Some(true);
+    }
+    // At the end, it is the beginning of one that was cut off.
+    let may_be_one = any.iter().any(|mark| mark.starts_with(text));
+    match may_be_one && !last {
+        true => None,
+        false => Some(may_be_one),
     }
 }

@@ -13,7 +13,17 @@ fn functions() -> Arc<[Function]> {
         "town": {"type": "string"}, "days": {"type": "integer"}, "units": {"enum": ["C", "F"]},
         "at": {"type": ["string", "null"]}, "where": {"type": "object"}
     }});
-    [function("weather", weather), function("now", json!(null))].into()
+    let edit = json!({"$defs": {"maybe": {"type": ["integer", "null"]}}, "properties": {
+        "flag": {"type": "boolean"}, "count": {"$ref": "#/$defs/maybe"}, "text": {"type": "string"},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "size": {"enum": [1, "auto", null]},
+        "list": {"type": "array"}, "any": {}
+    }});
+    [
+        function("weather", weather),
+        function("edit", edit),
+        function("now", json!(null)),
+    ]
+    .into()
 }
 
 fn scan<'a>(format: Format, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Piece> {
@@ -152,11 +162,12 @@ fn a_call_comes_as_it_is_written() {
     assert_eq!(scanner.push("}\n</tool_"), []);
     assert_eq!(scanner.push("call>"), []);
     assert_eq!(scanner.push("<tool_call><function=weather>"), [begin]);
+    assert_eq!(scanner.push("<parameter=town>Bern</parameter>\n<"), []);
+    assert_eq!(scanner.push("parameter="), [arguments("{\"town\":\"Bern\"")]);
     assert_eq!(
-        scanner.push("<parameter=town>Bern</parameter>"),
-        [arguments("{\"town\":\"Bern\"")]
+        scanner.push("days>2</parameter></function>"),
+        [arguments(",\"days\":2}")]
     );
-    assert_eq!(scanner.push("</function>"), [arguments("}")]);
 }
 
 /// The shapes are those of the models' own templates and descriptions.
@@ -225,6 +236,96 @@ fn calls_in_tags_as_xml_and_as_pairs() {
 }
 
 #[test]
+fn values_are_what_the_schema_wants() {
+    for (key, said, value) in [
+        ("flag", "True", "true"),
+        ("flag", "false", "false"),
+        ("count", "None", "null"),
+        ("count", "null", "null"),
+        ("count", "7", "7"),
+        ("count", "many", r#""many""#),
+        ("note", "12345", r#""12345""#),
+        ("note", "True", r#""True""#),
+        ("note", "null", "null"),
+        ("text", "null", r#""null""#),
+        ("text", "['a']", r#""['a']""#),
+        ("size", "1", "1"),
+        ("size", "auto", r#""auto""#),
+        ("size", "None", "null"),
+        ("list", r#"["a", 1]"#, r#"["a",1]"#),
+        (
+            "list",
+            r#"['it\'s', "é\n", -1.5, [], {'b': True, "c": {}},]"#,
+            r#"["it's","é\n",-1.5,[],{"b":true,"c":{}}]"#,
+        ),
+        ("list", "['a'", r#""['a'""#),
+        ("list", "['a'] b", r#""['a'] b""#),
+        ("list", "[,]", r#""[,]""#),
+        ("any", "5", "5"),
+        ("unknown", "5", r#""5""#),
+    ] {
+        let arguments = format!("{{\"{key}\":{value}}}");
+        let xml = format!(
+            "<tool_call><function=edit>\n<parameter={key}>\n{said}\n</parameter>\n</function></tool_call>"
+        );
+        check(Format::Tagged, &xml, &[call("edit", &arguments)]);
+        let pairs =
+            format!("<tool_call>edit\n<arg_key>{key}</arg_key><arg_value>{said}</arg_value></tool_call>");
+        check(Format::Tagged, &pairs, &[call("edit", &arguments)]);
+    }
+    let deep = "[".repeat(100_000);
+    let xml = format!("<tool_call><function=edit><parameter=list>{deep}</parameter></function></tool_call>");
+    check(
+        Format::Tagged,
+        &xml,
+        &[call("edit", &format!("{{\"list\":\"{deep}\"}}"))],
+    );
+}
+
+#[test]
+fn a_value_may_hold_the_tags_around_it() {
+    let edit =
+        |parameters: &str| format!("<tool_call>\n<function=edit>\n{parameters}</function>\n</tool_call>");
+    let file = "<a>\n</parameter>\n</a>\n<parameter=other>x\n</function>y\n</parameter>";
+    let said = edit(&format!(
+        "<parameter=text>\n{file}\n</parameter>\n<parameter=flag>\ntrue\n</parameter>\n"
+    ));
+    let text_json = serde_json::to_string(file).unwrap();
+    let arguments = format!("{{\"text\":{text_json},\"flag\":true}}");
+    check(Format::Tagged, &said, &[call("edit", &arguments)]);
+    for size in 1..9 {
+        let pieces = crate::text::markers::pieces(&said, &[size; 80]);
+        assert_eq!(scan(Format::Tagged, pieces), call("edit", &arguments), "{size}");
+    }
+    // Tags that are not closed.
+    let both = call("edit", r#"{"text":"a","flag":true}"#);
+    for said in [
+        edit("<parameter=text>\na\n<parameter=flag>\ntrue\n"),
+        edit("<parameter=text>\na\n<parameter=flag>\ntrue\n</parameter>\n"),
+        "<tool_call><function=edit><parameter=text>a</parameter><parameter=flag>true</function>".to_owned(),
+        "<tool_call><function=edit><parameter=text>a</parameter><parameter=flag>true</parameter>".to_owned(),
+    ] {
+        check(Format::Tagged, &said, std::slice::from_ref(&both));
+    }
+}
+
+#[test]
+fn calls_may_share_a_tag() {
+    let now = r#"{"name": "now", "arguments": {}}"#;
+    let turned = r#"{"arguments": {"town": "Bern"}, "name": "weather"}"#;
+    let weather = || call("weather", r#"{"town": "Bern"}"#);
+    let tagged = |said: &str, expected: &[Vec<Piece>]| check(Format::Tagged, said, expected);
+    tagged(
+        &format!("<tool_call>\n{now}\n{turned}\n{now}\n</tool_call>\nDone."),
+        &[call("now", "{}"), weather(), call("now", "{}"), text("Done.")],
+    );
+    tagged(
+        &format!("<tool_call>{now}</tool_call>{now}"),
+        &[call("now", "{}"), text(now)],
+    );
+}
+
+#[test]
 fn calls_of_llama() {
     let weather = r#"{"name": "weather", "parameters": {"town": "Bern"}}"#;
     let bern = || call("weather", r#"{"town": "Bern"}"#);
@@ -266,6 +367,7 @@ proptest! {
                 Just("[{\"name\":\"now\"}]"), Just("{\"name\":\"now\",\"arguments\":{}}"), Just("<function=now></function>"),
                 Just("now"), Just("<|python_tag|>"), Just("{\"a\":"), Just("[ARGS]{}"), Just("}"), Just("{\"name\":\"now\",\"arguments\":{\"a\":\"<"),
                 Just("<tool_call><function=weather>"), Just("<parameter=town>"), Just("</parameter>"), Just("</function>"),
+                Just("<parameter=days>"), Just("<parameter=other>"),
                 Just("<tool_call>weather\n"), Just("<arg_key>town</arg_key><arg_value>"), Just("</arg_value>"), Just(";"),
                 Just(deepseek::SECTION), Just(deepseek::CALL), Just(deepseek::SEPARATOR), Just(kimi::ARGUMENTS), Just(kimi::CALL),
             ],

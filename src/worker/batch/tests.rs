@@ -16,11 +16,13 @@ use crate::worker::prompt::{Echo, PromptUse};
 use crate::worker::prompt::{Prompter, ValidRequest};
 use crate::worker::sampler::Sampling;
 use crate::worker::sequence::{Job, Queued};
+use crate::worker::thinking::ThinkingBudget;
 
 /// A model with what turns its tokens into text.
 struct Subject {
     model: Decoder,
     prompter: Prompter,
+    vocabulary: usize,
 }
 
 impl Subject {
@@ -31,12 +33,17 @@ impl Subject {
         Self {
             model: Decoder::load(&dir.shape, &mut weights).unwrap(),
             prompter: Prompter::load(&path, &dir.shape.config, 200).unwrap(),
+            vocabulary: dir.shape.config.dimensions.vocabulary as usize,
         }
     }
 
     /// A sequence whose prompt is read, and its first token.
     fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Choice) {
-        let mut sequence = self.sequence(id, sampling);
+        self.start_with(id, request(id, sampling))
+    }
+
+    fn start_with(&self, id: u64, request: ValidRequest) -> (Sequence, Choice) {
+        let mut sequence = self.sequence_for(id, request, mpsc::channel(1).0);
         let mut read = |tokens| Prefill::new(&self.model, vec![(&mut sequence, tokens)]);
         assert!(read(4).chosen.is_empty());
         let (_, first) = read(1000).chosen.pop().expect("the last chunk");
@@ -44,31 +51,10 @@ impl Subject {
     }
 
     fn sequence(&self, id: u64, sampling: Sampling) -> Sequence {
-        let (events, _) = mpsc::channel(1);
-        self.sequence_for(id, sampling, PromptUse::Answer, events)
+        self.sequence_for(id, request(id, sampling), mpsc::channel(1).0)
     }
 
-    fn sequence_for(
-        &self,
-        id: u64,
-        sampling: Sampling,
-        prompt_use: PromptUse,
-        events: mpsc::Sender<Event>,
-    ) -> Sequence {
-        let request = ValidRequest {
-            prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
-            prompt_use,
-            max_tokens: 20 + id as usize,
-            stopping: Stopping::default(),
-            goes_on: false,
-            shown_tokens: [].into(),
-            constraint: None,
-            thinking: None,
-            sampling,
-            logprobs: None,
-            priority: 0,
-            cache_salt: String::new(),
-        };
+    fn sequence_for(&self, id: u64, request: ValidRequest, events: mpsc::Sender<Event>) -> Sequence {
         let queued = Queued {
             id: RequestId(id),
             job: Job {
@@ -82,6 +68,23 @@ impl Subject {
             overtaken: 0,
         };
         Sequence::new(queued, &self.model, self.prompter.tokenizer())
+    }
+}
+
+fn request(id: u64, sampling: Sampling) -> ValidRequest {
+    ValidRequest {
+        prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
+        prompt_use: PromptUse::Answer,
+        max_tokens: 20 + id as usize,
+        stopping: Stopping::default(),
+        goes_on: false,
+        shown_tokens: [].into(),
+        constraint: None,
+        thinking: None,
+        sampling,
+        logprobs: None,
+        priority: 0,
+        cache_salt: String::new(),
     }
 }
 
@@ -155,6 +158,62 @@ fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
                 alone[id]
             );
             assert!(id == 4 || got.len() == alone[id].len());
+        }
+    }
+}
+
+/// Only its choice waits until the token before has been read.
+#[test]
+fn a_row_that_is_held_to_something_shares_the_pass() {
+    const CLOSE: u32 = 2;
+    let _mlx = mlx::exclusive();
+    for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
+        let subject = Subject::load(model);
+        let start = |id| {
+            let held = (id % 2 == 1).then(|| ThinkingBudget::new(5, (1, CLOSE), subject.vocabulary, true));
+            let asked = ValidRequest {
+                thinking: held,
+                ..request(id, sampling(id))
+            };
+            subject.start_with(id, asked)
+        };
+        let decode = |ids: &[u64]| {
+            let (mut batch, mut sequences) = (Batch::default(), Vec::new());
+            for id in ids {
+                let (sequence, first) = start(*id);
+                batch.join(vec![RequestId(*id)], first);
+                sequences.push(sequence);
+            }
+            let (mut tokens, mut passes) = (vec![Vec::new(); 4], Vec::new());
+            for _ in 0..40 {
+                for Landed { id, token, rows, .. } in batch.launch(&subject.model, &mut sequences).read() {
+                    // It may have ended with this token on its way.
+                    let Some(row) = sequences.iter_mut().find(|row| row.id() == id) else {
+                        continue;
+                    };
+                    let token = token.unwrap();
+                    tokens[id.0 as usize].push(token);
+                    passes.push(rows);
+                    let now = || Clock::System.instant();
+                    let done = row.take(token, None, rows, subject.prompter.tokenizer(), now);
+                    if done.unwrap().is_some() {
+                        sequences.retain(|row| row.id() != id);
+                    }
+                }
+                assert!(batch.launch_read(&subject.model, &mut sequences).is_empty());
+            }
+            assert!(batch.is_empty());
+            (tokens, passes)
+        };
+        let (together, passes) = decode(&[0, 1, 2, 3]);
+        assert!(
+            passes.iter().filter(|rows| **rows == 4).count() >= 4 * 5,
+            "{passes:?}"
+        );
+        for id in 0..4 {
+            let (alone, _) = decode(&[id]);
+            assert_eq!(together[id as usize], alone[id as usize], "{model}: {id}");
+            assert!(id % 2 == 0 || alone[id as usize].contains(&CLOSE));
         }
     }
 }
@@ -267,7 +326,11 @@ fn an_echo_is_told_once() {
         text: "abcde".to_owned(),
         offsets: (0..5).collect(),
     });
-    let mut sequence = subject.sequence_for(0, sampling(0), echo, events_tx);
+    let asked = ValidRequest {
+        prompt_use: echo,
+        ..request(0, sampling(0))
+    };
+    let mut sequence = subject.sequence_for(0, asked, events_tx);
     for _ in 0..2 {
         assert!(sequence.end_prompt().unwrap().is_none());
         sequence.begin_alone(&subject.model);

@@ -6,34 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use camino::Utf8Path;
 use tokio::sync::mpsc;
 
-use super::{Command, EngineConfig, EngineError};
-use crate::host::Host;
+use super::failures::Failures;
+use super::{Command, EngineConfig, EngineError, start};
 use crate::mlx::device::{self, Backend};
-use crate::mlx::load::Weights;
-use crate::model_dir::ModelDir;
 use crate::openai::response::FinishReason;
-use crate::roofline::dimensions::KvBits;
-use crate::roofline::memory::allocatable;
 use crate::units::Bytes;
-use crate::wire::{ModelInfo, WorkerPhase};
+use crate::wire::WorkerPhase;
 use crate::worker::batch::{Batch, Landed};
 use crate::worker::event::{Done, Event};
-use crate::worker::kv_budget::KvBudget;
 use crate::worker::kv_memory::KvMemory;
 use crate::worker::metrics::{Outcome, StepPart};
 use crate::worker::models::Decoder;
 use crate::worker::prefill::{Prefill, Prefilled};
-use crate::worker::prefix_cache::{BlockFiles, Cuts, Disk, Keep, OpenFilesError, PrefixCache, fingerprint};
+use crate::worker::prefix_cache::Keep;
 use crate::worker::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
-use crate::worker::sequence::{Queued, Sequence, StepError, TokenTime, token_row};
+use crate::worker::sequence::{Queued, Sequence, StepError, TokenTime};
 use crate::worker::spans;
 use crate::worker::state::{EngineState, Sample};
 
-/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to
-/// several times the model's size.
+/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to all that
+/// the worker may use.
 const STEPS_PER_CACHE_CLEARING: u64 = 512;
 /// Steps between two readings of the allocator's counters.
 const STEPS_PER_MEMORY_READING: u64 = 64;
@@ -54,6 +48,7 @@ pub(super) struct EngineThread {
     active: Vec<Sequence>,
     batch: Batch,
     pace: Pace,
+    failures: Failures,
     /// The last chunk of a prompt, submitted with nothing beside it: whose, how many tokens, and when.
     last_chunk: Option<(RequestId, usize, Instant)>,
 }
@@ -77,6 +72,7 @@ impl EngineThread {
             active: Vec::new(),
             batch: Batch::default(),
             pace: Pace::default(),
+            failures: Failures::default(),
             last_chunk: None,
         }
     }
@@ -84,11 +80,11 @@ impl EngineThread {
     pub(super) fn run(mut self) -> Result<(), EngineError> {
         let backend = Backend::current().map_err(EngineError::Device)?;
         let engine = device::engine_info().map_err(EngineError::Device)?;
-        let mut kv = self.kv_memory(backend)?;
-        self.state.set_info(engine, self.model_info(backend));
-        let model = self.load(backend)?;
+        let mut kv = self.config.kv_memory(backend, self.waker.clone())?;
+        self.state.set_info(engine, self.config.model_info(backend));
+        let model = self.config.load(backend)?;
         self.state.set_phase(WorkerPhase::Warming);
-        warm(&model).map_err(EngineError::Warm)?;
+        start::warm(&model).map_err(EngineError::Warm)?;
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
@@ -109,6 +105,9 @@ impl EngineThread {
             if !plan.prefill.is_empty() {
                 self.prefill(&plan.prefill, &model, &mut kv);
             }
+            self.failures
+                .end_step()
+                .map_err(|err| EngineError::DeviceLost { err })?;
             steps += 1;
             self.housekeep(steps);
             // Who has ended may have left room for those that wait.
@@ -130,92 +129,6 @@ impl EngineThread {
             allowance.rest(worked - begin);
             self.spent(StepPart::Rest, worked);
         }
-    }
-
-    /// Shortens the context to what the memory can hold: a request that is accepted can be computed.
-    fn kv_memory(&self, backend: Backend) -> Result<KvMemory, EngineError> {
-        let EngineConfig { model, prompter, .. } = &self.config;
-        let limit = self.config.memory_limit.unwrap_or_else(|| {
-            device::own_memory(backend).unwrap_or_else(|| {
-                let memory = Host::Native.memory();
-                allocatable(memory.total, memory.working_set)
-            })
-        });
-        let element = backend.compute_type(model.shape.element);
-        let element_bits = 8 * element.bytes() as u32;
-        let bits = self.config.kv.map_or(KvBits::new(element_bits), |kv| {
-            kv.stored_bits(f64::from(element_bits))
-        });
-        let context = u32::try_from(prompter.context_tokens()).unwrap_or(u32::MAX);
-        let budget = KvBudget::new(limit, &model.shape, element, bits, context)
-            .map_err(|err| EngineError::NoRoom { err })?;
-        let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
-        if longest < prompter.context_tokens() {
-            tracing::warn!(
-                context_tokens = prompter.context_tokens(),
-                fitting_tokens = longest,
-                kv_bytes = budget.bytes().0,
-                "the context is shortened to what fits into memory"
-            );
-        }
-        prompter.limit_context(longest);
-        let most = budget.request_bytes(prompter.context_tokens()) * self.config.max_concurrency as u64;
-        let capacity = self.config.prefix_cache_memory.unwrap_or(Bytes(most));
-        let mut prefixes = PrefixCache::new(capacity, Cuts::of(&model.shape.config));
-        if let Some(files) = &self.config.prefix_files {
-            let (model, disk) = self
-                .open_files(&files.dir, backend)
-                .map_err(|err| EngineError::PrefixFiles { err })?;
-            prefixes = prefixes.with_files(model, disk, files.limit);
-        }
-        Ok(KvMemory::new(budget, prefixes))
-    }
-
-    fn open_files(&self, dir: &Utf8Path, backend: Backend) -> Result<(String, Disk), OpenFilesError> {
-        let model = &self.config.model;
-        let element = backend.compute_type(model.shape.element);
-        let engine = format!(
-            "{} {} {element:?} {:?} {}",
-            device::engine_version(),
-            backend.as_str(),
-            self.config.kv,
-            env!("CARGO_PKG_VERSION")
-        );
-        let model = fingerprint(model, &engine).map_err(|err| OpenFilesError::Model { err })?;
-        let files = BlockFiles::open(dir, model.clone(), self.config.clock.clone())?;
-        let waker = self.waker.clone();
-        let wake = move || {
-            if let Some(commands) = waker.upgrade() {
-                // A queue that is full belongs to a thread that is awake.
-                drop(commands.try_send(Command::Wake));
-            }
-        };
-        let disk = Disk::spawn(files, wake).map_err(|err| OpenFilesError::Spawn { err })?;
-        Ok((model, disk))
-    }
-
-    /// Sizes are those in memory, which depend on the back end.
-    fn model_info(&self, backend: Backend) -> ModelInfo {
-        let shape = &self.config.model.shape;
-        let element = backend.compute_type(shape.element);
-        ModelInfo {
-            architecture: shape.config.architecture.to_string(),
-            parameters: shape.parameters,
-            weights_bytes: shape.resident_bytes(element),
-            kv_bytes_per_token: shape.config.kv_bytes_per_token(element),
-            context_tokens: self.config.prompter.context_tokens() as u64,
-        }
-    }
-
-    fn load(&self, backend: Backend) -> Result<Decoder, EngineError> {
-        let ModelDir {
-            shape, weight_files, ..
-        } = &self.config.model;
-        let load = || {
-            let mut weights = Weights::open(weight_files, backend.compute_type(shape.element))?;
-            Ok(Decoder::load(shape, &mut weights)?.with_kv(self.config.kv))
-        };
-        load().map_err(|err| EngineError::Load { err })
     }
 
     /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
@@ -373,6 +286,7 @@ impl EngineThread {
             checked,
         } in landed
         {
+            self.failures.saw(token.as_ref().map(drop));
             // A row that ended or was cancelled while its token was on the way.
             let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
                 continue;
@@ -482,6 +396,12 @@ impl EngineThread {
         let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
             return;
         };
+        match &outcome {
+            Ok(Prefilled::Partly | Prefilled::Done(_)) => self.failures.saw(Ok(())),
+            // It was only submitted, or is read again.
+            Ok(Prefilled::Chose | Prefilled::Again) => {}
+            Err(err) => self.failures.saw(Err(err)),
+        }
         let sequence = &self.active[index];
         if matches!(outcome, Ok(Prefilled::Chose | Prefilled::Done(_))) {
             self.config.metrics.tokens(sequence.prompt_tokens(), 0);
@@ -586,13 +506,4 @@ fn pass_tokens(backend: Backend) -> usize {
         Backend::Cpu | Backend::Metal => 256,
         Backend::Cuda => 2048,
     }
-}
-
-/// One prompt and one decode step, so that kernels are loaded before the first request.
-fn warm(model: &Decoder) -> Result<(), StepError> {
-    let mut cache = model.new_cache();
-    for tokens in [&[0_u32, 0][..], &[0]] {
-        model.forward(&token_row(tokens), &mut cache)?.eval()?;
-    }
-    Ok(())
 }

@@ -151,12 +151,18 @@ impl BlockFiles {
         found
     }
 
-    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is put aside.
+    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is put aside, one that cannot
+    /// be read is removed.
     pub(super) fn read(&self, key: BlockKey, mut buffer: Vec<u8>) -> Result<RawBlock, ReadBlockError> {
         let path = self.path(key);
-        let failed = |err| ReadBlockError::Io {
-            path: path.clone(),
-            err,
+        let failed = |err: io::Error| {
+            if err.kind() != io::ErrorKind::NotFound {
+                self.remove(key);
+            }
+            ReadBlockError::Io {
+                path: path.clone(),
+                err,
+            }
         };
         let mut file = File::open(&path).map_err(failed)?;
         buffer.clear();

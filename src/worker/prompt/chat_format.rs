@@ -3,8 +3,10 @@
 use camino::Utf8Path;
 use serde_json::Value;
 
-use super::PromptError;
 use super::template_file::{Templates, load_templates};
+use super::{Chat, PromptError};
+use crate::openai::message::text_of;
+use crate::openai::request::PromptEnd;
 use crate::openai::tools::Tools;
 use crate::text::answer::{AnswerShape, CallableTools};
 use crate::text::reasoning::ReasoningMarkers;
@@ -29,14 +31,22 @@ impl ChatFormat {
         }
     }
 
-    /// What may be in the answer to a rendered prompt.
-    pub(super) fn answer_shape(&self, prompt: &str, tools: Option<&Tools>) -> AnswerShape {
+    /// What may be in the answer to a conversation that was rendered as `prompt`.
+    pub(super) fn answer_shape(&self, prompt: &str, chat: Chat<'_>) -> AnswerShape {
         let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
+        let open = match chat.ending {
+            PromptEnd::OpenMessage => chat.messages.last().and_then(text_of),
+            PromptEnd::Message | PromptEnd::Answer => None,
+        };
+        let opened = |markers: &ReasoningMarkers| {
+            markers.opened_by(prompt) || open.is_some_and(|message| markers.left_open_in(message))
+        };
         AnswerShape {
-            reasoning: reasoning.map(|markers| (markers, markers.opened_by(prompt))),
+            reasoning: reasoning.map(|markers| (markers, opened(&markers))),
             tool_format: self.tool_format,
-            tools: tools.map(|tools| CallableTools {
+            tools: chat.tools.map(|tools| CallableTools {
                 functions: tools.functions.clone().into(),
+                choice: tools.choice.clone(),
                 parallel: tools.parallel,
             }),
         }
@@ -81,6 +91,8 @@ mod tests {
     use super::super::tests::edited;
     use super::super::{Chat, Prompter, ValidChat};
     use crate::openai::request::ChatRequest;
+    use crate::text::answer::Part;
+    use crate::text::tool_calls::CallPart;
 
     const TOOLS: &str = r#""tools": [{"type": "function", "function": {"name": "now", "parameters": {}}}]"#;
 
@@ -107,6 +119,98 @@ mod tests {
         assert_eq!(chat(&prompter, messages, &format!(", {TOOLS}")).0, "now?");
         let unused = format!(r#", {TOOLS}, "tool_choice": "none""#);
         assert_eq!(chat(&prompter, messages, &unused).0, "Hi");
+    }
+
+    /// As Mistral's first models have it.
+    #[test]
+    fn tools_are_the_user_s_word_where_a_template_refuses_the_system_s() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] =
+                "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
+                {{ raise_exception('roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}"
+                    .into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}, {"role": "assistant", "content": "Why?"},
+            {"role": "user", "content": "So."}]"#;
+        let (prompt, _) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert!(prompt.starts_with("[You may call functions."), "{prompt}");
+        assert!(prompt.ends_with("</tool_call>\n\nNow?][Why?][So.]"), "{prompt}");
+    }
+
+    #[test]
+    fn a_call_that_must_come_is_never_content() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] = "{{ messages[-1].content }}{# tools </think> #}".into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}]"#;
+        let begin = || {
+            let name = "now".to_owned();
+            Part::Call(CallPart::Begin { name })
+        };
+        let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
+        let thought = || Part::Reasoning("Hm".to_owned());
+        for (choice, named) in [
+            (r#""required""#, false),
+            (r#"{"type": "function", "function": {"name": "now"}}"#, true),
+        ] {
+            let extra = format!(r#", {TOOLS}, "tool_choice": {choice}"#);
+            let one = if named { vec![begin()] } else { vec![] };
+            let cases = [
+                ("", one.clone()),
+                ("<tool_c", one.clone()),
+                ("<tool_call>\n{\"name\": \"no", one.clone()),
+                ("<think>Hm", vec![thought()]),
+                ("<think>Hm</think><tool", [vec![thought()], one].concat()),
+                (
+                    "<tool_call>\n{\"name\": \"now\", \"arguments\": {",
+                    vec![begin(), arguments("{")],
+                ),
+                (
+                    &format!("{CALL}\n<tool_call>\n{{\"na"),
+                    vec![begin(), arguments("{}")],
+                ),
+            ];
+            for (said, expected) in cases {
+                let (_, mut chat) = chat(&prompter, messages, &extra);
+                let mut parts = chat.answer.push(said, 1);
+                parts.extend(chat.answer.finish());
+                assert_eq!(parts, expected, "{said} of {choice}");
+            }
+        }
+        let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert_eq!(chat.answer.push("<tool_c", 1), []);
+        assert_eq!(chat.answer.finish(), [Part::Content("<tool_c".to_owned())]);
+    }
+
+    #[test]
+    fn a_thought_that_was_begun_is_gone_on_with() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] =
+                "{% for m in messages %}[{{ m.content }}]{% endfor %}{# </think> #}".into();
+        })
+        .unwrap();
+        let goes_on = r#", "continue_final_message": true"#;
+        for (said, thinks) in [
+            ("<think>\\nBecause", true),
+            ("<think>", true),
+            ("<think>a</think>b", false),
+            ("The mark <think> is", false),
+            ("a", false),
+        ] {
+            let messages = format!(
+                r#"[{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "{said}"}}]"#
+            );
+            let (_, mut chat) = chat(&prompter, &messages, goes_on);
+            let part = match thinks {
+                true => Part::Reasoning,
+                false => Part::Content,
+            };
+            let mut parts = chat.answer.push("so", 1);
+            parts.extend(chat.answer.finish());
+            assert_eq!(parts, [part("so".to_owned())], "{said}");
+        }
     }
 
     const CALL: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";

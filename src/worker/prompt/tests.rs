@@ -122,3 +122,45 @@ fn tokens_in_pieces_are_about_those_of_the_whole() {
     let pieces = prompter.tokenizer().count_in_pieces(&text, usize::MAX).unwrap();
     assert!(pieces.abs_diff(whole) < 100, "{pieces} of {whole}");
 }
+
+fn opened(prompter: &Prompter, said: &str) -> Result<String, ApiError> {
+    let chat = Chat {
+        messages: &[message::user("Say m."), message::said("assistant", said)],
+        variables: &Members::default(),
+        tools: None,
+        ending: PromptEnd::OpenMessage,
+    };
+    prompter.rendered(chat, &Zoned::default())
+}
+
+#[test]
+fn a_message_is_gone_on_with_where_it_ends() {
+    // Some of these are in what the template writes behind them.
+    let prompts = |template: Option<&str>| {
+        edited(|_, config| {
+            if let Some(template) = template {
+                config["chat_template"] = template.into();
+            }
+        })
+        .unwrap()
+    };
+    let (own, trims) = (
+        prompts(None),
+        prompts(Some(
+            "{% for m in messages %}<s>\n{{ m.content | trim }}</s>{% endfor %}",
+        )),
+    );
+    for said in ["<", "m", "en", "|", "im_end", "s>", "", "The m", " a\n b \n"] {
+        let text = opened(&own, said).unwrap();
+        assert!(
+            text.ends_with(&format!("<|im_start|>assistant\n{said}")),
+            "{text:?}"
+        );
+        let text = opened(&trims, said).unwrap();
+        assert_eq!(text, format!("<s>\nSay m.</s><s>\n{}", said.trim()));
+    }
+    let changes = prompts(Some("{% for m in messages %}{{ m.content | upper }}{% endfor %}"));
+    assert!(opened(&changes, "a").is_err());
+    let cuts = prompts(Some("{{ messages[-1].content.split('-')[-1] }}"));
+    assert!(opened(&cuts, "a-b").is_err());
+}

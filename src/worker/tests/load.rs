@@ -188,33 +188,20 @@ fn a_request_larger_than_the_queue_is_answered() {
 }
 
 /// A prompt without tokens cannot pass the front door; past it, it is an error inside MLX.
+fn broken_request() -> prompt::ValidRequest {
+    prompt::ValidRequest {
+        prompt: Vec::new(),
+        max_tokens: 5,
+        ..endless_request(0)
+    }
+}
+
 #[test]
 fn a_failed_request_harms_no_other() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let expected = worker.chat_text(json!({})).await;
-            let broken = prompt::ValidRequest {
-                prompt: Vec::new(),
-                prompt_use: prompt::PromptUse::Answer,
-                max_tokens: 5,
-                stopping: Stopping::default(),
-                goes_on: false,
-                shown_tokens: [].into(),
-                constraint: None,
-                thinking: None,
-                sampling: sampler::Sampling {
-                    temperature: 0.0,
-                    top_p: 1.0,
-                    top_k: 0,
-                    seed: 0,
-                    min_p: 0.0,
-                    penalties: adjustment::Penalties::default(),
-                },
-                logprobs: None,
-                priority: 0,
-                cache_salt: String::new(),
-            };
-            let mut completion = worker.app.engine.submit(broken).unwrap();
+            let mut completion = worker.app.engine.submit(broken_request()).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
             assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
             assert_eq!(text, expected);
@@ -222,6 +209,31 @@ fn a_failed_request_harms_no_other() {
             assert_eq!(worker.send("GET", "/health", "").await.status, 200);
         })
     });
+}
+
+#[test]
+fn a_device_that_fails_everything_ends_the_worker_and_one_that_computes_between_does_not() {
+    // As docs/reasons.md says.
+    const MOST_STEPS: u32 = 8;
+    let outcome = end_of_worker(config(), |worker| {
+        Box::pin(async move {
+            let fail = async |times| {
+                for _ in 0..times {
+                    let mut completion = worker.app.engine.submit(broken_request()).unwrap();
+                    let event = completion.events.recv().await;
+                    assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
+                }
+            };
+            fail(MOST_STEPS - 1).await;
+            worker.chat_text(json!({})).await;
+            fail(MOST_STEPS).await;
+        })
+    });
+    let err = outcome.unwrap_err();
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("DeviceLost", ExitStatus::Failure)
+    );
 }
 
 pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {

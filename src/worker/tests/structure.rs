@@ -652,7 +652,7 @@ fn formats_that_cannot_be_held_to_are_refused() {
                                   {"type": "function", "function": {"name": "g", "parameters": {"not": {}}}}]);
             let cases = [
                 (
-                    schema_of(json!({"type": "object", "propertyNames": {"minLength": 2}})),
+                    schema_of(json!({"type": "object", "propertyNames": {"minLength": 2, "pattern": "a"}})),
                     schema,
                 ),
                 (schema_of(json!({"type": "thing"})), schema),
@@ -668,7 +668,7 @@ fn formats_that_cannot_be_held_to_are_refused() {
                 assert_eq!(refused.json()["error"]["param"], param, "{extra}");
             }
             let unsupported = |strict: Value| {
-                let parameters = json!({"type": "object", "minProperties": 1});
+                let parameters = json!({"type": "object", "minProperties": 2});
                 let function = json!({"name": "f", "parameters": parameters, "strict": strict});
                 json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required", "max_tokens": 1})
             };

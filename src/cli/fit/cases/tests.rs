@@ -165,3 +165,53 @@ fn every_published_row_is_predicted() {
     assert_eq!(predicted.problems, []);
     assert_eq!(rows(&predicted).len(), 329);
 }
+
+#[test]
+fn what_the_models_name_says_need_not_be_said_again() {
+    let header = "Chip,GPU_Cores,Engine,model_key,model,Quant,prompt_tokens";
+    let table = [
+        header,
+        "M4,10,mlx-lm,tiny,,mlx4,512",
+        "M4,10,mlx-lm,tiny,Tiny-4bit,,512",
+        "M4,10,mlx-lm,,Qwen3-8B-4bit,,512",
+        "M4,10,mlx-lm,qwen3-8b,,mlx4,512",
+        "M4,10,mlx-lm,,Huge,mlx4,512",
+        "M4,10,mlx-lm,tiny,Tiny,,512",
+    ];
+    let predicted = predict(&lines(&table)).unwrap();
+    let rows = rows(&predicted);
+    let rate = |row: usize| rows[row]["decode_tps_p50"].as_str();
+    assert!(!rate(0).is_empty() && rate(0) == rate(1));
+    assert!(!rate(2).is_empty() && rate(2) == rate(3));
+    assert_eq!((rate(4), rate(5)), ("", ""));
+    let told = |line: usize| {
+        let mut problems = predicted.problems.iter();
+        problems
+            .find(|(at, _)| *at == line)
+            .map_or("", |(_, told)| told.as_str())
+    };
+    assert!(
+        told(3).contains("column `quant` is empty; `Tiny-4bit` says 4bit"),
+        "{}",
+        told(3)
+    );
+    assert!(told(6).contains("there is no shape `Huge`"), "{}", told(6));
+    assert!(
+        told(7).contains("column `quant` is missing or empty"),
+        "{}",
+        told(7)
+    );
+}
+
+#[test]
+fn a_file_that_is_written_otherwise_is_told_how() {
+    let told = |table: &[u8]| format!("{:#}", predict(table).unwrap_err());
+    let (commas, good) = (HEADER, GOOD);
+    for (separator, words) in [(";", "by semicolons"), ("\t", "by tabs")] {
+        let table = lines(&[commas, good]);
+        let table = String::from_utf8(table).unwrap().replace(',', separator);
+        assert!(told(table.as_bytes()).contains(words));
+    }
+    let wide: Vec<u8> = "\u{feff}chip".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert!(told(&wide).contains("save it as UTF-8"));
+}

@@ -26,10 +26,11 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
     } else {
         "The fewest Macs"
     };
-    let proof = if purchase.proven {
-        "nothing less is enough".to_owned()
+    let (found, proof) = if purchase.proven {
+        ("", "nothing less is enough".to_owned())
     } else {
-        format!("nothing below {} is enough", amount(purchase.lower_bound))
+        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        (" found", proof)
     };
     let (basket, why) = if best.items.is_empty() {
         (
@@ -37,7 +38,7 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
             "The Macs there are carry the demand".to_owned(),
         )
     } else {
-        (escaped(&basket(best)), format!("{what}; {proof}"))
+        (escaped(&basket(best)), format!("{what}{found}; {proof}"))
     };
     out += &format!(
         "<div class=\"card\"><b>{basket}</b><p>{why}. Then the fleet carries {} times the demand, and the loss of one Mac {}.</p></div>\n",
@@ -155,7 +156,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
                     .objective_first_token_seconds
                     .map_or("–".to_owned(), |time| format!("≤ {} s", number(time))),
             ),
-            Cell::markup(format!("<span class=\"{class}\">{served}</span>")),
+            Cell::markup(format!("<span class=\"{class} w\">{served}</span>")),
         ]
     };
     let headings = [

@@ -1,6 +1,7 @@
 //! What a machine's memory holds.
 
 use super::super::cell::Cell;
+use super::super::machine::default_working_set;
 use super::super::{Flag, Report};
 use super::shown::{gibibytes, gigabytes, with_unit};
 use super::{FASTEST_DISK, LEAST_KV_BITS, kv_bytes};
@@ -14,10 +15,23 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     let weights = model.resident(format.least);
     let kv_bits = cell.workload.kv_bits.unwrap_or(LEAST_KV_BITS);
     let kv = kv_bytes(model, cell.workload.context_tokens(), kv_bits) * cell.workload.batch;
+    let shown_weights = model.resident(format.likely);
     if weights + kv <= most {
+        let gpu = cell
+            .machine
+            .memory
+            .map(|memory| default_working_set(memory) * cell.machine.machines);
+        if let Some(gpu) = gpu.filter(|gpu| shown_weights > *gpu) {
+            let remark = format!(
+                "weights of {} are more than the {} that the GPU may use by default: the limit (iogpu.wired_limit_mb) must have \
+                 been raised",
+                gigabytes(shown_weights),
+                gigabytes(gpu)
+            );
+            report.remark(&cell.field, remark);
+        }
         return true;
     }
-    let shown_weights = model.resident(format.likely);
     let has = match cell.machine.memory {
         Some(_) => format!("the machine has {}", gibibytes(most)),
         None => format!("no machine with that chip has more than {}", gibibytes(most)),

@@ -103,6 +103,30 @@ fn values_come_once_in_a_list_of_different_ones() {
 }
 
 #[test]
+fn numbers_are_equal_by_what_they_mean() {
+    let items = json!({"enum": [1, 1.0, 2, {"a": 1, "b": 0}, {"b": -0.0, "a": 1.0}]});
+    check(
+        json!({"type": "array", "uniqueItems": true, "items": items}),
+        &["[1,2]", "[2,{\"a\":1,\"b\":0}]"],
+        &["[1,1.0]", "[1.0,1]", "[{\"a\":1,\"b\":0},{\"b\":-0.0,\"a\":1.0}]"],
+    );
+    let both =
+        json!({"allOf": [{"enum": [1, 2, 9007199254740993_u64]}, {"enum": [1.0, 9007199254740992_u64]}]});
+    check(both, &["1"], &["2", "9007199254740993"]);
+    check(json!({"enum": [1, 2], "not": {"const": 2.0}}), &["1"], &["2"]);
+}
+
+#[test]
+fn ways_that_nothing_fits_are_none() {
+    for keyword in ["anyOf", "oneOf"] {
+        check(json!({keyword: [{"type": "string"}, false]}), &["\"\""], &["1"]);
+    }
+    let apart = json!({"oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+        {"properties": {"a": {"const": 2}}, "required": ["a"]}]});
+    check(apart, &["{\"a\":1}", "{\"a\":2}"], &["{}", "1"]);
+}
+
+#[test]
 fn strings_and_numbers_are_bounded() {
     check(
         json!({"type": "string", "minLength": 1, "maxLength": 3}),

@@ -36,7 +36,7 @@ fn several_schemas_become_one() {
     );
     check(
         r#"{"type": "string", "oneOf": [{"const": "a"}, {"const": 1}]}"#,
-        r#"{"anyOf": [{"const": "a", "type": "string"}, {"const": 1, "type": "string"}]}"#,
+        r#"{"anyOf": [{"const": "a", "type": "string"}]}"#,
     );
     check(
         r#"{"allOf": [{"pattern": "a"}, {"pattern": "b", "x-order": 1}, {"pattern": "c"}]}"#,
@@ -61,6 +61,35 @@ fn several_schemas_become_one() {
     check(
         r#"{"properties": {"a": {"allOf": [{"type": "null"}, {"type": "string"}]}}}"#,
         r#"{"properties": {"a": false}}"#,
+    );
+}
+
+#[test]
+fn what_nothing_fits_counts_only_where_it_is_asked_for() {
+    let vain = r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#;
+    check(
+        &format!(r#"{{"type": "boolean", "$defs": {{"D": {vain}, "E": {{"not": {{"pattern": "a"}}}}}}}}"#),
+        r#"{"type": "boolean", "$defs": {}}"#,
+    );
+    check(
+        &format!(r##"{{"properties": {{"a": {{"$ref": "#/$defs/D"}}}}, "$defs": {{"D": {vain}}}}}"##),
+        r##"{"properties": {"a": {"$ref": "#/$defs/D"}}, "$defs": {"D": false}}"##,
+    );
+    check(
+        &format!(r#"{{"anyOf": [{vain}, {{"type": "null"}}]}}"#),
+        r#"{"anyOf": [false, {"type": "null"}]}"#,
+    );
+    check(
+        r#"{"anyOf": [{"type": "string"}, {"type": "null"}], "const": null}"#,
+        r#"{"anyOf": [{"type": "null", "const": null}]}"#,
+    );
+    check(
+        r#"{"propertyNames": {"pattern": "a"}, "properties": {}, "additionalProperties": false}"#,
+        r#"{"properties": {}, "additionalProperties": false}"#,
+    );
+    check(
+        r#"{"propertyNames": {"pattern": "a"}, "properties": {}}"#,
+        r#"{"properties": {}, "patternProperties": {"a": true}, "additionalProperties": false}"#,
     );
 }
 

@@ -123,3 +123,19 @@ fn a_directory_that_cannot_be_is_named() {
     let err = BlockFiles::open(&file, "m".to_owned(), Clock::System).unwrap_err();
     assert!(err.to_string().contains(file.as_str()), "{err}");
 }
+
+/// It is not counted any more, and must not be left.
+#[test]
+fn a_file_that_cannot_be_read_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = open(&dir, "m").unwrap();
+    let key = name(&[1]).key();
+    files.write(name(&[1]), &block(1)).unwrap();
+    let path = files.path(key);
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let err = files.read(key, Vec::new()).unwrap_err();
+    assert!(matches!(err, ReadBlockError::Io { .. }), "{err}");
+    assert!(path.symlink_metadata().is_err());
+    assert!(files.read(key, Vec::new()).is_err());
+}

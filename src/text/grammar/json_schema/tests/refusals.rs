@@ -95,6 +95,26 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (json!({"$ref": "#"}), "#: nothing can be both of what it asks for"),
         (
+            json!({"oneOf": [{"minLength": 3}, {"type": "number"}]}),
+            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+        ),
+        (
+            json!({"oneOf": [{"enum": [[1], "a"]}, {"const": [1.0]}]}),
+            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+        ),
+        (
+            json!({"enum": [1, 18446744073709551616.0_f64]}),
+            "#: 'enum of a whole number beyond 64 bits' is not supported",
+        ),
+        (
+            json!({"anyOf": [false, false]}),
+            "#: nothing can be both of what it asks for",
+        ),
+        (
+            json!({"type": "string", "pattern": "^a[^\\s\\S]$"}),
+            "#: 'pattern': no text fits it",
+        ),
+        (
             json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
             "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
         ),

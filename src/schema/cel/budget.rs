@@ -1,0 +1,258 @@
+//! What the rules of one object may cost.
+//!
+//! The `cel` crate evaluates to the end, whatever it takes. So loops, and in them what copies or reads large values, are
+//! given calls of functions that count before they do so, and fail when nothing is left. The count depends on values
+//! alone: what is refused once is refused always.
+
+use std::cell::Cell;
+
+use kube_cel::cel::{
+    Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
+    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
+    extractors::This,
+};
+
+/// About the time to copy one number, some 30 ns. All rules together may take about a second.
+type Ticks = u64;
+const BUDGET: Ticks = 32_000_000;
+/// One turn of a loop, apart from what is done in it.
+const TURN: Ticks = 16;
+/// One node of an expression.
+const NODE: Ticks = 4;
+/// Compiling a regular expression.
+pub(super) const REGEX: Ticks = 2_000;
+/// What one rule takes however simple it is.
+pub(super) const RULE: Ticks = 64;
+/// Bytes of a text that take as long as a number.
+const TEXT_BYTES: u64 = 64;
+
+/// Charges for a loop over the first argument; the other is the price of a turn.
+const LOOP: &str = "@loop";
+/// What a macro collects its result in.
+const ACCUMULATOR: &str = "@result";
+/// Charges for reading or copying its argument.
+const READ: &str = "@read";
+/// Charges for adding to a list that a loop builds: it is copied a few times.
+const GROW: &str = "@grow";
+/// Charges for comparing each item of its argument with each.
+const PAIRS: &str = "@pairs";
+
+thread_local! {
+    static LEFT: Cell<Ticks> = const { Cell::new(BUDGET) };
+}
+
+/// To be called before the first rule of an object.
+pub(super) fn refill() {
+    LEFT.set(BUDGET);
+}
+
+pub(super) fn is_spent() -> bool {
+    LEFT.get() == 0
+}
+
+/// Nothing is left when this fails, and until the next [`refill`].
+pub(super) fn charge(ticks: Ticks) -> Result<(), ExecutionError> {
+    let left = LEFT.get().saturating_sub(ticks);
+    LEFT.set(left);
+    if left == 0 {
+        return Err(ExecutionError::function_error("budget", "out of cost budget"));
+    }
+    Ok(())
+}
+
+/// What it takes to copy a value.
+pub(super) fn size(value: &Cel) -> Ticks {
+    match value {
+        Cel::List(items) => 1 + items.iter().map(size).sum::<Ticks>(),
+        Cel::Map(map) => {
+            let entries = map.map.iter();
+            1 + entries.map(|(_, entry)| 4 + size(entry)).sum::<Ticks>()
+        }
+        Cel::String(text) => 1 + text.len() as u64 / TEXT_BYTES,
+        Cel::Bytes(bytes) => 1 + bytes.len() as u64 / TEXT_BYTES,
+        Cel::Bool(_)
+        | Cel::Int(_)
+        | Cel::UInt(_)
+        | Cel::Float(_)
+        | Cel::Duration(_)
+        | Cel::Timestamp(_)
+        | Cel::Function(..)
+        | Cel::Opaque(_)
+        | Cel::Null => 1,
+    }
+}
+
+pub(super) fn register(context: &mut Context<'static>) {
+    context.add_function(LOOP, charge_loop);
+    context.add_function(READ, charge_read);
+    context.add_function(GROW, charge_grow);
+    context.add_function(PAIRS, charge_pairs);
+}
+
+fn charge_loop(This(range): This<Cel>, turn: i64) -> ResolveResult {
+    let turn = TURN + turn.unsigned_abs();
+    charge(length(&range).saturating_mul(turn).saturating_add(size(&range)))?;
+    Ok(range)
+}
+
+fn charge_grow(This(list): This<Cel>) -> ResolveResult {
+    charge(3 * size(&list))?;
+    Ok(list)
+}
+
+fn charge_read(This(value): This<Cel>) -> ResolveResult {
+    charge(size(&value))?;
+    Ok(value)
+}
+
+fn charge_pairs(This(value): This<Cel>) -> ResolveResult {
+    charge(length(&value).saturating_mul(size(&value)))?;
+    Ok(value)
+}
+
+fn length(value: &Cel) -> u64 {
+    let items = if let Cel::List(items) = value {
+        items.len()
+    } else if let Cel::Map(map) = value {
+        map.map.len()
+    } else {
+        1
+    };
+    items as u64
+}
+
+/// The expression with its charges.
+pub(super) fn metered(mut expr: IdedExpr) -> IdedExpr {
+    let names = ["self", "oldSelf"].map(str::to_owned).to_vec();
+    Meter { names, loops: 0 }.visit(&mut expr);
+    expr
+}
+
+struct Meter {
+    /// The variables in scope; other identifiers are parts of functions' names.
+    names: Vec<String>,
+    /// How many loops this is in.
+    loops: usize,
+}
+
+impl Meter {
+    fn visit(&mut self, expr: &mut IdedExpr) {
+        match &mut expr.expr {
+            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
+            Expr::Select(select) => {
+                self.visit(&mut select.operand);
+                let is_copy = !select.test && matches!(select.operand.expr, Expr::Ident(_));
+                if is_copy && self.loops > 0 {
+                    wrap(expr, READ, Vec::new());
+                }
+            }
+            Expr::Call(call) => self.visit_call(call),
+            Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
+            Expr::Map(map) => self.visit_entries(&mut map.entries),
+            Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
+            Expr::Comprehension(comprehension) => self.visit_loop(comprehension),
+        }
+    }
+
+    fn visit_call(&mut self, call: &mut CallExpr) {
+        let mut parts: Vec<&mut IdedExpr> = call.target.as_deref_mut().into_iter().collect();
+        parts.extend(&mut call.args);
+        for part in parts.iter_mut() {
+            self.visit(part);
+        }
+        let is_set = parts.first().is_some_and(|first| is_variable(first, "sets"));
+        let charge = match call.func_name.as_str() {
+            "distinct" => PAIRS,
+            _ if is_set => PAIRS,
+            operators::ADD | operators::IN if self.loops > 0 => READ,
+            name if self.loops > 0 && name.starts_with(|first: char| first.is_ascii_alphabetic()) => READ,
+            _ => return,
+        };
+        for part in parts {
+            if is_variable(part, ACCUMULATOR) {
+                wrap(part, GROW, Vec::new());
+                continue;
+            }
+            let is_worth_it = match &part.expr {
+                Expr::Ident(name) => self.names.contains(name),
+                Expr::Call(call) => call.func_name != READ,
+                Expr::Unspecified | Expr::Literal(_) => false,
+                Expr::Comprehension(_) | Expr::List(_) | Expr::Map(_) | Expr::Select(_) | Expr::Struct(_) => {
+                    true
+                }
+            };
+            if is_worth_it {
+                wrap(part, charge, Vec::new());
+            }
+        }
+    }
+
+    fn visit_entries(&mut self, entries: &mut [IdedEntryExpr]) {
+        for entry in entries {
+            match &mut entry.expr {
+                EntryExpr::StructField(field) => self.visit(&mut field.value),
+                EntryExpr::MapEntry(entry) => {
+                    self.visit(&mut entry.key);
+                    self.visit(&mut entry.value);
+                }
+            }
+        }
+    }
+
+    fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
+        let turn = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
+        self.visit(&mut comprehension.iter_range);
+        let outer = self.names.len();
+        self.names.push(comprehension.iter_var.clone());
+        self.loops += 1;
+        self.visit(&mut comprehension.loop_step);
+        self.loops -= 1;
+        self.names.truncate(outer);
+        let turn = i64::try_from(turn).unwrap_or(i64::MAX);
+        let turn = LiteralValue::Int(turn.into());
+        wrap(&mut comprehension.iter_range, LOOP, vec![turn]);
+    }
+}
+
+fn is_variable(expr: &IdedExpr, name: &str) -> bool {
+    matches!(&expr.expr, Expr::Ident(own) if own == name)
+}
+
+fn wrap(expr: &mut IdedExpr, function: &str, more: Vec<LiteralValue>) {
+    let id = expr.id;
+    let inner = std::mem::take(expr);
+    let more = more.into_iter().map(|value| IdedExpr {
+        id,
+        expr: Expr::Literal(value),
+    });
+    let args = std::iter::once(inner).chain(more).collect();
+    let call = CallExpr {
+        func_name: function.to_owned(),
+        target: None,
+        args,
+    };
+    *expr = IdedExpr {
+        id,
+        expr: Expr::Call(call),
+    };
+}
+
+/// The price of one evaluation, what is charged for at its time apart.
+fn price(expr: &IdedExpr) -> Ticks {
+    let all = |parts: &[IdedExpr]| parts.iter().map(price).sum::<Ticks>();
+    NODE + match &expr.expr {
+        Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => 0,
+        Expr::Select(select) => price(&select.operand),
+        Expr::Call(call) => {
+            let own = match call.func_name.as_str() {
+                "find" | "findAll" => REGEX,
+                _ => 0,
+            };
+            own + call.target.as_deref().map_or(0, price) + all(&call.args)
+        }
+        Expr::List(list) => all(&list.elements),
+        Expr::Map(map) => NODE * map.entries.len() as u64,
+        Expr::Struct(fields) => NODE * fields.entries.len() as u64,
+        Expr::Comprehension(comprehension) => price(&comprehension.iter_range) + price(&comprehension.result),
+    }
+}
