@@ -16,8 +16,8 @@ use futures::Stream;
 /// this, plus what is written between two looks.
 pub(crate) const MAX_LOG_BYTES: u64 = 10 << 20;
 
-/// A log that is rotated while its last lines are looked for is opened again so often.
-const MAX_TRIES: usize = 16;
+/// A log that is rotated while its last lines are looked for is opened again so often: more than anybody rotates meanwhile.
+const MAX_TRIES: usize = 128;
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
