@@ -51,7 +51,7 @@ pub(crate) enum Fault {
     LidClosed { node: String },
     /// Somebody is at its keyboard.
     UserPresent { node: String },
-    /// This share of its memory stays wired until it is started again.
+    /// Its workers are killed, and this share of its memory stays wired until it is started again.
     WiredLeak { node: String, share: f64 },
     /// Its kernel panics in the GPU's drivers: power is lost, and a report stays.
     KernelPanic { node: String },
