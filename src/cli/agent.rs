@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Where the agent takes requests for its replicas. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Let pages of these origins ask this agent, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// Let pages of these origins ask this agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
     /// whatever this says; clients that are no browsers do not come from an origin.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,

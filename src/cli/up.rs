@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Where the OpenAI-compatible gateway listens.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
-    /// Let pages of these origins ask the gateway and the agent, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// Let pages of these origins ask the gateway and the agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
     /// whatever this says; clients that are no browsers do not come from an origin.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
-    /// Let pages of these origins ask this worker, such as https://chat.example.com; `*` for all. Pages of this machine and of apps may,
+    /// Let pages of these origins ask this worker, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
     /// whatever this says; clients that are no browsers do not come from an origin.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
