@@ -47,6 +47,9 @@ pub(super) struct Remembered {
     /// Nothing in the file of an older agent.
     #[serde(default)]
     lost_bytes: u64,
+    /// What has not come back, once that was judged.
+    #[serde(default)]
+    stranded_bytes: Option<u64>,
 }
 
 impl WiredMemory {
@@ -57,7 +60,9 @@ impl WiredMemory {
                 baseline: Some(Bytes(known.baseline_bytes)),
                 served: true,
                 lost: Bytes(known.lost_bytes),
-                ..Self::default()
+                is_judged: known.stranded_bytes.is_some() && known.lost_bytes == 0,
+                stranded: known.stranded_bytes.map(Bytes),
+                idle_since: None,
             },
             Some(_) | None => Self::default(),
         }
@@ -70,6 +75,7 @@ impl WiredMemory {
             baseline_bytes: self.baseline?.0,
             served: self.served,
             lost_bytes: self.lost.0,
+            stranded_bytes: self.stranded.map(|stranded| stranded.0),
         })
     }
 
@@ -288,6 +294,13 @@ mod tests {
         first.lose(lost);
         let lost_before = first.remember("boot-1").expect("a baseline");
         assert_eq!(look(lost_before, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
+        // Or it was judged before the agent ended.
+        first.observe(Bytes::gib(40), true, start);
+        first.observe(Bytes::gib(40), true, start + SETTLED_AFTER);
+        let judged = first.remember("boot-1").expect("a leak");
+        let mut next = WiredMemory::resume(Some(judged.clone()), "boot-1");
+        assert_eq!(next.observe(Bytes::gib(40), true, start), Some(Bytes::gib(35)));
+        assert_eq!(look(judged, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
         assert_eq!(WiredMemory::default().remember("boot-1"), None);
     }
 

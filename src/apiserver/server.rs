@@ -69,7 +69,11 @@ async fn connection(
     let Some(acceptor) = acceptor else {
         return requests(stream, Certificates::default(), api, stop).await;
     };
-    match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+    let handshake = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+    let Some(shaken) = stop.run_until_cancelled(handshake).await else {
+        return;
+    };
+    match shaken {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = shown.to_vec().into();

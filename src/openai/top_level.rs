@@ -1,19 +1,40 @@
 //! What stands at the top of a request's JSON, for those who route by it and leave the rest to the worker.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The members of a JSON object, each as the text it came as. All of it is checked for syntax. Of several members with
-/// one name the last counts, as for the worker.
+/// What somebody routes by. Nothing else is kept: a body may have millions of members.
+const NAMES: &[&str] = &[
+    "cache_salt",
+    "input",
+    "instructions",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "n",
+    "previous_response_id",
+    "priority",
+    "prompt",
+    "prompt_cache_key",
+    "system",
+    "tools",
+    "user",
+];
+
+/// The members of a JSON object that are in [`NAMES`], each as the text it came as. All of the object is checked for syntax. Of
+/// several members with one name the last counts, as for the worker.
 #[derive(Debug, Default)]
-pub(crate) struct TopLevel<'a>(HashMap<String, &'a RawValue>);
+pub(crate) struct TopLevel<'a>(BTreeMap<&'static str, &'a RawValue>);
 
 impl<'a> TopLevel<'a> {
     /// `None`: there is no such member, or it is null.
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
+        debug_assert!(NAMES.contains(&name), "`{name}` is not kept");
         self.0.get(name).copied().filter(|raw| raw.get() != "null")
     }
 }
@@ -34,9 +55,16 @@ impl<'de> Visitor<'de> for TopLevelVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TopLevel<'de>, A::Error> {
-        let mut members = HashMap::new();
-        while let Some((name, raw)) = map.next_entry()? {
-            members.insert(name, raw);
+        let mut members = BTreeMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            match NAMES.iter().find(|known| **known == name) {
+                Some(name) => {
+                    members.insert(*name, map.next_value()?);
+                }
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
         }
         Ok(TopLevel(members))
     }
@@ -48,9 +76,12 @@ mod tests {
 
     #[test]
     fn of_several_members_the_last_counts() {
-        let body = r#"{"a": 1, "\u0062": {"a": 3}, "a": [2 ], "c": null}"#;
+        let body = r#"{"model": 1, "\u006e": {"model": 3}, "model": [2 ], "user": null, "other": 5}"#;
         let top: TopLevel<'_> = serde_json::from_str(body).expect("an object");
-        let texts = ["a", "b", "c", "d"].map(|name| top.get(name).map(RawValue::get));
-        assert_eq!(texts, [Some("[2 ]"), Some(r#"{"a": 3}"#), None, None]);
+        let texts = ["model", "n", "user", "tools"].map(|name| top.get(name).map(RawValue::get));
+        assert_eq!(texts, [Some("[2 ]"), Some(r#"{"model": 3}"#), None, None]);
+        assert_eq!(top.0.len(), 3);
+        let unfinished = serde_json::from_str::<TopLevel<'_>>(r#"{"other": [}"#);
+        assert!(unfinished.is_err());
     }
 }

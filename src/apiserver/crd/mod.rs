@@ -35,7 +35,13 @@ pub(crate) fn default(crd: &mut Value) {
 /// Checks a definition; its metadata excepted on create, where only the name has rules of its own.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = rules::validate(crd, old);
-    if old.is_some() {
+    // One that lacks a stored version already can still be changed otherwise, and deleted.
+    let stored = |crd: &Value| crd["status"]["storedVersions"].clone();
+    let names =
+        |crd: &Value| -> Vec<Value> { versions(crd).map(|version| version["name"].clone()).collect() };
+    if let Some(old) = old
+        && (stored(crd) != stored(old) || names(crd) != names(old))
+    {
         check_stored_versions(crd, &mut errors);
     }
     // A webhook that would never be called must not be accepted as if it were.

@@ -26,6 +26,7 @@ pub(crate) enum Credentials {
 /// The environment does not say where a hub is, or who asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidHub {
+    /// Without user and password.
     #[error("HF_ENDPOINT is `{0}`, and must be a URL such as {HUB}")]
     Endpoint(String),
     #[error(
@@ -45,6 +46,14 @@ impl HubAccess {
     }
 }
 
+/// What is no URL may hold a password all the same.
+fn without_user(endpoint: &str) -> String {
+    match endpoint.rsplit_once('@') {
+        Some((_, rest)) => format!("…@{rest}"),
+        None => endpoint.to_owned(),
+    }
+}
+
 impl HubAccess {
     /// As `HF_ENDPOINT` and `HF_TOKEN` say; empty ones say nothing.
     pub(crate) fn from_environment() -> Result<Self, InvalidHub> {
@@ -60,7 +69,7 @@ impl HubAccess {
     pub(super) fn new(endpoint: &str, token: Option<String>) -> Result<Self, InvalidHub> {
         let url = Url::parse(endpoint).ok();
         let url = url.filter(|url| matches!(url.scheme(), "https" | "http"));
-        let url = url.ok_or_else(|| InvalidHub::Endpoint(endpoint.to_owned()))?;
+        let url = url.ok_or_else(|| InvalidHub::Endpoint(without_user(endpoint)))?;
         let has_user = !url.username().is_empty() || url.password().is_some();
         let credentials = match (has_user, token) {
             (true, Some(_)) => return Err(InvalidHub::TwoCredentials),

@@ -211,7 +211,11 @@ impl<'a> Walk<'a, '_> {
                 }
                 Kind::Other
             }
-            Expr::Map(_) | Expr::Struct(_) => Kind::Other,
+            Expr::Struct(message) => {
+                self.undeclared(&message.type_name);
+                Kind::Other
+            }
+            Expr::Map(_) => Kind::Other,
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
         }
     }
@@ -227,11 +231,13 @@ impl<'a> Walk<'a, '_> {
         };
         let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if !is_operator && !cel::is_function(name, prefix) {
-            self.problem_at(
-                name,
-                format!("undeclared reference to '{name}' (in container '')"),
-            );
+            self.undeclared(name);
         }
+    }
+
+    fn undeclared(&mut self, name: &str) {
+        let problem = format!("undeclared reference to '{name}' (in container '')");
+        self.problem_at(name, problem);
     }
 
     fn variable(&mut self, name: &str) -> Kind<'a> {
@@ -252,8 +258,7 @@ impl<'a> Walk<'a, '_> {
             | "timestamp" | "type" | "uint" | "optional_type" => Kind::Unknown,
             name if name.starts_with('@') || name.starts_with("__") => Kind::Unknown,
             name => {
-                let text = format!("undeclared reference to '{name}' (in container '')");
-                self.problem_at(name, text);
+                self.undeclared(name);
                 Kind::Unknown
             }
         }

@@ -293,6 +293,7 @@ fn functions_that_nobody_knows_are_refused() {
     for rule in [
         "[1].exists(i, v, v == 1)",
         "cel.bind(x, 1, x == 1)",
+        "Foo{a: 1} == self",
         "optional.of(1).optMap(v, v).hasValue()",
     ] {
         assert!(refused(rule).contains("undeclared reference"), "{rule}");

@@ -120,11 +120,8 @@ impl Writer<'_, '_> {
                 rules.whole(&hir)?
             }
             ContentFormat::Choice(texts) => {
-                let ways = texts
-                    .iter()
-                    .map(|text| self.builder.literal(text.as_bytes(), RETURN))
-                    .collect();
-                self.builder.any_of(ways)
+                let texts = texts.iter().map(|text| text.as_bytes().to_vec());
+                self.builder.one_of(texts.collect(), RETURN)
             }
         })
     }

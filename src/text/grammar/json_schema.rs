@@ -99,8 +99,7 @@ impl<'a> Compiler<'a, '_> {
         }
         if schema.get("const").is_some() || schema.get("enum").is_some() {
             let values = listed(schema)?.unwrap_or_default();
-            let ways = values.iter().map(|value| self.written(value)).collect();
-            return Ok(self.builder.any_of(ways));
+            return Ok(self.builder.one_of(values.iter().map(text).collect(), RETURN));
         }
         for keyword in ["anyOf", "oneOf"] {
             if let Some(schemas) = schema.list(keyword)? {
@@ -380,8 +379,7 @@ impl<'a> Compiler<'a, '_> {
     }
 
     fn written(&mut self, value: &Json) -> NodeId {
-        let text = serde_json::to_string(value).expect("names are strings and memory does not fail");
-        self.builder.literal(text.as_bytes(), RETURN)
+        self.builder.literal(&text(value), RETURN)
     }
 
     fn spaced(&mut self, next: NodeId) -> NodeId {
@@ -532,6 +530,7 @@ impl<'a> Compiler<'a, '_> {
         // What may come next, by how many members have come; beyond so many, all is alike.
         let alike = most.unwrap_or(least.max(1));
         let counts = |index: usize| 0..=u32::try_from(index).map_or(alike, |index| index.min(alike));
+        let required = members.iter().filter(|member| member.required).count() as u64;
         let close = self.closed(b"}");
         let mut next = Vec::new();
         for count in counts(members.len()) {
@@ -572,7 +571,9 @@ impl<'a> Compiler<'a, '_> {
             self.builder.check_size()?;
         }
         let Some(first) = next[0] else {
-            let possible = others.is_some() && most.is_none_or(|most| least <= most);
+            // Members that are not spoken of might be there, but are left out beside those that are.
+            let unsaid = others.is_some() || schema.get("additionalProperties").is_none();
+            let possible = unsaid && most.is_none_or(|most| least <= most && required <= u64::from(most));
             return Err(match possible {
                 true => SchemaError::Together {
                     at: schema.at.clone(),
@@ -598,6 +599,11 @@ impl<'a> Compiler<'a, '_> {
         let name = self.builder.literal(b"\"", rest);
         member(self.builder, self.rules.space, name, value)
     }
+}
+
+/// How a value is written.
+fn text(value: &Json) -> Vec<u8> {
+    serde_json::to_vec(value).expect("names are strings and memory does not fail")
 }
 
 /// The values that a schema lists, as far as they are of its types; both of a boolean's. `None`: it lists none.

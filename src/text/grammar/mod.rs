@@ -176,6 +176,36 @@ impl Builder {
             .fold(next, |next, byte| self.bytes(ByteSet::of(&[*byte]), next))
     }
 
+    /// One of these texts. Those that begin alike share the beginning: at each byte there are as many ways as bytes, not texts.
+    pub(super) fn one_of(&mut self, mut texts: Vec<Vec<u8>>, next: NodeId) -> NodeId {
+        texts.sort_unstable();
+        texts.dedup();
+        // Of the text that was last, at each of its bytes: the ways from there that are finished.
+        let mut open: Vec<Vec<NodeId>> = vec![Vec::new()];
+        let mut last: &[u8] = &[];
+        for text in &texts {
+            let shared = last.iter().zip(text).take_while(|(a, b)| a == b).count();
+            self.close(&mut open, last, shared);
+            open.resize(text.len() + 1, Vec::new());
+            open[text.len()].push(next);
+            last = text;
+        }
+        self.close(&mut open, last, 0);
+        self.any_of(open.remove(0))
+    }
+
+    /// Makes ways of what is open beyond so many bytes of a text.
+    fn close(&mut self, open: &mut Vec<Vec<NodeId>>, text: &[u8], keep: usize) {
+        while open.len() > keep + 1
+            && let Some(ways) = open.pop()
+        {
+            let rest = self.any_of(ways);
+            let at = open.len() - 1;
+            let way = self.bytes(ByteSet::of(&[text[at]]), rest);
+            open[at].push(way);
+        }
+    }
+
     pub(super) fn any_of(&mut self, ways: Vec<NodeId>) -> NodeId {
         match ways[..] {
             [only] => only,

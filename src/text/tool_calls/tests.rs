@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::openai::json::Json;
 
 fn functions() -> Arc<[Function]> {
     let function = |name: &str, parameters: serde_json::Value| Function {
@@ -280,6 +281,22 @@ fn values_are_what_the_schema_wants() {
         &xml,
         &[call("edit", &format!("{{\"list\":\"{deep}\"}}"))],
     );
+}
+
+/// Each way leads back twice: there are as many paths as there are numbers of that many bits.
+#[test]
+fn a_schema_that_refers_to_itself_is_looked_at_for_a_while_only() {
+    let again = json!({"$ref": "#/$defs/again"});
+    let schema = json!({
+        "type": "object", "properties": {"x": again},
+        "$defs": {"again": {"anyOf": [again, again, {"type": "integer"}]}}
+    });
+    let schema: Json = serde_json::from_str(&schema.to_string()).unwrap();
+    let properties = schema
+        .get("properties")
+        .and_then(|properties| properties.get("x"));
+    let said = value::value(&schema, properties.unwrap(), "5");
+    assert_eq!(serde_json::to_string(&said).unwrap(), "5");
 }
 
 #[test]

@@ -5,13 +5,16 @@ use serde_json::Number;
 use crate::openai::json::{Json, Members};
 use crate::text::grammar::schema::{Kind, followed, listed_values};
 
-/// Schemas inside schemas, and lists inside lists.
+/// Lists inside lists.
 const MAX_DEPTH: usize = 100;
+
+/// Schemas that are looked at for one value: references may lead to the same ones again and again.
+const MAX_SCHEMAS: usize = 1000;
 
 /// The value that a text is where `schema` asks for one; `root` is what its references are in.
 pub(super) fn value(root: &Json, schema: &Json, text: &str) -> Json {
     let string = Json::String(text.to_owned());
-    let wanted = |value: &Json| wants(root, schema, value, 0);
+    let wanted = |value: &Json| wants(root, schema, value, &mut { MAX_SCHEMAS });
     // A string's text is not to be read as anything else, but that there is none.
     match serde_json::from_str(text.trim()).ok().or_else(|| python(text)) {
         Some(Json::Null) if wanted(&Json::Null) => Json::Null,
@@ -20,11 +23,15 @@ pub(super) fn value(root: &Json, schema: &Json, text: &str) -> Json {
     }
 }
 
-/// Whether a schema names such a value, or its kind.
-fn wants(root: &Json, schema: &Json, value: &Json, depth: usize) -> bool {
-    let Some(schema) = followed(root, schema).filter(|_| depth < MAX_DEPTH) else {
+/// Whether a schema names such a value, or its kind; as far as is seen from as many schemas as are `left`.
+fn wants(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
+    let Some(schema) = followed(root, schema) else {
         return false;
     };
+    let Some(fewer) = left.checked_sub(1) else {
+        return false;
+    };
+    *left = fewer;
     if let Some(listed) = listed_values(schema) {
         let is_text = |value: &Json| value.as_str().is_some();
         return listed.contains(value) || (is_text(value) && listed.iter().all(is_text));
@@ -33,14 +40,14 @@ fn wants(root: &Json, schema: &Json, value: &Json, depth: usize) -> bool {
         let kind = word.as_str().and_then(Kind::of_word);
         kind.is_some_and(|kind| kind.fits(value))
     };
-    let any = |keyword: &str| match schema.get(keyword) {
-        Some(Json::Array(schemas)) => schemas.iter().any(|schema| wants(root, schema, value, depth + 1)),
+    let mut any = |keyword: &str| match schema.get(keyword) {
+        Some(Json::Array(schemas)) => schemas.iter().any(|schema| wants(root, schema, value, left)),
         Some(_) | None => false,
     };
     match schema.get("type") {
         Some(Json::Array(words)) => words.iter().any(kind),
         Some(word) => kind(word),
-        None => ["anyOf", "oneOf", "allOf"].into_iter().any(any),
+        None => ["anyOf", "oneOf", "allOf"].into_iter().any(&mut any),
     }
 }
 

@@ -4,9 +4,12 @@ mod objects;
 mod refusals;
 mod strings;
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::text::grammar::matcher::Automaton;
 use crate::text::grammar::tests::{accepts, grammar, walk};
 
 fn schema(schema: &Value) -> Json {
@@ -275,4 +278,24 @@ fn every_walk_is_a_value() {
             );
         }
     }
+}
+
+/// There are as many places to go on from as bytes may come next.
+#[test]
+fn long_lists_of_values_share_what_they_begin_with() {
+    let id = |number: u64| format!("{:06x}", number.wrapping_mul(0x9e37_79b9) & 0xff_ffff);
+    let ids: Vec<String> = (0..15_000).map(id).collect();
+    let asked = schema(&json!({"enum": ids}));
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    assert!(accepts(&grammar, &format!("\"{}\"", ids[7])));
+    assert!(!accepts(&grammar, "\"12345\""));
+    let mut automaton = Automaton::new(Arc::clone(&grammar)).unwrap();
+    let start = automaton.start();
+    let state = automaton.read(start, b"\"").unwrap();
+    assert!(automaton.places(state).count() <= 256);
+    check(
+        json!({"enum": ["", "a", "ab", "abc", "b", 1, 12, null]}),
+        &["\"\"", "\"a\"", "\"ab\"", "\"abc\"", "\"b\"", "1", "12", "null"],
+        &["\"abcd\"", "\"ac\"", "13", "nul", "\"a"],
+    );
 }

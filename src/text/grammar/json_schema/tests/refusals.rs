@@ -19,6 +19,10 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (
             json!({"properties": {"a": {}}, "minProperties": 2}),
+            "#: 'minProperties' together with so few named members is not supported",
+        ),
+        (
+            json!({"properties": {"a": {}}, "additionalProperties": false, "minProperties": 2}),
             "#: nothing can be both of what it asks for",
         ),
         (
