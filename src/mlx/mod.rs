@@ -3,6 +3,9 @@
 //! One thread owns every MLX object and makes every MLX call; see `worker/engine`.
 
 pub(crate) mod device;
+pub(crate) mod gate;
+pub(crate) mod gated_delta;
+mod kernel;
 pub(crate) mod load;
 pub(crate) mod probe;
 pub(crate) mod quantized;

@@ -9,6 +9,7 @@ use super::attention::Attention;
 use super::cache::LayerRows;
 use super::feed_forward::FeedForward;
 use super::gated_delta::GatedDelta;
+use super::kernels::Kernels;
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
@@ -33,6 +34,7 @@ impl Mixer {
         rope: Option<RotaryEmbedding>,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
         Ok(match config {
             MixerConfig::Attention(config) => {
@@ -41,7 +43,9 @@ impl Mixer {
             }
             MixerConfig::GatedDelta(config) => {
                 let module = format!("{module}.linear_attn");
-                Self::GatedDelta(Box::new(GatedDelta::load(&module, config, shape, weights)?))
+                Self::GatedDelta(Box::new(GatedDelta::load(
+                    &module, config, shape, weights, kernels,
+                )?))
             }
         })
     }
@@ -81,6 +85,7 @@ impl Block {
         rope: Option<RotaryEmbedding>,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
         let at = |part: &str| format!("{module}.{part}");
         let norms = shape.config.block_norms;
@@ -93,8 +98,8 @@ impl Block {
             after_attention: norm(norms.after_attention)?,
             before_feed_forward: norm(norms.before_feed_forward)?,
             after_feed_forward: norm(norms.after_feed_forward)?,
-            mixer: Mixer::load(module, &config.mixer, rope, shape, weights)?,
-            feed_forward: FeedForward::load(&at("mlp"), &config.feed_forward, shape, weights)?,
+            mixer: Mixer::load(module, &config.mixer, rope, shape, weights, kernels)?,
+            feed_forward: FeedForward::load(&at("mlp"), &config.feed_forward, shape, weights, kernels)?,
             clips: shape.config.clips_residuals && weights.compute() == Dtype::Float16,
         })
     }

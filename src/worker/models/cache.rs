@@ -14,13 +14,14 @@ use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp, take_axis};
 use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 
+use crate::mlx::gated_delta::State;
 use crate::mlx::put_tokens;
 use crate::roofline::kv_quantisation::KvQuantisation;
 use crate::roofline::memory::CACHE_STEP_TOKENS;
 
 pub(crate) use self::block::KvBlock;
 use self::block::{KvSpan, Stretch};
-pub(crate) use self::recurrent::{RecurrentCache, State};
+pub(crate) use self::recurrent::RecurrentCache;
 
 /// Tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;

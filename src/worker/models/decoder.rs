@@ -7,6 +7,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::block::Block;
 use super::cache::{KvCache, LayerCache, LayerRows, Part};
+use super::kernels::Kernels;
 use super::linear::{Embedding, Linear};
 use super::mask::Masks;
 use super::norm::RmsNorm;
@@ -96,14 +97,17 @@ impl Decoder {
         weights.arrange(&shape.sources);
         let evaluate =
             |arrays: Vec<&Array>| mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err });
+        let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
         let embedding = Embedding::load("model.embed_tokens", shape, weights)?;
         evaluate(embedding.arrays())?;
         let mut rotations = Rotations::default();
+        let mut kernels = Kernels::new(backend, weights.compute());
         let mut blocks = Vec::new();
         for (index, layer) in config.layers.iter().enumerate() {
             let rope = rotations.of(&layer.mixer, weights.compute());
             let rope = rope.map_err(|err| LoadError::Evaluate { err })?;
-            let block = Block::load(&format!("model.layers.{index}"), layer, rope, shape, weights)?;
+            let module = format!("model.layers.{index}");
+            let block = Block::load(&module, layer, rope, shape, weights, &mut kernels)?;
             evaluate(block.arrays())?;
             blocks.push(block);
         }
@@ -138,7 +142,7 @@ impl Decoder {
                 .map(|layer| Keeps::of(&layer.mixer))
                 .collect(),
             kv: None,
-            backend: Backend::current().map_err(|err| LoadError::Evaluate { err })?,
+            backend,
         })
     }
 

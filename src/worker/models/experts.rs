@@ -9,6 +9,7 @@ use mlx_rs::ops::{
 };
 
 use super::feed_forward::{Dense, Gate};
+use super::kernels::Kernels;
 use super::linear::{ExpertLinear, Linear};
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
@@ -156,6 +157,7 @@ impl Experts {
         config: &ExpertsConfig,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
         let router = format!("{module}.{}", config.names.router);
         let experts = format!("{module}.{}", config.names.experts);
@@ -175,6 +177,7 @@ impl Experts {
                     &dense,
                     shape,
                     weights,
+                    kernels,
                 )?;
                 let gate = shared
                     .gated
@@ -194,7 +197,7 @@ impl Experts {
             gate,
             up,
             down,
-            activation: Gate::new(config.activation, weights)?,
+            activation: Gate::new(config.activation, weights, kernels)?,
             shared,
         })
     }

@@ -1,18 +1,29 @@
 //! What a layer does with each token by itself. Dense gated blocks: a gate through an activation, times up, through down.
 
-use mlx_rs::Array;
+use std::rc::Rc;
+
 use mlx_rs::error::Result;
 use mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, split_equal, tanh};
+use mlx_rs::{Array, Dtype};
 
 use super::experts::Experts;
+use super::kernels::{Kernels, alike, numbers};
 use super::linear::Linear;
+use crate::mlx::gate::GateKernel;
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::model::{Activation, DenseConfig, FeedForwardConfig};
 
-/// What the gate goes through, with its constants on the device.
+/// A gate through an activation, times what comes up.
 #[derive(Debug)]
-pub(crate) enum Gate {
+pub(crate) struct Gate {
+    operations: Operations,
+    kernel: Option<Rc<GateKernel>>,
+}
+
+/// It in operations of MLX's, with their constants on the device.
+#[derive(Debug)]
+enum Operations {
     Silu,
     /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
     GeluTanh {
@@ -35,7 +46,33 @@ pub(crate) enum Gate {
 const CLAMPED_SILU_ALPHA: f64 = 1.702;
 
 impl Gate {
-    pub(crate) fn new(activation: Activation, weights: &Weights) -> std::result::Result<Self, LoadError> {
+    pub(crate) fn new(
+        activation: Activation,
+        weights: &Weights,
+        kernels: &mut Kernels,
+    ) -> std::result::Result<Self, LoadError> {
+        let operations = Operations::new(activation, weights)?;
+        let kernel = kernels.gate(activation, |kernel| {
+            // Both beyond any limit, too.
+            let wide = |seed| numbers(seed, &[3, 1000], weights.compute())?.multiply(Array::from_f32(5.0));
+            let (gate, up) = (wide(1)?, wide(2)?);
+            let float = |array: &Array| array.as_dtype(Dtype::Float32);
+            let exact = operations.apply(&float(&gate)?, &float(&up)?)?;
+            alike("what passes the gate", &kernel.apply(&gate, &up)?, &exact)
+        });
+        Ok(Self { operations, kernel })
+    }
+
+    pub(crate) fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
+        match &self.kernel {
+            Some(kernel) => kernel.apply(gate, up),
+            None => self.operations.apply(gate, up),
+        }
+    }
+}
+
+impl Operations {
+    fn new(activation: Activation, weights: &Weights) -> std::result::Result<Self, LoadError> {
         let constant = |value: f64| {
             weights
                 .constant(value as f32)
@@ -59,7 +96,7 @@ impl Gate {
         })
     }
 
-    pub(crate) fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
+    fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
         match self {
             Self::Silu => multiply(multiply(gate, sigmoid(gate)?)?, up),
             Self::GeluTanh {
@@ -108,13 +145,14 @@ impl FeedForward {
         config: &FeedForwardConfig,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
         Ok(match config {
             FeedForwardConfig::Dense(config) => {
-                Self::Dense(Box::new(Dense::load(module, config, shape, weights)?))
+                Self::Dense(Box::new(Dense::load(module, config, shape, weights, kernels)?))
             }
             FeedForwardConfig::Experts(config) => {
-                Self::Experts(Box::new(Experts::load(module, config, shape, weights)?))
+                Self::Experts(Box::new(Experts::load(module, config, shape, weights, kernels)?))
             }
         })
     }
@@ -148,8 +186,9 @@ impl Dense {
         config: &DenseConfig,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
-        let gate = Gate::new(config.activation, weights)?;
+        let gate = Gate::new(config.activation, weights, kernels)?;
         let mut linear = |part: &str| Linear::load(&format!("{module}.{part}"), config.bias, shape, weights);
         let inputs = if config.fused {
             Inputs::Fused(linear("gate_up_proj")?)

@@ -3,14 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, Result};
 
-/// After some tokens.
-#[derive(Debug, Clone)]
-pub(crate) struct State {
-    /// What the convolution has yet to see again, `[1, width - 1, channels]`.
-    pub(crate) convolution: Array,
-    /// `[1, heads, value_dim, key_dim]`, float32.
-    pub(crate) memory: Array,
-}
+use crate::mlx::gated_delta::State;
 
 /// See the module's text.
 #[derive(Debug, Default)]

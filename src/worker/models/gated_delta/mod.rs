@@ -1,19 +1,25 @@
 //! Gated delta rule: linear attention whose state decays and is corrected by each token (Gated DeltaNet,
 //! arXiv:2412.06464; the layers of Qwen3-Next and its heirs). The order of operations is mlx-lm's.
 
+mod check;
+mod rule;
+
+use std::rc::Rc;
+
 use mlx_rs::error::Result;
 use mlx_rs::fast::rms_norm;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{
-    add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, split_equal, zeros_dtype,
+    add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, zeros_dtype,
 };
 use mlx_rs::{Array, Dtype};
 
-use super::cache::{self, LayerCache, LayerRows, Part, State};
-use super::delta_rule;
+use super::cache::{self, LayerCache, LayerRows, Part};
+use super::kernels::Kernels;
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use crate::mlx::device::Backend;
+use crate::mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State, Tokens};
 use crate::mlx::load::{LoadError, Weights};
 use crate::roofline::checkpoint::ModelShape;
 use crate::roofline::model::GatedDeltaConfig;
@@ -60,22 +66,37 @@ impl Projected {
             })
             .collect())
     }
+
+    fn tokens(&self) -> Tokens<'_> {
+        Tokens {
+            mixed: &self.mixed,
+            strength: &self.strength,
+            decay: &self.decay,
+        }
+    }
+
+    fn as_dtype(&self, dtype: Dtype) -> Result<Self> {
+        Ok(Self {
+            mixed: self.mixed.as_dtype(dtype)?,
+            gate: self.gate.as_dtype(dtype)?,
+            strength: self.strength.as_dtype(dtype)?,
+            decay: self.decay.as_dtype(dtype)?,
+        })
+    }
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct GatedDelta {
-    key_heads: i32,
-    key_dim: i32,
-    value_heads: i32,
-    value_dim: i32,
+    dimensions: Dimensions,
     inputs: Inputs,
     /// `[channels, width, 1]`.
     convolution: Array,
     decay_bias: Array,
-    /// Logarithm of each head's decay rate, float32.
-    log_rate: Array,
+    /// −exp of the logarithm of each head's decay rate, float32.
+    rate: Array,
     norm: RmsNorm,
+    norm_eps: Array,
     output: Linear,
     /// By these, queries and keys are scaled after they were normalised.
     query_scale: Array,
@@ -83,6 +104,7 @@ pub(crate) struct GatedDelta {
     zero: Array,
     /// Several tokens go through the rule at once: not on a CPU, where their number would show in the last bits.
     in_chunks: bool,
+    kernels: Option<Rc<GatedDeltaKernels>>,
 }
 
 impl GatedDelta {
@@ -91,6 +113,7 @@ impl GatedDelta {
         config: &GatedDeltaConfig,
         shape: &ModelShape,
         weights: &mut Weights,
+        kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
         let at = |part: &str| format!("{module}.{part}");
         let mut linear = |part: &str| Linear::load(&at(part), false, shape, weights);
@@ -108,29 +131,38 @@ impl GatedDelta {
             }
         };
         let output = linear("out_proj")?;
-        let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
+        let evaluate = |err| LoadError::Evaluate { err };
         let inverse_root = f64::from(config.key_dim).powf(-0.5);
-        let constant = |value: f64| {
-            weights
-                .constant(value as f32)
-                .map_err(|err| LoadError::Evaluate { err })
-        };
-        Ok(Self {
-            key_heads: config.key_heads.cast_signed(),
-            key_dim: config.key_dim.cast_signed(),
-            value_heads: config.value_heads.cast_signed(),
-            value_dim: config.value_dim.cast_signed(),
+        let constant = |value: f64| weights.constant(value as f32).map_err(evaluate);
+        let (query_scale, key_scale) = (constant(inverse_root * inverse_root)?, constant(inverse_root)?);
+        let zero = constant(0.0)?;
+        let convolution = weights.take(&at("conv1d.weight"))?;
+        let log_rate = weights.take_float32(&at("A_log"))?;
+        let mut layer = Self {
+            dimensions: Dimensions {
+                key_heads: config.key_heads.cast_signed(),
+                key_dim: config.key_dim.cast_signed(),
+                value_heads: config.value_heads.cast_signed(),
+                value_dim: config.value_dim.cast_signed(),
+                width: convolution.dim(1),
+            },
             inputs,
             output,
-            query_scale: constant(inverse_root * inverse_root)?,
-            key_scale: constant(inverse_root)?,
-            zero: constant(0.0)?,
-            convolution: weights.take(&at("conv1d.weight"))?,
+            query_scale,
+            key_scale,
+            zero,
+            convolution,
             decay_bias: weights.take(&at("dt_bias"))?,
-            log_rate: weights.take_float32(&at("A_log"))?,
+            rate: exp(log_rate).and_then(|rate| rate.negative()).map_err(evaluate)?,
             norm: RmsNorm::load(&at("norm.weight"), &shape.config, weights)?,
-            in_chunks: backend != Backend::Cpu,
-        })
+            norm_eps: Array::from_slice(&[shape.config.rms_norm_eps], &[1]),
+            in_chunks: kernels.backend() != Backend::Cpu,
+            kernels: None,
+        };
+        layer.kernels = kernels.gated_delta(layer.dimensions, |kernels| {
+            layer.compare(kernels, weights.compute())
+        });
+        Ok(layer)
     }
 
     pub(crate) fn apply(&self, x: &Array, rows: LayerRows<'_>) -> Result<Array> {
@@ -162,20 +194,34 @@ impl GatedDelta {
     /// What as many tokens of each cache's sequence read, which go into it.
     fn say(&self, projected: &Projected, mut caches: Vec<&mut LayerCache>, offsets: &[i32]) -> Result<Array> {
         let before = self.states(projected.mixed.dtype(), &mut caches, offsets)?;
-        let (said, after) = self.mix(projected, before)?;
-        let tokens = projected.mixed.dim(1);
-        let rows = i32::try_from(caches.len()).unwrap_or(i32::MAX);
-        let convolutions = split_equal(after.convolution, rows, 0)?;
-        let memories = split_equal(after.memory, rows, 0)?;
-        for (cache, (convolution, memory)) in caches.into_iter().zip(convolutions.into_iter().zip(memories)) {
-            cache.recurrent()?.set(tokens, State { convolution, memory });
+        let (said, after) = match &self.kernels {
+            Some(kernels) => kernels.step(&self.constants(), &projected.tokens(), &before)?,
+            None => self.mix(projected, before)?,
+        };
+        for (cache, state) in caches.into_iter().zip(after) {
+            cache.recurrent()?.set(projected.mixed.dim(1), state);
         }
         Ok(said)
     }
 
+    fn constants(&self) -> Constants<'_> {
+        Constants {
+            convolution: &self.convolution,
+            decay_bias: &self.decay_bias,
+            rate: &self.rate,
+        }
+    }
+
     fn project(&self, x: &Array) -> Result<Projected> {
         let (rows, tokens) = (x.dim(0), x.dim(1));
-        let by_value_head = |array: &Array| array.reshape(&[rows, tokens, self.value_heads, self.value_dim]);
+        let Dimensions {
+            key_heads,
+            key_dim,
+            value_heads,
+            value_dim,
+            ..
+        } = self.dimensions;
+        let by_value_head = |array: &Array| array.reshape(&[rows, tokens, value_heads, value_dim]);
         match &self.inputs {
             Inputs::Split { qkv, z, b, a } => Ok(Projected {
                 mixed: qkv.apply(x)?,
@@ -184,10 +230,9 @@ impl GatedDelta {
                 decay: a.apply(x)?,
             }),
             Inputs::ByHead { qkvz, ba } => {
-                let by_key_head = |array: Array| array.reshape(&[rows, tokens, self.key_heads, -1]);
-                let shared = self.value_heads / self.key_heads;
-                let keys = self.key_dim;
-                let cuts = [keys, 2 * keys, 2 * keys + shared * self.value_dim];
+                let by_key_head = |array: Array| array.reshape(&[rows, tokens, key_heads, -1]);
+                let shared = value_heads / key_heads;
+                let cuts = [key_dim, 2 * key_dim, 2 * key_dim + shared * value_dim];
                 let parts = split_at_indices(by_key_head(qkvz.apply(x)?)?, &cuts, -1)?;
                 let flat = |array: &Array| array.reshape(&[rows, tokens, -1]);
                 let mixed = concatenate(&[flat(&parts[0])?, flat(&parts[1])?, flat(&parts[2])?], -1)?;
@@ -202,53 +247,56 @@ impl GatedDelta {
         }
     }
 
-    /// The rows' states, one after the other: elementwise operations and sums of a row do not depend on the others.
-    fn states(&self, compute: Dtype, caches: &mut [&mut LayerCache], offsets: &[i32]) -> Result<State> {
-        let channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim;
-        let mut convolutions = Vec::with_capacity(caches.len());
-        let mut memories = Vec::with_capacity(caches.len());
-        for (cache, offset) in caches.iter_mut().zip(offsets) {
-            let state = match cache.recurrent()?.state(*offset)? {
-                Some(state) => state,
-                None => State {
-                    convolution: zeros_dtype(&[1, self.convolution.dim(1) - 1, channels], compute)?,
-                    memory: zeros_dtype(
-                        &[1, self.value_heads, self.value_dim, self.key_dim],
-                        Dtype::Float32,
-                    )?,
-                },
-            };
-            convolutions.push(state.convolution);
-            memories.push(state.memory);
-        }
+    /// The rows' states.
+    fn states(&self, compute: Dtype, caches: &mut [&mut LayerCache], offsets: &[i32]) -> Result<Vec<State>> {
+        let at_first = || -> Result<State> {
+            let of = &self.dimensions;
+            let memory = [1, of.value_heads, of.value_dim, of.key_dim];
+            Ok(State {
+                convolution: zeros_dtype(&[1, of.width - 1, of.channels()], compute)?,
+                memory: zeros_dtype(&memory, Dtype::Float32)?,
+            })
+        };
+        let states = caches.iter_mut().zip(offsets).map(|(cache, offset)| {
+            let state = cache.recurrent()?.state(*offset)?;
+            state.map_or_else(at_first, Ok)
+        });
+        states.collect()
+    }
+
+    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the rows' states after them, by MLX's operations.
+    /// Elementwise operations and sums of a row do not depend on the others.
+    fn mix(&self, projected: &Projected, before: Vec<State>) -> Result<(Array, Vec<State>)> {
+        let (rows, tokens) = (projected.mixed.dim(0), projected.mixed.dim(1));
         let join = |arrays: Vec<Array>| match &arrays[..] {
             [one] => Ok(one.clone()),
             several => concatenate(several, 0),
         };
-        Ok(State {
-            convolution: join(convolutions)?,
-            memory: join(memories)?,
-        })
-    }
-
-    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the states after them.
-    fn mix(&self, projected: &Projected, before: State) -> Result<(Array, State)> {
-        let (rows, tokens) = (projected.mixed.dim(0), projected.mixed.dim(1));
-        let seen = concatenate(&[&before.convolution, &projected.mixed], 1)?;
-        let kept = self.convolution.dim(1) - 1;
+        let (convolutions, memories) = before
+            .into_iter()
+            .map(|state| (state.convolution, state.memory))
+            .unzip();
+        let seen = concatenate(&[&join(convolutions)?, &projected.mixed], 1)?;
+        let memory = join(memories)?;
+        let Dimensions {
+            key_heads,
+            key_dim,
+            value_heads,
+            value_dim,
+            width,
+        } = self.dimensions;
         // A copy: a view would hold on to the whole prompt.
-        let convolution = seen.try_index((.., -kept.., ..))?.contiguous()?;
-        let channels = self.convolution.dim(0);
-        let convolved = conv1d(&seen, &self.convolution, 1, 0, 1, channels)?;
+        let convolution = seen.try_index((.., 1 - width.., ..))?.contiguous()?;
+        let convolved = conv1d(&seen, &self.convolution, 1, 0, 1, self.dimensions.channels())?;
         let convolved = multiply(&convolved, sigmoid(&convolved)?)?;
-        let keys = self.key_heads * self.key_dim;
+        let keys = key_heads * key_dim;
         let parts = split_at_indices(convolved, &[keys, 2 * keys], -1)?;
         let by_head = |array: &Array, heads, dim| array.reshape(&[rows, tokens, heads, dim]);
-        let eps = (UNIT_EPS / f64::from(self.key_dim)) as f32;
+        let eps = (UNIT_EPS / f64::from(key_dim)) as f32;
         let unit = |array: &Array, scale: &Array| -> Result<Array> {
-            let array = by_head(array, self.key_heads, self.key_dim)?;
+            let array = by_head(array, key_heads, key_dim)?;
             let scaled = multiply(scale, rms_norm(array, None, eps)?)?;
-            let repeats = self.value_heads / self.key_heads;
+            let repeats = value_heads / key_heads;
             if repeats == 1 {
                 Ok(scaled)
             } else {
@@ -259,27 +307,28 @@ impl GatedDelta {
             unit(&parts[0], &self.query_scale)?,
             unit(&parts[1], &self.key_scale)?,
         );
-        let values = by_head(&parts[2], self.value_heads, self.value_dim)?;
-
-        let rate = exp(&self.log_rate)?.negative()?;
+        let values = by_head(&parts[2], value_heads, value_dim)?;
         let step = logaddexp(add(&projected.decay, &self.decay_bias)?, &self.zero)?;
-        let brought = delta_rule::Tokens {
+        let brought = rule::Tokens {
             queries,
             keys,
             values,
-            log_decay: multiply(rate, step)?,
+            log_decay: multiply(&self.rate, step)?,
             strength: sigmoid(&projected.strength)?,
         };
         let (said, memory) = if tokens > 1 && self.in_chunks {
-            delta_rule::in_chunks(&brought, before.memory)?
+            rule::in_chunks(&brought, memory)?
         } else {
-            delta_rule::one_by_one(&brought, before.memory)?
+            rule::one_by_one(&brought, memory)?
         };
-        Ok((said, State { convolution, memory }))
+        Ok((said, State::split(&convolution, &memory)?))
     }
 
     /// Normalised by head, times the gate through SiLU in float32.
     fn gated(&self, said: &Array, gate: &Array) -> Result<Array> {
+        if let Some(kernels) = &self.kernels {
+            return kernels.gate(said, gate, self.norm.array(), &self.norm_eps);
+        }
         let normed = self.norm.apply(said)?.as_dtype(Dtype::Float32)?;
         let gate = gate.as_dtype(Dtype::Float32)?;
         let opened = multiply(&gate, sigmoid(&gate)?)?;
@@ -293,12 +342,7 @@ impl GatedDelta {
         };
         let linears = linears.into_iter().chain([&self.output]);
         let mut arrays: Vec<&Array> = linears.flat_map(Linear::arrays).collect();
-        arrays.extend([
-            &self.convolution,
-            &self.decay_bias,
-            &self.log_rate,
-            self.norm.array(),
-        ]);
+        arrays.extend([&self.convolution, &self.decay_bias, &self.rate, self.norm.array()]);
         arrays
     }
 }
