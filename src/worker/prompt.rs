@@ -68,6 +68,8 @@ pub(crate) struct ValidRequest {
     pub(crate) logprobs: Option<usize>,
     /// Lower goes first.
     pub(crate) priority: i32,
+    /// Of the choices for its prompt.
+    pub(crate) is_first_choice: bool,
     /// Prefixes are shared only between requests that have the same.
     pub(crate) cache_salt: String,
 }
@@ -112,6 +114,7 @@ impl ValidRequest {
         let choice = |index: usize| {
             let mut request = self.clone();
             request.sampling.seed = self.sampling.seed_of_choice(index);
+            request.is_first_choice = index == 0;
             request
         };
         (0..n).map(choice).collect()
@@ -568,6 +571,7 @@ impl Prompter {
                 },
                 seed: asked.seed.unwrap_or_else(rand::random),
             },
+            is_first_choice: true,
             logprobs: options.logprobs,
             priority: options.priority,
             cache_salt: options.cache_salt.clone(),
