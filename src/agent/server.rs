@@ -36,7 +36,7 @@ use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::proxy::{BodyRoom, ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 use crate::wire::CHIP_SHARE_HEADER;
 
 /// The most lines of a log that can be asked for from its end.
@@ -50,6 +50,7 @@ pub(crate) struct App {
     pub(crate) reports_rx: watch::Receiver<Arc<Reports>>,
     pub(crate) manifests_rx: Option<watch::Receiver<Arc<ManifestSet>>>,
     pub(crate) proxy: Proxy,
+    pub(crate) body_room: BodyRoom,
     pub(crate) registry: Registry,
     /// Where the next request for a model goes that several replicas serve.
     pub(crate) turn: Arc<AtomicUsize>,
@@ -162,7 +163,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         return ApiError::unknown_url("POST", request.uri().path()).into_response();
     };
     let (parts, body) = request.into_parts();
-    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES).await {
+    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES, &app.body_room).await {
         Ok(peeked) => peeked,
         Err(err) => return ApiError::into_response(err.into()),
     };
