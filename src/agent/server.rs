@@ -68,13 +68,13 @@ pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
-    let api = closed(BY_MODEL.into_iter().fold(routes, by_model))
-        .layer(axum::middleware::from_fn(anthropic::error::reshape));
+    let api = closed(BY_MODEL.into_iter().fold(routes, by_model));
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
         .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }
 
