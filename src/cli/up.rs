@@ -21,6 +21,7 @@ use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use crate::openai::pages::AllowedOrigins;
+use crate::process::logs::Log;
 use crate::task::Tasks;
 
 /// How long the control plane may take to answer.
@@ -287,7 +288,7 @@ impl Layout {
         ChildSpec {
             name: "server",
             args: args.map(OsString::from).into(),
-            log: self.data_dir.join("logs/server.log"),
+            log: Log::new(self.data_dir.join("logs/server.log")),
         }
     }
 
@@ -304,7 +305,7 @@ impl Layout {
         ChildSpec {
             name: "agent",
             args: args.map(OsString::from).into(),
-            log: self.data_dir.join("logs/agent.log"),
+            log: Log::new(self.data_dir.join("logs/agent.log")),
         }
     }
 }
