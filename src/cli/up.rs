@@ -37,10 +37,10 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where everything is kept: store, keys, logs, kubeconfig.
-    #[arg(long, env = "ROOFLET_DATA_DIR", default_value_t = super::default_data_dir())]
+    #[arg(long, env = "ROOFLET_DATA_DIR", value_parser = super::directory("ROOFLET_DATA_DIR"), default_value_t = super::default_data_dir())]
     data_dir: Utf8PathBuf,
     /// Directory with one model per sub-directory; `local://NAME` finds NAME there. Default: DATA_DIR/models.
-    #[arg(long, env = "ROOFLET_MODEL_DIR")]
+    #[arg(long, env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
     /// Where the API server listens.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
