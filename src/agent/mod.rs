@@ -17,6 +17,7 @@ mod metrics;
 pub(crate) mod models;
 mod monitor;
 mod node;
+mod node_conditions;
 pub(crate) mod node_status;
 mod pacing;
 mod prefix_files;
