@@ -116,10 +116,11 @@ async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
                 ));
             }
             ChildEvent::GaveUp { name, how, log } => {
-                return Failure::new(
-                    ExitStatus::Unavailable,
-                    anyhow!("the {name} {how}; its last words:\n{log}"),
-                );
+                let words = match log.as_str() {
+                    "" => String::new(),
+                    log => format!("; its last words:\n{log}"),
+                };
+                return Failure::new(ExitStatus::Unavailable, anyhow!("the {name} {how}{words}"));
             }
         }
     }
