@@ -148,6 +148,13 @@ impl From<f64> for Value {
     }
 }
 
+/// As it was written: 0.9 stays 0.9.
+impl From<f32> for Value {
+    fn from(number: f32) -> Self {
+        Self::Float(number.to_string().parse().unwrap_or(f64::from(number)))
+    }
+}
+
 /// A span that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Span {
@@ -275,8 +282,24 @@ impl Tracer {
             span: SpanId::random(),
             is_sampled,
         };
-        let parent = caller.map(|caller| caller.span);
-        Some(OpenSpan::new(collecting, context, parent, name, SpanKind::Server))
+        let began = collecting.clock.instant();
+        let begin_nanos = collecting.clock.now().as_nanosecond();
+        Some(OpenSpan {
+            collecting: Arc::clone(collecting),
+            context,
+            began,
+            begin_nanos,
+            span: Mutex::new(Span {
+                context,
+                parent: caller.map(|caller| caller.span),
+                name,
+                kind: SpanKind::Server,
+                begin_nanos,
+                end_nanos: begin_nanos,
+                attributes: Vec::new(),
+                failed: false,
+            }),
+        })
     }
 }
 
@@ -286,26 +309,29 @@ pub(crate) struct OpenSpan {
     collecting: Arc<Collecting>,
     context: TraceContext,
     began: Instant,
+    begin_nanos: i128,
     span: Mutex<Span>,
 }
 
 impl OpenSpan {
-    fn new(
-        collecting: &Arc<Collecting>,
-        context: TraceContext,
-        parent: Option<SpanId>,
-        name: String,
-        kind: SpanKind,
-    ) -> Self {
-        let begin_nanos = collecting.clock.now().as_nanosecond();
+    /// What others are told of it. `None` where nobody collects spans here: then the caller's own context goes on.
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        self.collecting.spans.is_some().then_some(self.context)
+    }
+
+    pub(crate) fn child(&self, name: &str, kind: SpanKind) -> Self {
+        let context = self.context.child();
+        let began = self.collecting.clock.instant();
+        let begin_nanos = self.nanos(began);
         Self {
-            collecting: Arc::clone(collecting),
+            collecting: Arc::clone(&self.collecting),
             context,
-            began: collecting.clock.instant(),
+            began,
+            begin_nanos,
             span: Mutex::new(Span {
                 context,
-                parent,
-                name,
+                parent: Some(self.context.span),
+                name: name.to_owned(),
                 kind,
                 begin_nanos,
                 end_nanos: begin_nanos,
@@ -315,20 +341,11 @@ impl OpenSpan {
         }
     }
 
-    /// What others are told of it. `None` where nobody collects spans here: then the caller's own context goes on.
-    pub(crate) fn context(&self) -> Option<TraceContext> {
-        self.collecting.spans.is_some().then_some(self.context)
-    }
-
-    pub(crate) fn child(&self, name: &str, kind: SpanKind) -> Self {
-        let parent = Some(self.context.span);
-        Self::new(
-            &self.collecting,
-            self.context.child(),
-            parent,
-            name.to_owned(),
-            kind,
-        )
+    /// Unix time by the monotonic clock since the beginning: a wall clock that is set meanwhile bends no span.
+    fn nanos(&self, at: Instant) -> i128 {
+        let since = at.saturating_duration_since(self.began).as_nanos();
+        let before = self.began.saturating_duration_since(at).as_nanos();
+        self.begin_nanos + since as i128 - before as i128
     }
 
     /// A child that is over.
@@ -339,16 +356,13 @@ impl OpenSpan {
         end: Instant,
         attributes: Vec<(&'static str, Value)>,
     ) {
-        let clock = &self.collecting.clock;
-        let (now, now_nanos) = (clock.instant(), clock.now().as_nanosecond());
-        let nanos = |at: Instant| now_nanos - now.saturating_duration_since(at).as_nanos() as i128;
         self.collecting.send(Span {
             context: self.context.child(),
             parent: Some(self.context.span),
             name: name.to_owned(),
             kind: SpanKind::Internal,
-            begin_nanos: nanos(begin),
-            end_nanos: nanos(end),
+            begin_nanos: self.nanos(begin),
+            end_nanos: self.nanos(end),
             attributes,
             failed: false,
         });
@@ -413,10 +427,10 @@ impl OpenSpan {
 impl Drop for OpenSpan {
     fn drop(&mut self) {
         let mut span = self.lock().clone();
-        let clock = &self.collecting.clock;
-        span.end_nanos = clock.now().as_nanosecond();
+        let now = self.collecting.clock.instant();
+        span.end_nanos = self.nanos(now);
         if span.kind == SpanKind::Server {
-            let duration = clock.instant().saturating_duration_since(self.began);
+            let duration = now.saturating_duration_since(self.began);
             self.collecting.measure_request(&span, duration);
         }
         self.collecting.send(span);
@@ -578,6 +592,40 @@ mod tests {
         let span = tracer.server("chat".to_owned(), &headers("01")).unwrap();
         assert_eq!(span.context(), None);
         assert_eq!(span.child("POST", SpanKind::Client).context(), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_bends_no_span() {
+        let (spans_tx, mut spans_rx) = mpsc::channel(9);
+        let queue = SpanQueue {
+            spans_tx,
+            lost: Arc::default(),
+            sampler: Sampler {
+                share: 1.0,
+                asks_caller: true,
+            },
+        };
+        let clock = ManualClock::new(Clock::System.now());
+        let tracer = Tracer::new(Some(queue), None, Clock::Manual(clock.clone()));
+        let root = tracer.server("chat".to_owned(), &headers("01")).unwrap();
+        let begun = Clock::Manual(clock.clone()).instant();
+        clock.sleep(Duration::from_secs(3600));
+        let child = root.child("attempt", SpanKind::Client);
+        clock.advance(Duration::from_millis(30));
+        root.interval("queue", begun, Clock::Manual(clock).instant(), vec![]);
+        drop(child);
+        drop(root);
+        let mut all = std::iter::from_fn(|| spans_rx.try_recv().ok());
+        let spans: [Span; 3] = std::array::from_fn(|_| all.next().unwrap());
+        for span in &spans {
+            assert_eq!(span.begin_nanos, spans[2].begin_nanos, "{}", span.name);
+            assert_eq!(span.end_nanos - span.begin_nanos, 30_000_000, "{}", span.name);
+        }
+    }
+
+    #[test]
+    fn a_number_is_told_as_it_was_written() {
+        assert_eq!(Value::from(0.9_f32), Value::Float(0.9));
     }
 
     #[test]

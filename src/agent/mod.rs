@@ -17,6 +17,7 @@ mod metrics;
 pub(crate) mod models;
 mod monitor;
 mod node;
+mod node_conditions;
 pub(crate) mod node_status;
 mod pacing;
 mod prefix_files;
@@ -78,7 +79,7 @@ use crate::host::{Host, Identity};
 use crate::latest::Latest;
 use crate::metrics::Registry;
 use crate::openai::pages::{AllowedOrigins, PageRules};
-use crate::proxy::Proxy;
+use crate::proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use crate::task::Tasks;
 
 /// How long the last reports may take when the agent stops.
@@ -297,6 +298,7 @@ impl Agent {
             reports_rx: reports_rx.clone(),
             manifests_rx: manifests_rx.clone(),
             proxy,
+            body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
             registry,
             turn: Arc::default(),
             in_flight: in_flight::InFlight::default(),

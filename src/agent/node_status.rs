@@ -1,19 +1,13 @@
 //! The status of this node's FleetNode, from facts. Pure.
 
-use std::time::Duration;
-
 use k8s_openapi::jiff::Timestamp;
 
-use super::pressure::Pressure;
-use super::probe::{Measured, ProbeState, ProbeStep};
-use super::replica::rfc3339;
+use super::node_conditions::{Stated, conditions};
+use super::probe::{Measured, ProbeState};
 use super::sync::Reports;
-use crate::api::conditions::{
-    AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type, is_true, set_condition,
-};
+use crate::api::conditions::set_condition;
 use crate::api::v1alpha1::{
-    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, PlausibilityVerdict, PowerSource, Probe,
-    Resources, ThermalState,
+    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources,
 };
 use crate::host::{Disk, Identity, Memory, Power, Presence};
 use crate::quantity::format_bytes;
@@ -23,12 +17,6 @@ use crate::roofline::predict::Hardware;
 use crate::roofline::published;
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::EngineInfo;
-
-/// Less free disk than this share of all is pressure, in percent.
-const LOW_PERCENT: u64 = 5;
-
-/// Who touched the machine within this time is there.
-const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
 
 /// What a node's status is made from.
 #[derive(Debug, Clone)]
@@ -136,7 +124,13 @@ pub(crate) fn node_status(
         replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
         conditions: previous.conditions.clone(),
     };
-    let mut set = |kind, truth, reason: &str, message: String| {
+    for stated in conditions(facts, &previous.conditions, now) {
+        let Stated {
+            kind,
+            truth,
+            reason,
+            message,
+        } = stated;
         set_condition(
             &mut next.conditions,
             kind,
@@ -146,219 +140,8 @@ pub(crate) fn node_status(
             facts.generation,
             now,
         );
-    };
-    match (facts.stopping, &reports.models_problem) {
-        (true, _) => set(
-            condition_type::READY,
-            Truth::False,
-            AGENT_STOPPED,
-            "the agent was stopped".to_owned(),
-        ),
-        (false, Some(problem)) => set(
-            condition_type::READY,
-            Truth::False,
-            problem.reason,
-            problem.message.clone(),
-        ),
-        (false, None) => set(
-            condition_type::READY,
-            Truth::True,
-            "AgentReady",
-            "the agent reports and can serve".to_owned(),
-        ),
     }
-    let (truth, reason, message) = memory_pressure(reports.pressure);
-    set(condition_type::MEMORY_PRESSURE, truth, reason, message.to_owned());
-    match facts.disk {
-        None => set(
-            condition_type::DISK_PRESSURE,
-            Truth::Unknown,
-            "Unreadable",
-            "the disk cannot be looked at".to_owned(),
-        ),
-        Some(disk) if is_low(disk.free, disk.total) => set(
-            condition_type::DISK_PRESSURE,
-            Truth::True,
-            "DiskLow",
-            format!("less than {LOW_PERCENT} % of the disk with the agent's files is free"),
-        ),
-        Some(_) => set(
-            condition_type::DISK_PRESSURE,
-            Truth::False,
-            "DiskAvailable",
-            String::new(),
-        ),
-    }
-    for Circumstance {
-        kind,
-        truth,
-        reason,
-        message,
-    } in circumstances(facts)
-    {
-        set(kind, truth, reason, message.to_owned());
-    }
-    if let Some(stranded) = facts.stranded {
-        let message = format!(
-            "{stranded} stayed wired after the last worker had ended: only a restart of the machine frees it"
-        );
-        set(
-            condition_type::WIRED_MEMORY_LEAKED,
-            Truth::True,
-            "MemoryStaysWired",
-            message,
-        );
-        let message = "the machine's wired memory has leaked".to_owned();
-        set(
-            condition_type::REBOOT_REQUIRED,
-            Truth::True,
-            "MemoryStaysWired",
-            message,
-        );
-    } else if is_true(&previous.conditions, condition_type::WIRED_MEMORY_LEAKED) {
-        for kind in [
-            condition_type::WIRED_MEMORY_LEAKED,
-            condition_type::REBOOT_REQUIRED,
-        ] {
-            set(kind, Truth::False, "MemoryCameBack", String::new());
-        }
-    }
-    let (truth, reason, message) = probe_fresh(facts.probe, now);
-    set(condition_type::PROBE_FRESH, truth, reason, message);
     next
-}
-
-fn memory_pressure(pressure: Pressure) -> (Truth, &'static str, &'static str) {
-    match pressure {
-        Pressure::None => (Truth::False, "MemoryAvailable", ""),
-        Pressure::Easing => (
-            Truth::True,
-            "MemoryRecovering",
-            "other programs needed the memory a short time ago",
-        ),
-        Pressure::Low => (
-            Truth::True,
-            "MemoryLow",
-            "other programs need the memory: replicas without objectives are stopped, by the lowest priority",
-        ),
-        Pressure::Critical => (
-            Truth::True,
-            "MemoryCritical",
-            "the memory runs out: replicas are stopped, those without objectives and of the lowest priority first",
-        ),
-    }
-}
-
-/// A condition that speaks against serving while it is true.
-struct Circumstance {
-    kind: &'static str,
-    truth: Truth,
-    reason: &'static str,
-    message: &'static str,
-}
-
-/// What of the machine's surroundings is known; a machine without a lid has no condition for it.
-fn circumstances(facts: &NodeFacts<'_>) -> Vec<Circumstance> {
-    let known = |kind, is: bool, (reason, message), otherwise| Circumstance {
-        kind,
-        truth: is.into(),
-        reason: if is { reason } else { otherwise },
-        message: if is { message } else { "" },
-    };
-    let hot = match facts.power.thermal_state {
-        ThermalState::Unknown => None,
-        ThermalState::Nominal | ThermalState::Fair => Some(false),
-        ThermalState::Serious | ThermalState::Critical => Some(true),
-    };
-    let on_battery = match facts.power.source {
-        PowerSource::Unknown => None,
-        PowerSource::Ac | PowerSource::Ups => Some(false),
-        PowerSource::Battery => Some(true),
-    };
-    let present = facts.presence.idle.map(|idle| idle < PRESENT_WITHIN);
-    [
-        hot.map(|hot| {
-            let words = (
-                "ThermalStateSerious",
-                "the machine is hot enough to be slowed down",
-            );
-            known(
-                condition_type::THERMAL_PRESSURE,
-                hot,
-                words,
-                "ThermalStateNominal",
-            )
-        }),
-        on_battery.map(|on_battery| {
-            let words = ("BatteryPower", "the machine runs on its battery");
-            known(condition_type::ON_BATTERY, on_battery, words, "ExternalPower")
-        }),
-        facts.presence.lid_closed.map(|closed| {
-            let words = ("LidClosed", "the machine's lid is closed");
-            known(condition_type::LID_CLOSED, closed, words, "LidOpen")
-        }),
-        present.map(|present| {
-            let words = ("UserActive", "somebody used the machine in the last five minutes");
-            known(condition_type::USER_PRESENT, present, words, "UserIdle")
-        }),
-        Some({
-            let words = ("QuietHours", "it is a time that --quiet-hours names");
-            known(condition_type::QUIET_HOURS, facts.quiet, words, "ServingHours")
-        }),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-fn probe_fresh(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
-    match (&probe.step, &probe.last) {
-        (ProbeStep::Simulated, _) => (
-            Truth::False,
-            SIMULATED_CHIP,
-            "the machine is simulated: its speed is what the data sheet says, and nothing of it was measured"
-                .to_owned(),
-        ),
-        (ProbeStep::Waiting, None) => (
-            Truth::False,
-            "NotMeasured",
-            "the probe runs when no replica does".to_owned(),
-        ),
-        (ProbeStep::Running, None) => (Truth::False, "Measuring", "the probe is running".to_owned()),
-        (ProbeStep::Failed { reason, message }, None) => (Truth::False, reason, message.clone()),
-        (step, Some(last)) if last.fresh_for(now).is_zero() => {
-            let news = match step {
-                ProbeStep::Simulated | ProbeStep::Waiting => String::new(),
-                ProbeStep::Running => "; the probe is running".to_owned(),
-                ProbeStep::Failed { message, .. } => format!("; measuring again failed: {message}"),
-            };
-            let measured = rfc3339(last.measured_at());
-            (
-                Truth::False,
-                PROBE_EXPIRED,
-                format!("measured {measured}, more than a week ago{news}"),
-            )
-        }
-        (ProbeStep::Waiting | ProbeStep::Running | ProbeStep::Failed { .. }, Some(last)) => {
-            let measured = rfc3339(last.measured_at());
-            let answer = &last.report.plausibility;
-            match answer.verdict {
-                PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
-                    (Truth::True, "Measured", format!("measured {measured}"))
-                }
-                // The figures are fresh, and used: a node that is slow is slow. But a person should look.
-                PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => (
-                    Truth::True,
-                    "ImplausibleBandwidth",
-                    format!("measured {measured}: {}", answer.message),
-                ),
-            }
-        }
-    }
-}
-
-fn is_low(free: Bytes, total: Bytes) -> bool {
-    free.0 < total.0 / 100 * LOW_PERCENT
 }
 
 pub(crate) fn show_engine(engine: &EngineInfo) -> String {
@@ -394,8 +177,12 @@ fn gibibytes(Bytes(bytes): Bytes) -> String {
 mod tests {
     use std::time::Duration;
 
+    use super::super::node_conditions::{PRESENT_WITHIN, freshness};
+    use super::super::pressure::Pressure;
+    use super::super::probe::ProbeStep;
     use super::*;
-    use crate::api::v1alpha1::{Figure, Measurements, Plausibility};
+    use crate::api::conditions::{PROBE_EXPIRED, Truth};
+    use crate::api::v1alpha1::{Figure, Measurements, Plausibility, PowerSource, ThermalState};
     use crate::host::{FakeHost, Host};
     use crate::wire::{ProbeReport, ProbedMachine};
 
@@ -528,7 +315,7 @@ mod tests {
             let hardware = node_hardware(&Chip::default(), Bytes::gib(16), &probe, now);
             assert_eq!(hardware, Some(Hardware::Measured(machine.stale())));
             let message = format!("measured 2026-01-02T00:00:00Z, more than a week ago{news}");
-            assert_eq!(probe_fresh(&probe, now), (Truth::False, PROBE_EXPIRED, message));
+            assert_eq!(freshness(&probe, now), (Truth::False, PROBE_EXPIRED, message));
         }
     }
 

@@ -36,7 +36,7 @@ use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::proxy::{BodyRoom, ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
 use crate::wire::CHIP_SHARE_HEADER;
 
 /// The most lines of a log that can be asked for from its end.
@@ -50,6 +50,7 @@ pub(crate) struct App {
     pub(crate) reports_rx: watch::Receiver<Arc<Reports>>,
     pub(crate) manifests_rx: Option<watch::Receiver<Arc<ManifestSet>>>,
     pub(crate) proxy: Proxy,
+    pub(crate) body_room: BodyRoom,
     pub(crate) registry: Registry,
     /// Where the next request for a model goes that several replicas serve.
     pub(crate) turn: Arc<AtomicUsize>,
@@ -67,13 +68,13 @@ pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
-    let api = closed(BY_MODEL.into_iter().fold(routes, by_model))
-        .layer(axum::middleware::from_fn(anthropic::error::reshape));
+    let api = closed(BY_MODEL.into_iter().fold(routes, by_model));
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
         .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }
 
@@ -162,7 +163,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         return ApiError::unknown_url("POST", request.uri().path()).into_response();
     };
     let (parts, body) = request.into_parts();
-    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES).await {
+    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES, &app.body_room).await {
         Ok(peeked) => peeked,
         Err(err) => return ApiError::into_response(err.into()),
     };

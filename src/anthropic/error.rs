@@ -45,17 +45,18 @@ pub(crate) fn body(err: &ApiError) -> Value {
     body
 }
 
-/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay.
+/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay. Around whatever
+/// refuses pages and gives answers their id.
 pub(crate) async fn reshape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let ours = path
         .strip_prefix(PATH)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let id = request.headers().get(REQUEST_ID).cloned();
     let mut response = next.run(request).await;
     if ours && let Some(err) = response.extensions_mut().remove::<ApiError>() {
         let mut body = body(&err);
-        if let Some(id) = id.as_ref().and_then(|id| id.to_str().ok()) {
+        let id = response.headers().get(REQUEST_ID);
+        if let Some(id) = id.and_then(|id| id.to_str().ok()) {
             body["request_id"] = id.into();
         }
         let (mut head, _) = response.into_parts();
@@ -76,17 +77,24 @@ mod tests {
 
     use super::*;
     use crate::openai::error::Overrun;
+    use crate::openai::headers::complete;
+    use crate::openai::pages::{AllowedOrigins, PageRules};
 
-    async fn answer(path: &str) -> (u16, Option<String>, Value) {
+    const OWN: &str = "http://localhost";
+
+    async fn answer(path: &str, origin: &str) -> (u16, Option<String>, Value) {
+        let pages = PageRules::new(AllowedOrigins::default(), None, []);
         let fails = || async { ApiError::rate_limit_exceeded("busy", 7) };
         let app = Router::new()
             .route("/v1/messages", get(fails))
             .route("/v1/messages/count_tokens", get(fails))
             .route("/v1/messagesx", get(fails))
+            .layer(axum::middleware::from_fn_with_state(pages, complete))
             .layer(axum::middleware::from_fn(reshape));
         let request = Request::builder()
             .uri(path)
             .header(REQUEST_ID, "req_7")
+            .header("origin", origin)
             .body(Body::empty())
             .unwrap();
         let response = app.oneshot(request).await.unwrap();
@@ -115,12 +123,17 @@ mod tests {
     async fn errors_have_the_shape_of_their_path() {
         let seven = || Some("7".to_owned());
         let theirs = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}, "request_id": "req_7"});
-        assert_eq!(answer("/v1/messages").await, (429, seven(), theirs.clone()));
+        assert_eq!(answer("/v1/messages", OWN).await, (429, seven(), theirs.clone()));
         assert_eq!(
-            answer("/v1/messages/count_tokens?beta=true").await,
+            answer("/v1/messages/count_tokens?beta=true", OWN).await,
             (429, seven(), theirs)
         );
-        let (status, header, body) = answer("/v1/messagesx").await;
+        let (status, _, refused) = answer("/v1/messages", "https://evil.example").await;
+        assert_eq!(
+            (status, &refused["error"]["type"], &refused["request_id"]),
+            (403, &json!("permission_error"), &json!("req_7"))
+        );
+        let (status, header, body) = answer("/v1/messagesx", OWN).await;
         assert_eq!(
             (status, header, &body["error"]["code"]),
             (429, seven(), &json!("rate_limit_exceeded"))

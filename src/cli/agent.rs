@@ -37,10 +37,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
     /// Where `local://NAME` models are: one directory each.
-    #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
+    #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
     /// Where the agent keeps its logs and what it needs to find its workers again.
-    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", default_value_t = super::default_data_dir().join("agent"))]
+    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
     /// Where the agent takes requests for its replicas. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]

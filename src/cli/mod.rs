@@ -198,7 +198,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]
-        Command::BenchRoofline(args) => bench_roofline::run(&args),
+        Command::BenchRoofline(args) => block_on(bench_roofline::run(args)),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),
@@ -240,6 +240,18 @@ fn home() -> Utf8PathBuf {
 /// `~/.rooflet`
 fn default_data_dir() -> Utf8PathBuf {
     home().join(".rooflet")
+}
+
+/// Of an argument that names a directory and that `variable` stands for where it is not given.
+fn directory(
+    variable: &'static str,
+) -> impl Fn(&str) -> Result<Utf8PathBuf, String> + Clone + Send + Sync + 'static {
+    move |path| match path {
+        "" => Err(format!(
+            "it is empty: name a directory, or leave it out, {variable} in the environment too"
+        )),
+        path => Ok(path.into()),
+    }
 }
 
 /// What kubectl would use, or where it would find nothing, what `rooflet up` and `rooflet server` write by default.
@@ -300,6 +312,14 @@ fn as_node_name(hostname: &str) -> String {
 mod tests {
     use super::*;
     use crate::agent::state::StateDir;
+
+    #[test]
+    fn a_directory_that_is_named_by_nothing_is_refused_with_its_variable() {
+        let parse = directory("ROOFLET_DATA_DIR");
+        assert_eq!(parse("a b"), Ok("a b".into()));
+        let refused = parse("").unwrap_err();
+        assert!(refused.contains("ROOFLET_DATA_DIR"), "{refused}");
+    }
 
     #[test]
     fn a_node_keeps_its_name_whatever_the_machine_is_called_since() {

@@ -21,7 +21,7 @@ use crate::task::Tasks;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the store and the keys are kept.
-    #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", default_value_t = super::default_data_dir().join("server"))]
+    #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", value_parser = super::directory("ROOFLET_SERVER_DATA_DIR"), default_value_t = super::default_data_dir().join("server"))]
     data_dir: Utf8PathBuf,
     /// Where the API server listens.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]

@@ -21,6 +21,7 @@ use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use crate::openai::pages::AllowedOrigins;
+use crate::process::logs::Log;
 use crate::task::Tasks;
 
 /// How long the control plane may take to answer.
@@ -36,10 +37,10 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where everything is kept: store, keys, logs, kubeconfig.
-    #[arg(long, env = "ROOFLET_DATA_DIR", default_value_t = super::default_data_dir())]
+    #[arg(long, env = "ROOFLET_DATA_DIR", value_parser = super::directory("ROOFLET_DATA_DIR"), default_value_t = super::default_data_dir())]
     data_dir: Utf8PathBuf,
     /// Directory with one model per sub-directory; `local://NAME` finds NAME there. Default: DATA_DIR/models.
-    #[arg(long, env = "ROOFLET_MODEL_DIR")]
+    #[arg(long, env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
     /// Where the API server listens.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
@@ -115,10 +116,11 @@ async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
                 ));
             }
             ChildEvent::GaveUp { name, how, log } => {
-                return Failure::new(
-                    ExitStatus::Unavailable,
-                    anyhow!("the {name} {how}; its last words:\n{log}"),
-                );
+                let words = match log.as_str() {
+                    "" => String::new(),
+                    log => format!("; its last words:\n{log}"),
+                };
+                return Failure::new(ExitStatus::Unavailable, anyhow!("the {name} {how}{words}"));
             }
         }
     }
@@ -287,7 +289,7 @@ impl Layout {
         ChildSpec {
             name: "server",
             args: args.map(OsString::from).into(),
-            log: self.data_dir.join("logs/server.log"),
+            log: Log::new(self.data_dir.join("logs/server.log")),
         }
     }
 
@@ -304,7 +306,7 @@ impl Layout {
         ChildSpec {
             name: "agent",
             args: args.map(OsString::from).into(),
-            log: self.data_dir.join("logs/agent.log"),
+            log: Log::new(self.data_dir.join("logs/agent.log")),
         }
     }
 }

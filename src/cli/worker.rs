@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     model: Utf8PathBuf,
     /// The name clients put into `model`.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
     /// Listen on this TCP address.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -74,11 +74,17 @@ pub(crate) struct Args {
     /// Where the reason is written as JSON when the worker ends by itself.
     #[arg(long, value_name = "FILE", hide = true)]
     termination_message_path: Option<Utf8PathBuf>,
+    /// Stop when standard input ends: whoever started it holds the other end.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
+    if args.stop_with_stdin {
+        shutdown::on_stdin_end(&tasks)?;
+    }
     let listen = match (args.socket, args.listen) {
         (Some(path), _) => Listen::Unix(path),
         (None, Some(address)) => Listen::Tcp(address),

@@ -29,6 +29,7 @@ pub(super) struct GatewayMetrics {
     queued: IntGauge,
     left_out: IntGauge,
     refusals: IntCounterVec,
+    body_bytes: IntGauge,
 }
 
 impl GatewayMetrics {
@@ -90,6 +91,10 @@ impl GatewayMetrics {
                 ),
                 &["reason"],
             )?,
+            body_bytes: IntGauge::new(
+                "rooflet_gateway_request_body_bytes",
+                "Bodies of requests that are kept until their answers begin.",
+            )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.seconds.clone()))?;
@@ -102,6 +107,7 @@ impl GatewayMetrics {
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.left_out.clone()))?;
         registry.register(Box::new(metrics.refusals.clone()))?;
+        registry.register(Box::new(metrics.body_bytes.clone()))?;
         Ok(metrics)
     }
 
@@ -109,6 +115,15 @@ impl GatewayMetrics {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.queued.set(count(queued));
         self.left_out.set(count(left_out));
+    }
+
+    pub(super) fn show_bodies(&self, bytes: usize) {
+        self.body_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// There was no room for a request's body.
+    pub(super) fn refused_for_room(&self) {
+        self.refusals.with_label_values(&["NoRoom"]).inc();
     }
 
     /// A request had its turn after so long.

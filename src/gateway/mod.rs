@@ -42,6 +42,7 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::metrics::{Registry, Result};
 use crate::openai::pages::{AllowedOrigins, PageRules};
+use crate::proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
 use crate::task::Tasks;
 use crate::trace::Tracer;
 
@@ -64,8 +65,9 @@ pub(crate) fn serve(
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client.clone());
+    let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
     let gateway =
-        Gateway::new(table_rx.clone(), clock.clone(), metrics, registry.clone()).with_tracer(tracer);
+        Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone()).with_tracer(tracer);
     let address = listener.local_addr().ok();
     let hostname = Host::Native.identity().hostname;
     let identity = format!(

@@ -34,7 +34,7 @@ use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::openai::routes::operation;
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::proxy::{BodyRoom, ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
 use crate::trace::{self, OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
 use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
@@ -48,6 +48,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Gateway {
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
     proxy: Proxy,
+    body_room: BodyRoom,
     dispatcher: Dispatcher,
     clock: Clock,
     metrics: GatewayMetrics,
@@ -58,6 +59,7 @@ pub(super) struct Gateway {
 impl Gateway {
     pub(super) fn new(
         table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
+        body_room: BodyRoom,
         clock: Clock,
         metrics: GatewayMetrics,
         registry: Registry,
@@ -66,6 +68,7 @@ impl Gateway {
             dispatcher: Dispatcher::new(table_rx.clone(), clock.clone(), metrics.clone()),
             table_rx,
             proxy: Proxy::new(),
+            body_room,
             clock,
             metrics,
             registry,
@@ -86,6 +89,7 @@ impl Gateway {
     }
 
     pub(super) fn render_metrics(&self) -> String {
+        self.metrics.show_bodies(self.body_room.kept());
         render(&self.registry)
     }
 
@@ -205,9 +209,13 @@ impl Gateway {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
-        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES)
-            .await
-            .map_err(ApiError::from)?;
+        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES, &self.body_room).await;
+        let peeked = peeked.map_err(|err| {
+            if matches!(err, PeekError::NoRoom) {
+                self.metrics.refused_for_room();
+            }
+            ApiError::from(err)
+        })?;
         let model = table
             .find(&peeked.model)
             .map_err(|unknown| refusal::unknown(&peeked.model, unknown))?;

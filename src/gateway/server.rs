@@ -32,8 +32,8 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
     closed(routes)
-        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(gateway)
 }
 

@@ -27,7 +27,7 @@ use crate::api::meta::REVISION_LABEL;
 use crate::api::v1alpha1::*;
 use crate::meter::{Instrument, Meter};
 use crate::openai::pages::{AllowedOrigins, PageRules};
-use crate::proxy::{Proxy, Upstream};
+use crate::proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use crate::wire::KEEPER_HEADER;
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -194,7 +194,8 @@ impl Scene {
         let metrics = GatewayMetrics::register(&registry).expect("a fresh registry");
         let meter = Meter::default();
         let tracer = Tracer::new(None, Some(meter.clone()), Clock::System);
-        let gateway = Gateway::new(table_rx, Clock::System, metrics, registry);
+        let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
+        let gateway = Gateway::new(table_rx, room, Clock::System, metrics, registry);
         let gateway = Arc::new(gateway.with_tracer(tracer));
         tasks.spawn_detached(gateway.dispatcher().clone().follow());
         let pages = PageRules::new(AllowedOrigins::default(), None, []);

@@ -68,6 +68,7 @@ pub(crate) enum ErrorCode {
     RequestTooLarge,
     ResponseNotFound,
     ServerError,
+    ServerOverloaded,
     UnknownUrl,
     RequestTimeout,
     UnsupportedContentEncoding,

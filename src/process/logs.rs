@@ -54,7 +54,7 @@ impl Log {
     }
 
     /// For the child to write to. Readable by the owner only: what a model's client sent may stand in it.
-    pub(super) fn open_append(&self) -> io::Result<File> {
+    pub(crate) fn open_append(&self) -> io::Result<File> {
         OpenOptions::new()
             .create(true)
             .append(true)

@@ -1,22 +1,60 @@
 //! Reads the `model` of a JSON request, to route by it, and keeps the bytes as they came.
 
+use std::sync::Arc;
+
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::error::Category;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::openai;
+use crate::openai::error::ErrorCode;
 use crate::openai::top_level::TopLevel;
 
 /// The largest request body that is taken, in bytes: some million tokens of text.
 pub(crate) const MAX_REQUEST_BODY_BYTES: usize = 16 << 20;
 
+/// What the bodies that are kept at a time may have together, in bytes: 64 of the largest.
+pub(crate) const MAX_KEPT_BODY_BYTES: usize = 64 * MAX_REQUEST_BODY_BYTES;
+
+/// Room for the bodies that a server keeps. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyRoom {
+    bytes: usize,
+    free: Arc<Semaphore>,
+}
+
+impl BodyRoom {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            bytes,
+            free: Arc::new(Semaphore::new(bytes)),
+        }
+    }
+
+    /// Bytes of all bodies that are kept now.
+    pub(crate) fn kept(&self) -> usize {
+        self.bytes - self.free.available_permits()
+    }
+
+    /// Never waits: of requests that each keep a part and wait for more, none might ever go on.
+    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, PeekError> {
+        let permits = u32::try_from(bytes).map_err(|_| PeekError::NoRoom)?;
+        let free = Arc::clone(&self.free);
+        free.try_acquire_many_owned(permits)
+            .map_err(|_| PeekError::NoRoom)
+    }
+}
+
 /// A request body, and the model that it is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Peeked {
     pub(crate) model: String,
     /// The body, unchanged; cheap to clone, so that a request can be sent again.
     pub(crate) body: Bytes,
+    /// Given back when this is dropped.
+    _room: OwnedSemaphorePermit,
 }
 
 impl Peeked {
@@ -41,6 +79,8 @@ impl Peeked {
 pub(crate) enum PeekError {
     #[error("the request body is larger than {limit} bytes")]
     TooLarge { limit: usize },
+    #[error("the bodies of other requests take all room that there is for them")]
+    NoRoom,
     #[error("the request body is not valid JSON: {0}")]
     Json(String),
     #[error("the request body must be a JSON object")]
@@ -58,6 +98,10 @@ impl From<PeekError> for openai::ApiError {
     fn from(err: PeekError) -> Self {
         match err {
             PeekError::TooLarge { limit } => Self::request_too_large(limit),
+            PeekError::NoRoom => Self::unavailable(
+                ErrorCode::ServerOverloaded,
+                "The server keeps as many bytes of other requests as it may. Please try again shortly.",
+            ),
             PeekError::Json(problem) => Self::invalid_json(&problem),
             PeekError::NotAnObject => Self::invalid_json("it must be a JSON object"),
             PeekError::NoModel => Self::missing("model"),
@@ -67,17 +111,27 @@ impl From<PeekError> for openai::ApiError {
     }
 }
 
-/// Reads `body` whole, at most `limit` bytes, and finds `model` in it.
-pub(crate) async fn peek_model(body: Body, limit: usize) -> Result<Peeked, PeekError> {
-    let body = match Limited::new(body, limit).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(err) if err.downcast_ref::<LengthLimitError>().is_some() => {
-            return Err(PeekError::TooLarge { limit });
+/// Reads `body` whole, at most `limit` bytes, and finds `model` in it. Takes room as bytes come, not by what the client says
+/// that it will send.
+pub(crate) async fn peek_model(body: Body, limit: usize, room: &BodyRoom) -> Result<Peeked, PeekError> {
+    let mut body = Limited::new(body, limit);
+    let (mut taken, mut read) = (room.take(0)?, BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|err| match err.is::<LengthLimitError>() {
+            true => PeekError::TooLarge { limit },
+            false => PeekError::Read(err),
+        })?;
+        if let Ok(data) = frame.into_data() {
+            taken.merge(room.take(data.len())?);
+            read.extend_from_slice(&data);
         }
-        Err(err) => return Err(PeekError::Read(err)),
-    };
-    let model = model_of(&body)?;
-    Ok(Peeked { model, body })
+    }
+    let body = read.freeze();
+    Ok(Peeked {
+        model: model_of(&body)?,
+        body,
+        _room: taken,
+    })
 }
 
 fn model_of(body: &[u8]) -> Result<String, PeekError> {
@@ -130,13 +184,14 @@ mod tests {
         check(r#"{"model":"a","messages":[}"#, "InvalidJson");
     }
 
-    #[test]
-    fn only_the_model_is_replaced() {
+    async fn peek(body: &'static str, limit: usize) -> Result<Peeked, PeekError> {
+        peek_model(Body::from(body), limit, &BodyRoom::new(MAX_KEPT_BODY_BYTES)).await
+    }
+
+    #[tokio::test]
+    async fn only_the_model_is_replaced() {
         let body = r#"{ "x" : [1, {"model":"inner"}], "model" : "ns\/guide" , "y":"é" }"#;
-        let peeked = Peeked {
-            model: model_of(body.as_bytes()).expect("a model"),
-            body: Bytes::from(body),
-        };
+        let peeked = peek(body, body.len()).await.expect("a model");
         assert_eq!(peeked.model, "ns/guide");
         let expect = body.replace(r#""ns\/guide""#, r#""gu\"ide""#);
         assert_eq!(peeked.for_model("gu\"ide"), expect.as_bytes());
@@ -145,12 +200,31 @@ mod tests {
     #[tokio::test]
     async fn a_body_over_the_limit_is_refused_and_one_at_it_is_not() {
         let body = r#"{"model":"guide"}"#;
-        let peeked = peek_model(Body::from(body), body.len()).await.expect("just fits");
+        let peeked = peek(body, body.len()).await.expect("just fits");
         assert_eq!(peeked.body, body.as_bytes());
-        let refused = peek_model(Body::from(body), body.len() - 1).await;
+        let refused = peek(body, body.len() - 1).await;
         assert!(
             matches!(refused, Err(PeekError::TooLarge { limit: 16 })),
             "{refused:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn bodies_that_are_kept_leave_no_room_for_more_than_the_rest() {
+        let body = r#"{"model":"guide"}"#;
+        let room = BodyRoom::new(2 * body.len());
+        let peek = || peek_model(Body::from(body), body.len(), &room);
+        let first = peek().await.expect("room for two");
+        let second = peek().await.expect("room for two");
+        assert_eq!(room.kept(), 2 * body.len());
+        let refused = peek().await;
+        assert!(matches!(refused, Err(PeekError::NoRoom)), "{refused:?}");
+        drop(second);
+        let long = format!(r#"{{"model":"guide","prompt":"{}"}}"#, "x".repeat(body.len()));
+        let refused = peek_model(Body::from(long), 1000, &room).await;
+        assert!(matches!(refused, Err(PeekError::NoRoom)), "{refused:?}");
+        assert_eq!(room.kept(), body.len(), "a refused one keeps nothing");
+        drop((peek().await.expect("room again"), first));
+        assert_eq!(room.kept(), 0);
     }
 }

@@ -6,6 +6,7 @@
 
 mod budget;
 mod library;
+mod lists;
 mod reads;
 
 use std::{
@@ -57,18 +58,20 @@ pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors
 }
 
 impl Rule {
-    pub(super) fn compile_all(rules: Option<&Value>) -> Vec<Rule> {
+    /// Those of `node`.
+    pub(super) fn compile_all(rules: Option<&Value>, node: &Node) -> Vec<Rule> {
         rules
             .and_then(Value::as_array)
             .into_iter()
             .flatten()
-            .map(Rule::compile)
+            .map(|rule| Rule::compile(rule, node))
             .collect()
     }
 
-    fn compile(rule: &Value) -> Rule {
+    fn compile(rule: &Value, node: &Node) -> Rule {
         let text = |key: &str| rule.get(key).and_then(Value::as_str).map(str::to_owned);
         let source = text("rule").unwrap_or_default();
+        let parse = |source: &str| parse(source).map(|program| lists::typed(program, node));
         let program = parse(&source).map_err(|err| err.to_string());
         let message_program = text("messageExpression")
             .filter(|source| !source.is_empty())

@@ -174,7 +174,6 @@ impl Node {
             Some("map") => ListType::Map(texts(schema, "x-kubernetes-list-map-keys")),
             Some(_) | None => ListType::Atomic,
         };
-        let rules = Rule::compile_all(schema.get("x-kubernetes-validations"));
         let mut node = Node {
             types,
             format: text("format").and_then(|name| Format::recognise(types, name)),
@@ -191,9 +190,10 @@ impl Node {
             items,
             list_type,
             checks: Checks::compile(schema),
-            rules,
+            rules: Vec::new(),
             contents: Contents::default(),
         };
+        node.rules = Rule::compile_all(schema.get("x-kubernetes-validations"), &node);
         node.contents = node.survey();
         node
     }

@@ -83,6 +83,7 @@ pub(crate) async fn begin_chat(
     app.check_model(&request.model)?;
     app.check_ready()?;
     let long = is_long(body_bytes, &request.options, request.tools.as_ref());
+    spans::tell_request(&request.options);
     let n = request.n;
     let validate = move |app: &App| {
         let chat = Chat::from(&request);
@@ -106,6 +107,7 @@ pub(crate) async fn text(
     } = TextRequest::parse(&body)?;
     app.check_model(&model)?;
     app.check_ready()?;
+    spans::tell_request(&options);
     let kept = options.clone();
     let validate = move |app: &App| {
         prompts
@@ -212,9 +214,6 @@ fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted,
     let span = spans::current();
     if let Some(span) = &span {
         span.set(trace::INPUT_TOKENS, prompt_tokens);
-        for request in &requests {
-            spans::tell_request(span, request);
-        }
     }
     let completions = app.engine.submit_all(requests, span.as_ref());
     let completions = completions.map_err(|err| not_taken(app, err))?;

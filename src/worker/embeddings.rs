@@ -61,11 +61,7 @@ pub(crate) async fn embeddings(
 
 /// Dropped (the client has gone), it cancels.
 async fn embed(app: &App, reserved: &Reserved, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
-    let span = spans::current();
-    if let Some(span) = &span {
-        spans::tell_request(span, &request);
-    }
-    let completion = app.engine.submit_in(reserved, request, span);
+    let completion = app.engine.submit_in(reserved, request, spans::current());
     let mut completion = completion.map_err(|err| not_taken(app, err))?;
     let mut vector = Vec::new();
     loop {

@@ -68,6 +68,8 @@ pub(crate) struct ValidRequest {
     pub(crate) logprobs: Option<usize>,
     /// Lower goes first.
     pub(crate) priority: i32,
+    /// Of the choices for its prompt.
+    pub(crate) is_first_choice: bool,
     /// Prefixes are shared only between requests that have the same.
     pub(crate) cache_salt: String,
 }
@@ -112,6 +114,7 @@ impl ValidRequest {
         let choice = |index: usize| {
             let mut request = self.clone();
             request.sampling.seed = self.sampling.seed_of_choice(index);
+            request.is_first_choice = index == 0;
             request
         };
         (0..n).map(choice).collect()
@@ -190,8 +193,6 @@ impl PromptError {
 const LONG_TOKEN_BYTES: usize = 8;
 /// Texts up to here are made tokens in any case.
 const MAX_PLAIN_BYTES: usize = 256 << 10;
-/// The same where tokens are what is asked for.
-pub(crate) const MAX_COUNTED_BYTES: usize = 4 << 20;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -264,7 +265,7 @@ impl Prompter {
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
         let text = self.rendered(chat, now)?;
-        self.check_length("messages", &text, MAX_PLAIN_BYTES)?;
+        self.check_length("messages", &text)?;
         let prompt = self.encoded_chat(&text)?;
         let request = self.limited("messages", prompt, options, self.context_tokens())?;
         let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat);
@@ -295,7 +296,7 @@ impl Prompter {
     /// A conversation's tokens.
     pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
         let text = self.rendered(chat, now)?;
-        self.check_length("messages", &text, MAX_COUNTED_BYTES)?;
+        self.check_length("messages", &text)?;
         self.encoded_chat(&text)
     }
 
@@ -305,11 +306,11 @@ impl Prompter {
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    /// Refuses a text of more than `plain` bytes that is plainly longer than the context, before it is made tokens as a
+    /// Refuses a text of more than [`MAX_PLAIN_BYTES`] that is plainly longer than the context, before it is made tokens as a
     /// whole: that takes hundreds of bytes of memory for each of its own.
-    pub(crate) fn check_length(&self, param: &str, text: &str, plain: usize) -> Result<(), ApiError> {
+    pub(crate) fn check_length(&self, param: &str, text: &str) -> Result<(), ApiError> {
         let context_tokens = self.context_tokens();
-        if text.len() <= plain.max(context_tokens.saturating_mul(LONG_TOKEN_BYTES)) {
+        if text.len() <= MAX_PLAIN_BYTES.max(context_tokens.saturating_mul(LONG_TOKEN_BYTES)) {
             return Ok(());
         }
         // Far more than the ends of pieces can be wrong by.
@@ -429,7 +430,7 @@ impl Prompter {
         }
         let (tokens, echo) = match prompt {
             Prompt::Text(text) => {
-                self.check_length(param, text, MAX_PLAIN_BYTES)?;
+                self.check_length(param, text)?;
                 let (tokens, offsets) = self
                     .tokenizer
                     .encode_prompt_with_offsets(text)
@@ -471,7 +472,7 @@ impl Prompter {
     fn tokens(&self, param: &str, prompt: &Prompt) -> Result<Vec<u32>, ApiError> {
         match prompt {
             Prompt::Text(text) => {
-                self.check_length(param, text, MAX_PLAIN_BYTES)?;
+                self.check_length(param, text)?;
                 self.tokenizer
                     .encode_prompt(text)
                     .map_err(|err| ApiError::invalid_value(param, err.to_string()))
@@ -570,6 +571,7 @@ impl Prompter {
             },
             logprobs: options.logprobs,
             priority: options.priority,
+            is_first_choice: true,
             cache_salt: options.cache_salt.clone(),
         })
     }

@@ -306,7 +306,7 @@ impl Sequence {
         self.token_time
     }
 
-    fn request(&self) -> &ValidRequest {
+    pub(crate) fn request(&self) -> &ValidRequest {
         &self.queued.job.request
     }
 

@@ -97,8 +97,8 @@ pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
         .route("/metrics", get(show_metrics))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     closed(routes)
-        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
             spans::traced,

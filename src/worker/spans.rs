@@ -9,10 +9,11 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::event::Done;
-use super::prompt::ValidRequest;
+use super::prompt::PromptUse;
 use super::sequence::{Sequence, StepError};
 use super::server::App;
 use crate::meter::Instrument;
+use crate::openai::request::Options;
 use crate::openai::response::FinishReason;
 use crate::openai::routes::operation;
 use crate::trace::{self, OpenSpan};
@@ -49,14 +50,20 @@ pub(crate) fn current() -> Option<Arc<OpenSpan>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// Tells what is asked for.
-pub(crate) fn tell_request(span: &OpenSpan, request: &ValidRequest) {
-    span.set("gen_ai.request.max_tokens", request.max_tokens);
-    span.set(
-        "gen_ai.request.temperature",
-        f64::from(request.sampling.temperature),
-    );
-    span.set("gen_ai.request.top_p", f64::from(request.sampling.top_p));
+/// Tells what is asked for, not what it became.
+pub(crate) fn tell_request(options: &Options) {
+    let Some(span) = current() else {
+        return;
+    };
+    if let Some(max_tokens) = options.max_tokens {
+        span.set("gen_ai.request.max_tokens", max_tokens);
+    }
+    if let Some(temperature) = options.sampling.temperature {
+        span.set("gen_ai.request.temperature", temperature);
+    }
+    if let Some(top_p) = options.sampling.top_p {
+        span.set("gen_ai.request.top_p", top_p);
+    }
 }
 
 /// Tells what the engine did, for one completion, and how it ended.
@@ -81,10 +88,17 @@ pub(crate) fn tell_sequence(
         ];
         span.interval("decode", first_token, now, answer);
     }
-    span.add(trace::OUTPUT_TOKENS, sequence.completion_tokens());
-    span.add("gen_ai.usage.cache_read.input_tokens", sequence.cached_tokens());
+    let request = sequence.request();
+    // The prompt of all its choices counts once.
+    if request.is_first_choice {
+        span.add("gen_ai.usage.cache_read.input_tokens", sequence.cached_tokens());
+    }
+    let answers = request.prompt_use != PromptUse::Embed;
+    if answers {
+        span.add(trace::OUTPUT_TOKENS, sequence.completion_tokens());
+    }
     match outcome {
-        Ok(done) => {
+        Ok(done) if answers => {
             measure_tokens(span, sequence, now);
             span.push(
                 "gen_ai.response.finish_reasons",
@@ -95,6 +109,7 @@ pub(crate) fn tell_sequence(
                 },
             );
         }
+        Ok(_) => {}
         Err(_) => span.fail("engine_error"),
     }
 }

@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use super::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
-use super::prompt::{Chat, MAX_COUNTED_BYTES};
+use super::prompt::Chat;
 use super::server::App;
 use crate::openai::ApiError;
 use crate::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -50,7 +50,7 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
             text,
             add_special_tokens,
         } => {
-            app.prompter.check_length("prompt", text, MAX_COUNTED_BYTES)?;
+            app.prompter.check_length("prompt", text)?;
             let encoded = if *add_special_tokens {
                 tokenizer.encode_prompt(text)
             } else {

@@ -6,6 +6,7 @@
 mod downloads;
 mod give_way;
 pub(crate) mod plan;
+mod said;
 pub(crate) mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::plan::{Desired, Ground, Observed, Refusal, Step, SyncPlan, Wanted, WorkerState, demand};
+use self::said::{Said, throttle};
 use self::status::{Facts, happenings, replica_status};
 use super::calibrator::Calibrator;
 use super::manifests::ManifestSet;
@@ -49,9 +51,6 @@ const RESYNC: Duration = Duration::from_secs(10);
 
 /// The model directory is listed again after this time.
 const LIST_MODELS: Duration = Duration::from_secs(5);
-
-/// Speeds change with every request; a status that differs in nothing else is written again after this time.
-const MEASURED_PERIOD: Duration = Duration::from_secs(10);
 
 /// What the agent knows of its node and its replicas after a pass.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -158,13 +157,6 @@ fn promises(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f
         (key.clone(), has_objectives.then_some(share))
     });
     running.collect()
-}
-
-/// The status that was last made for a replica.
-#[derive(Debug, Clone)]
-pub(crate) struct Said {
-    status: ModelReplicaStatus,
-    measured_at: Instant,
 }
 
 impl SyncLoop {
@@ -430,21 +422,7 @@ impl SyncLoop {
                 calibrations: &observed.calibrations,
             };
             let mut next = replica_status(&facts, &previous.status, now);
-            let instant = self.clock.instant();
-            let mut measured_at = previous.measured_at;
-            let seen = &previous.status;
-            if (&next.measured, &next.requests) != (&seen.measured, &seen.requests) {
-                let is_first =
-                    seen.requests.is_none() || (seen.measured.is_none() && next.measured.is_some());
-                if is_first || instant - measured_at >= MEASURED_PERIOD {
-                    measured_at = instant;
-                } else if next.requests.is_some() {
-                    next.requests.clone_from(&seen.requests);
-                    if next.measured.is_some() {
-                        next.measured.clone_from(&seen.measured);
-                    }
-                }
-            }
+            let measured_at = throttle(&previous, &mut next, self.clock.instant());
             // Before the server was heard nobody knows what it was told last; what is new is told then.
             let heard = self.sources.api.as_ref().is_none_or(Cache::is_synced);
             let mut events = if heard {
@@ -459,14 +437,7 @@ impl SyncLoop {
                     message: "the worker has ended and its memory is free".to_owned(),
                 });
             }
-            for event in events {
-                match (&self.recorder, &object) {
-                    (Some(recorder), Some(object)) => {
-                        recorder.publish(object.as_ref(), event.kind, &event.reason, event.message);
-                    }
-                    _ => info!(replica = %key, reason = event.reason, "{}", event.message),
-                }
-            }
+            self.publish(key, object.as_deref(), events);
             let release = *step == Step::Release;
             if heard {
                 self.said.insert(
@@ -486,15 +457,7 @@ impl SyncLoop {
                 },
             );
         }
-        self.said.retain(|(key, uid), _| {
-            let wanted = desired.replicas.get(key).map(|wanted| &wanted.replica);
-            let displaced = displaced.get(key).map(|report| &report.replica);
-            wanted
-                .into_iter()
-                .chain(displaced)
-                .any(|replica| replica.uid == *uid)
-        });
-        self.calibrator.retain(|key| desired.replicas.contains_key(key));
+        self.forget(desired, &displaced);
         let (models, models_problem) = self.list_models();
         let seen = self.workers.observe();
         let next = Reports {
@@ -524,6 +487,31 @@ impl SyncLoop {
             }
             changed
         });
+    }
+
+    /// Tells what happened to a replica: the API server, or the log where no object shows it.
+    fn publish(&self, key: &ReplicaKey, object: Option<&ModelReplica>, events: Vec<status::Happening>) {
+        for event in events {
+            match (&self.recorder, object) {
+                (Some(recorder), Some(object)) => {
+                    recorder.publish(object, event.kind, &event.reason, event.message);
+                }
+                _ => info!(replica = %key, reason = event.reason, "{}", event.message),
+            }
+        }
+    }
+
+    /// Drops what is kept of replicas that are gone.
+    fn forget(&mut self, desired: &Desired, displaced: &BTreeMap<ReplicaKey, Report>) {
+        self.said.retain(|(key, uid), _| {
+            let wanted = desired.replicas.get(key).map(|wanted| &wanted.replica);
+            let displaced = displaced.get(key).map(|report| &report.replica);
+            wanted
+                .into_iter()
+                .chain(displaced)
+                .any(|replica| replica.uid == *uid)
+        });
+        self.calibrator.retain(|key| desired.replicas.contains_key(key));
     }
 
     /// Tells those that a manifest displaced; they have no process, so they may go when they are deleted.

@@ -227,7 +227,14 @@ impl Worker {
         let program = std::env::current_exe().context("finding this program's own file")?;
         let mut command = Command::new(program);
         command
-            .args(["worker", "--model", model.as_str(), "--name", NAME])
+            .args([
+                "worker",
+                "--model",
+                model.as_str(),
+                "--name",
+                NAME,
+                "--stop-with-stdin",
+            ])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(["--max-concurrency", &load.concurrency.to_string()]);
         if let Some(tokens) = load.context_tokens(model) {
@@ -240,7 +247,8 @@ impl Worker {
         }
         let child = command
             .env("ROOFLET_LOG", "warn")
-            .stdin(Stdio::null())
+            // The worker stops when this pipe closes, so it never outlives us.
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .context("starting a worker")?;

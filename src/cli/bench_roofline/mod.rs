@@ -13,12 +13,14 @@ use sysinfo::System;
 use self::models::{SHAPES, Shape};
 use super::{Failure, ui};
 use crate::model_dir::ModelDir;
+use crate::node::shutdown;
 use crate::roofline::dimensions::KvBits;
 use crate::roofline::model::FloatType;
 use crate::roofline::predict::{
     DecodePrediction, Engine, EngineBuild, Hardware, MeasuredMachine, ModelCost, Parameters, Workload,
 };
 use crate::roofline::probing::spread;
+use crate::task::Tasks;
 use crate::wire::ProbeReport;
 use crate::worker::bench::BareEngine;
 
@@ -67,7 +69,9 @@ struct Run {
     measured: f64,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
     let temporary;
     let directory = match &args.models {
         Some(path) => path.clone(),
@@ -82,12 +86,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             temporary.0.clone()
         }
     };
-    if !args.streams.is_empty() {
-        return streams::run(args, &directory);
+    let measuring = tokio::task::spawn_blocking(move || match args.streams.is_empty() {
+        true => measure_all(&args, &directory),
+        false => streams::run(&args, &directory),
+    });
+    tokio::select! {
+        done = measuring => done?,
+        () = tasks.stop_token().cancelled_owned() => Err(anyhow!("interrupted before all was measured").into()),
     }
+}
+
+fn measure_all(args: &Args, directory: &Utf8Path) -> Result<(), Failure> {
     let load_before = System::load_average().one;
     let report = probe()?;
-    let mut subjects = prepare(args, &directory, &report)?;
+    let mut subjects = prepare(args, directory, &report)?;
     let mut machine = machine(&report)?;
     for round in 0..args.rounds {
         if round > 0 {

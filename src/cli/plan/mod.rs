@@ -187,7 +187,7 @@ fn ask(args: &Args, spec: &CapacityPlanSpec) -> Result<PlanVerdict, Failure> {
         let source = args
             .kubeconfig
             .clone()
-            .map_or(KubeconfigSource::Environment, KubeconfigSource::File);
+            .map_or_else(super::default_kubeconfig, KubeconfigSource::File);
         block_on(fleet(source))?
     } else {
         (Vec::new(), Vec::new())

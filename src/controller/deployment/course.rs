@@ -142,6 +142,16 @@ pub(super) enum Hold {
     SlowerThanPredicted(String),
 }
 
+/// What becomes of a canary's step.
+enum Next {
+    /// The next one follows; with what an analysis has shown.
+    Done(Option<String>),
+    /// Why it goes no further, where there is something to say, and when to look again.
+    Hold(Option<Hold>, Option<Duration>),
+    /// Its analysis failed: why.
+    Abort(String),
+}
+
 impl Hold {
     pub(super) fn at_floor(at: AtFloor, floor: Floor) -> Self {
         Self::ThroughputFloor(format!(
@@ -400,76 +410,20 @@ impl Situation<'_> {
     fn canary(&self, steps: &[CanaryStep], wanted: &str, mut status: RolloutStatus) -> Standing {
         let (mut index, mut began) = self.step(wanted).unwrap_or((0, self.now));
         let promoted = self.promoted(wanted);
-        let mut hold = None;
-        let mut look_again_after = None;
+        let (mut hold, mut look_again_after) = (None, None);
         while let Some(step) = steps.get(index) {
             let is_promoted = promoted.is_some_and(|until| index <= until);
-            if !is_promoted {
-                if let Some(weight) = step.set_weight
-                    && !self.carries(wanted, weight)
-                {
+            let next = match is_promoted {
+                true => Next::Done(None),
+                false => self.next(step, wanted, began, (index, steps.len())),
+            };
+            match next {
+                Next::Done(analysis) => status.analysis = analysis.or(status.analysis.take()),
+                Next::Hold(why, after) => {
+                    (hold, look_again_after) = (why, after);
                     break;
                 }
-                if let Some(pause) = &step.pause {
-                    let lasts = pause.duration.as_deref().and_then(quantity::parse_duration);
-                    let left = lasts.map(|lasts| lasts.saturating_sub(since(self.now, began)));
-                    if left != Some(Duration::ZERO) {
-                        look_again_after = left;
-                        hold = Some(Hold::CanaryPaused {
-                            step: index,
-                            steps: steps.len(),
-                            seconds: lasts.map(|lasts| lasts.as_secs()),
-                        });
-                        break;
-                    }
-                }
-            }
-            if let (Some(analysis), false) = (&step.analysis, is_promoted) {
-                match self.analyse(analysis, wanted) {
-                    Analysis::Passed(figures) => status.analysis = Some(figures),
-                    Analysis::Waiting(missing) => {
-                        let lasts = quantity::parse_duration(&analysis.inconclusive_after);
-                        let until = began
-                            .checked_add(lasts.unwrap_or_default())
-                            .unwrap_or(Timestamp::MAX);
-                        let (step, steps) = (index, steps.len());
-                        if self.now < until {
-                            look_again_after = Some(since(until, self.now));
-                            hold = Some(Hold::Analysing {
-                                step,
-                                steps,
-                                missing,
-                                until,
-                            });
-                            break;
-                        }
-                        match analysis.if_inconclusive {
-                            Inconclusive::Promote if self.answers_golden_prompts(wanted) => {
-                                let told =
-                                    format!("inconclusive: {missing}; the golden prompts were answered");
-                                status.analysis = Some(told);
-                            }
-                            Inconclusive::Promote | Inconclusive::Pause => {
-                                hold = Some(Hold::Inconclusive { step, steps, missing });
-                                break;
-                            }
-                        }
-                    }
-                    Analysis::Failed(why) => {
-                        status.analysis = Some(why.clone());
-                        status.step = None;
-                        status.step_started_at = None;
-                        status.aborted = Some(RolloutAbort {
-                            reason: "AnalysisFailed".to_owned(),
-                            message: why,
-                            at: Time(whole_seconds(self.now)),
-                        });
-                        return Standing {
-                            weight: Some(0),
-                            ..Standing::new(status, Extent::All)
-                        };
-                    }
-                }
+                Next::Abort(why) => return self.failed(why, status),
             }
             index += 1;
             began = self.now;
@@ -490,6 +444,79 @@ impl Situation<'_> {
             idleness: None,
             prepares: false,
             look_again_after,
+        }
+    }
+
+    /// What becomes of a step that began then, the one at `index` of so many.
+    fn next(
+        &self,
+        step: &CanaryStep,
+        wanted: &str,
+        began: Timestamp,
+        (index, steps): (usize, usize),
+    ) -> Next {
+        if let Some(weight) = step.set_weight
+            && !self.carries(wanted, weight)
+        {
+            return Next::Hold(None, None);
+        }
+        if let Some(pause) = &step.pause {
+            let lasts = pause.duration.as_deref().and_then(quantity::parse_duration);
+            let left = lasts.map(|lasts| lasts.saturating_sub(since(self.now, began)));
+            if left != Some(Duration::ZERO) {
+                let paused = Hold::CanaryPaused {
+                    step: index,
+                    steps,
+                    seconds: lasts.map(|lasts| lasts.as_secs()),
+                };
+                return Next::Hold(Some(paused), left);
+            }
+        }
+        let Some(analysis) = &step.analysis else {
+            return Next::Done(None);
+        };
+        let missing = match self.analyse(analysis, wanted) {
+            Analysis::Passed(figures) => return Next::Done(Some(figures)),
+            Analysis::Failed(why) => return Next::Abort(why),
+            Analysis::Waiting(missing) => missing,
+        };
+        let step = index;
+        let lasts = quantity::parse_duration(&analysis.inconclusive_after);
+        let until = began
+            .checked_add(lasts.unwrap_or_default())
+            .unwrap_or(Timestamp::MAX);
+        if self.now < until {
+            let analysing = Hold::Analysing {
+                step,
+                steps,
+                missing,
+                until,
+            };
+            return Next::Hold(Some(analysing), Some(since(until, self.now)));
+        }
+        match analysis.if_inconclusive {
+            Inconclusive::Promote if self.answers_golden_prompts(wanted) => Next::Done(Some(format!(
+                "inconclusive: {missing}; the golden prompts were answered"
+            ))),
+            Inconclusive::Promote | Inconclusive::Pause => {
+                Next::Hold(Some(Hold::Inconclusive { step, steps, missing }), None)
+            }
+        }
+    }
+
+    /// The canary is given up by its analysis.
+    fn failed(&self, why: String, mut status: RolloutStatus) -> Standing {
+        status.analysis = Some(why.clone());
+        status.step = None;
+        status.step_started_at = None;
+        status.aborted = Some(RolloutAbort {
+            reason: "AnalysisFailed".to_owned(),
+            message: why,
+            at: Time(whole_seconds(self.now)),
+        });
+        Standing {
+            weight: Some(0),
+            ..Standing::new(status, Extent::All)
         }
     }
 

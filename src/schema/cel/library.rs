@@ -10,7 +10,7 @@ use kube_cel::{
 };
 use regex::Regex;
 
-use super::budget;
+use super::{budget, lists};
 use crate::schema::pattern;
 
 /// Compiled patterns that are kept.
@@ -31,6 +31,7 @@ pub(super) fn context() -> Context<'static> {
     }
     context.add_function("lists.range", range);
     budget::register(&mut context);
+    lists::register(&mut context);
     context
 }
 

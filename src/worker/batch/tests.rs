@@ -84,6 +84,7 @@ fn request(id: u64, sampling: Sampling) -> ValidRequest {
         sampling,
         logprobs: None,
         priority: 0,
+        is_first_choice: true,
         cache_salt: String::new(),
     }
 }

@@ -172,6 +172,7 @@ fn tokens_are_told_as_vllm_tells_them() {
 
             for (path, body, param) in [
                 ("/tokenize", json!({}), "prompt"),
+                ("/tokenize", json!({"prompt": "0,".repeat(1 << 20)}), "prompt"),
                 ("/tokenize", json!({"prompt": 5}), "prompt"),
                 (
                     "/tokenize",

@@ -256,6 +256,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         },
         logprobs: None,
         priority: 0,
+        is_first_choice: true,
         cache_salt: String::new(),
     }
 }

@@ -62,8 +62,8 @@ fn a_request_has_a_span_and_what_the_engine_did_its_children() {
     with_worker(config, move |subject| {
         Box::pin(async move {
             for stream in [false, true] {
-                let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello"}],
-                                  "max_tokens": 5, "temperature": 0, "n": 2, "ignore_eos": true, "stream": stream});
+                let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello ".repeat(60)}],
+                                  "max_tokens": 5, "top_p": 0.9, "n": 2, "ignore_eos": true, "stream": stream});
                 assert_eq!(post(subject, "/v1/chat/completions", &body).await.status, 200);
                 let spans = spans(&mut spans_rx).await;
                 let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
@@ -87,6 +87,26 @@ fn a_request_has_a_span_and_what_the_engine_did_its_children() {
                     Some(&5_usize.into())
                 );
                 assert_eq!(
+                    attribute(root, "gen_ai.request.temperature"),
+                    None,
+                    "it named none"
+                );
+                assert_eq!(
+                    attribute(root, "gen_ai.request.top_p"),
+                    Some(&Attribute::Float(0.9))
+                );
+                let read = |name| match attribute(root, name) {
+                    Some(Attribute::Int(tokens)) => *tokens,
+                    other => panic!("{other:?}"),
+                };
+                let (cached, prompt) = (
+                    read("gen_ai.usage.cache_read.input_tokens"),
+                    read("gen_ai.usage.input_tokens"),
+                );
+                assert!(cached <= prompt, "{cached} of {prompt} tokens");
+                // The first request's cache serves the second.
+                assert_eq!(cached > 0, stream);
+                assert_eq!(
                     attribute(root, "gen_ai.usage.output_tokens"),
                     Some(&10_usize.into())
                 );
@@ -97,6 +117,18 @@ fn a_request_has_a_span_and_what_the_engine_did_its_children() {
                 let reasons = Attribute::Texts(vec!["length".to_owned(), "length".to_owned()]);
                 assert_eq!(attribute(root, "gen_ai.response.finish_reasons"), Some(&reasons));
                 assert!(!root.failed);
+            }
+            let embed = json!({"model": "tiny", "input": "Hello"});
+            assert_eq!(post(subject, "/v1/embeddings", &embed).await.status, 200);
+            let embedded = spans(&mut spans_rx).await;
+            let root = embedded.last().unwrap();
+            for answers in [
+                "gen_ai.request.max_tokens",
+                "gen_ai.request.temperature",
+                "gen_ai.usage.output_tokens",
+                "gen_ai.response.finish_reasons",
+            ] {
+                assert_eq!(attribute(root, answers), None, "{answers}");
             }
             let wrong = json!({"model": "tiny", "messages": []});
             assert_eq!(post(subject, "/v1/chat/completions", &wrong).await.status, 400);
