@@ -13,7 +13,7 @@
 //! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
-use super::parameters::{DecodeParameters, EngineDecode, Packing, release_factor};
+use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
 use super::prefill::PrefillWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::{ChipTier, ChipVariant};
@@ -199,6 +199,30 @@ impl DecodeParameters {
         }
     }
 
+    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
+    /// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
+    /// fitted on few rows. `alone`: what a step of one sequence does.
+    pub(crate) fn batch_time(
+        &self,
+        prefill: &PrefillParameters,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+        (work, alone): (&StepWork, &StepWork),
+    ) -> StepTime {
+        let together = self.step_time(work, chip, build);
+        if work.batch <= 1.0 {
+            return together;
+        }
+        let as_prompt = prefill.time(&PrefillWork::of_step(work), chip, build).compute;
+        let as_prompt = StepTime {
+            arithmetic: as_prompt,
+            total: together.memory + as_prompt + together.overhead,
+            ..together
+        };
+        let one_by_one = self.step_time(alone, chip, build).times(work.batch);
+        together.at_most(as_prompt).at_most(one_by_one)
+    }
+
     /// Bytes per second that long reads reach.
     pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
         let measured = self.bin(chip).unwrap_or(1.0);
@@ -230,29 +254,6 @@ impl DecodeParameters {
     }
 }
 
-/// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
-/// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
-/// fitted on few rows. `alone`: what a step of one sequence does.
-fn batch_time(
-    parameters: &Parameters,
-    chip: &ChipVariant,
-    build: &EngineBuild,
-    (work, alone): (&StepWork, &StepWork),
-) -> StepTime {
-    let time = |work: &StepWork| parameters.decode.step_time(work, chip, build);
-    let together = time(work);
-    let as_prompt = parameters
-        .prefill
-        .time(&PrefillWork::of_step(work), chip, build)
-        .compute;
-    let as_prompt = StepTime {
-        arithmetic: as_prompt,
-        total: together.memory + as_prompt + together.overhead,
-        ..together
-    };
-    together.at_most(as_prompt).at_most(time(alone).times(work.batch))
-}
-
 impl DecodePrediction {
     pub(crate) fn new(
         parameters: &Parameters,
@@ -266,7 +267,9 @@ impl DecodePrediction {
         let spread_of = |chip, work| parameters.spread.decode(&parameters.decode, work, chip, build);
         let (working, spread, basis) = match hardware {
             Hardware::Chip(chip) => (
-                batch_time(parameters, chip, build, (&work, &alone)),
+                parameters
+                    .decode
+                    .batch_time(&parameters.prefill, chip, build, (&work, &alone)),
                 spread_of(chip, &work),
                 Basis::Nominal,
             ),

@@ -25,6 +25,9 @@ const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
 /// M3's GPU computes with bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
 
+/// What kernels for prompts compute at once (MLX's `qmm`, llama.cpp's `mul_mm`); fewer tokens take as long.
+const TILE_TOKENS: f64 = 32.0;
+
 /// Speed of prefilling, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PrefillPrediction {
@@ -83,11 +86,13 @@ impl PrefillWork {
         }
     }
 
-    /// The matrix products of a decode step, which are those of as many tokens of a prompt.
+    /// The matrix products of a decode step with the kernels that read prompts: those of as many tokens, and at least a tile for
+    /// every weight that is read, however few of the tokens chose its expert.
     pub(super) fn of_step(step: &StepWork) -> Self {
+        let read_weights = (step.dense + step.experts) * 8.0 / step.bits_per_weight;
         Self {
-            tokens: step.batch,
-            matrices: 2e9 * step.active_billions * step.batch,
+            tokens: step.batch.max(TILE_TOKENS),
+            matrices: 2.0 * (1e9 * step.active_billions * step.batch).max(read_weights * TILE_TOKENS),
             scores: 0.0,
             recurrence: 0.0,
             read: 0.0,
