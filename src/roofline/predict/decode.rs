@@ -90,7 +90,7 @@ pub(crate) struct StepWork {
     pub(crate) active_billions: f64,
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
-    pub(crate) float16: bool,
+    pub(crate) native_floats: bool,
     pub(crate) hidden: f64,
     /// Query heads that share a key head, on average.
     pub(crate) queries_per_key: f64,
@@ -119,7 +119,7 @@ impl StepWork {
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
             super_blocks: model.weights.super_blocks,
-            float16: model.weights.float16,
+            native_floats: model.weights.native_floats,
             hidden: f64::from(dimensions.hidden),
             queries_per_key: 0.0,
             layers: dimensions.layers.len() as f64,

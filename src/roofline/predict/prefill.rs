@@ -55,7 +55,7 @@ pub(crate) struct PrefillWork {
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
     pub(crate) experts: bool,
-    pub(crate) float16: bool,
+    pub(crate) native_floats: bool,
 }
 
 impl PrefillWork {
@@ -82,7 +82,7 @@ impl PrefillWork {
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
             super_blocks: model.weights.super_blocks,
             experts: model.dimensions.expert_layers() > 0,
-            float16: model.weights.float16,
+            native_floats: model.weights.native_floats,
         }
     }
 
@@ -100,7 +100,7 @@ impl PrefillWork {
             bits_per_weight: step.bits_per_weight,
             super_blocks: step.super_blocks,
             experts: step.expert_layers > 0.0,
-            float16: step.float16,
+            native_floats: step.native_floats,
         }
     }
 }
@@ -147,7 +147,7 @@ impl PrefillParameters {
         };
         let packing = p.packing.of(Packing::of(work.bits_per_weight, work.super_blocks));
         let emulates = build.engine == Engine::Mlx && chip.generation < FIRST_BFLOAT_GENERATION;
-        let floats = if emulates && !work.float16 {
+        let floats = if emulates && !work.native_floats {
             EMULATED_BFLOAT
         } else {
             1.0

@@ -210,6 +210,11 @@ fn old_gpus_emulate_bfloat16() {
         rate("M2 Ultra", 76, WeightFormat::Float16),
     );
     assert!((slow / fast - 133.0 / 178.0).abs() < 0.02, "{slow} {fast}");
+    let (float32, _) = rate("M2 Ultra", 76, WeightFormat::Float32);
+    assert!(
+        float32 / fast > 0.9,
+        "{float32} {fast}: nothing is emulated of float32"
+    );
     assert_eq!(llama_cpp, same);
     assert_eq!(
         rate("M3 Ultra", 80, WeightFormat::BFloat16),
