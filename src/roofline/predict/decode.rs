@@ -284,15 +284,15 @@ impl DecodePrediction {
             spread,
             spread + hardware.faster_when_cold(),
         );
-        // No batch is slower than its sequences one after the other.
         if let Some(chip) = hardware.chip() {
-            let seconds = parameters.decode.step_time(&alone, chip, build).total * work.batch;
-            per_stream.p10 = per_stream.p10.max((-spread_of(chip, &alone)).exp() / seconds);
-        }
-        // No luck is better than physics.
-        if let Some(chip) = hardware.chip() {
+            let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
+            let spread = spread_of(chip, &alone);
+            let rate = Interval::around(rate, spread, spread);
+            // No batch is slower than its sequences one after the other, and no stream faster than alone.
+            per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);
+            // No luck is better than physics.
             let ceiling = chip.bandwidth.0 / work.bytes();
-            per_stream.p90 = per_stream.p90.min(ceiling).max(per_stream.p50);
+            per_stream.p90 = per_stream.p90.min(rate.p90).min(ceiling).max(per_stream.p50);
         }
         Self {
             tokens_per_second: per_stream,
