@@ -66,18 +66,20 @@ fn a_directory_and_its_twin_are_compared() {
 
 #[test]
 fn what_is_no_target_is_told() {
-    for (target, words) in [
+    let server = "http://127.0.0.1:9";
+    for (args, status, words) in [
         (
-            "nowhere",
+            &["nowhere"][..],
+            69,
             "neither an http:// or https:// URL nor a model's directory",
         ),
-        (
-            "http://127.0.0.1:9",
-            "no answer from http://127.0.0.1:9/v1/models",
-        ),
+        (&[server], 69, "no answer from http://127.0.0.1:9/v1/models"),
+        (&["http://127.0.0.1:port"], 2, "`http://127.0.0.1:port` is no URL"),
+        (&["nowhere", "http://"], 2, "`http:` is no URL"),
+        (&[server, "--api-key=two\nlines"], 2, "--api-key"),
     ] {
-        let (code, _, told) = bench(&[target]);
-        assert_eq!(code, Some(69), "{told}");
+        let (code, _, told) = bench(args);
+        assert_eq!(code, Some(status), "{told}");
         assert!(told.contains(words), "{told}");
     }
 }

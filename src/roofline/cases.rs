@@ -135,7 +135,7 @@ impl Case {
             None => weights,
         };
         let weights = Weights {
-            float16: weights.float16
+            native_floats: weights.native_floats
                 || format != WeightFormat::BFloat16 && (build.is_of_float16() || tells_float16(row)),
             ..weights
         };

@@ -27,7 +27,7 @@ impl ModelCost {
                 every_step: resident - idle - experts,
                 experts,
                 idle,
-                float16: element == FloatType::F16,
+                native_floats: element != FloatType::BF16,
                 ..Weights::default()
             },
         }

@@ -56,6 +56,7 @@ impl ServedModel {
                 hidden_size: dimensions.hidden,
                 vocabulary_size: dimensions.vocabulary,
                 tied_embeddings: dimensions.tied_embeddings,
+                native_floats: weights.native_floats,
                 per_layer_inputs: dimensions.per_layer_inputs.map(|inputs| api::PerLayerInputs {
                     vocabulary_size: inputs.vocabulary,
                     width: inputs.width,
@@ -97,6 +98,7 @@ impl ServedModel {
                     every_step: Bytes(cost.every_step_bytes),
                     experts: Bytes(cost.expert_bytes),
                     idle: Bytes(cost.idle_bytes),
+                    native_floats: cost.native_floats,
                     ..Weights::default()
                 },
             },
@@ -573,9 +575,13 @@ mod tests {
     #[test]
     fn what_is_published_is_what_is_computed_with() {
         let shapes = ShapeFile::parse(SHAPES).unwrap();
-        for name in ["hybrid", "latent", "sliding"] {
+        for (name, format) in [
+            ("hybrid", WeightFormat::Affine { bits: 4, group: 64 }),
+            ("latent", WeightFormat::BFloat16),
+            ("sliding", WeightFormat::Float16),
+        ] {
             let mut dimensions = shapes.dimensions(name).unwrap();
-            let weights = Weights::estimate(&dimensions, WeightFormat::Affine { bits: 4, group: 64 });
+            let weights = Weights::estimate(&dimensions, format);
             let model = |dimensions| ServedModel {
                 cost: ModelCost { dimensions, weights },
                 kv_bits: KvBits::HALF,

@@ -23,8 +23,9 @@ pub(crate) struct Weights {
     pub(crate) idle: Bytes,
     /// Packed in super-blocks, scales of scales: GGUF's K formats, which take more arithmetic to unpack.
     pub(crate) super_blocks: bool,
-    /// Floats of 16 bits are float16. Else they are bfloat16, as most that are published are.
-    pub(crate) float16: bool,
+    /// Floats are of a type that every GPU computes with, float16 or float32. Else they are bfloat16, as most that are
+    /// published are.
+    pub(crate) native_floats: bool,
 }
 
 impl Weights {
@@ -41,7 +42,7 @@ impl Weights {
             experts: bytes(experts),
             idle: bytes(idle),
             super_blocks: gguf::packs_super_blocks(dimensions, format),
-            float16: format == WeightFormat::Float16,
+            native_floats: matches!(format, WeightFormat::Float16 | WeightFormat::Float32),
         }
     }
 

@@ -327,6 +327,9 @@ pub(crate) struct ModelCost {
     pub(crate) vocabulary_size: u32,
     /// Whether the output head is the embedding table.
     pub(crate) tied_embeddings: bool,
+    /// Whether floats are of a type that every GPU computes with, float16 or float32; bfloat16 is emulated before M3.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) native_floats: bool,
     /// A second table of embeddings, with a vector per token and layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) per_layer_inputs: Option<PerLayerInputs>,

@@ -19,6 +19,14 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// The most that is told of a refusal.
 const MAX_REFUSAL_CHARS: usize = 500;
 
+/// Where a server is, whether or not it answers.
+#[derive(Debug)]
+pub(super) struct Server {
+    http: reqwest::Client,
+    /// Ends before `/v1`.
+    base: String,
+}
+
 /// One server and the model asked there.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
@@ -37,14 +45,9 @@ pub(super) struct Ask<'a> {
     pub(super) streaming: bool,
 }
 
-impl Client {
-    /// Asks `base` for its models where none is named. `key` goes with every request.
-    pub(super) async fn connect(
-        base: &str,
-        model: Option<&str>,
-        key: Option<&str>,
-        clock: Clock,
-    ) -> anyhow::Result<Self> {
+impl Server {
+    /// `key` goes with every request. Fails where there can be no such server, or no such key.
+    pub(super) fn at(base: &str, key: Option<&str>) -> anyhow::Result<Self> {
         let base = base.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT)
@@ -60,18 +63,26 @@ impl Client {
             http = http.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)]));
         }
         let http = http.build()?;
+        Ok(Self { http, base })
+    }
+
+    /// Asks it for its models where none is named.
+    pub(super) async fn connect(self, model: Option<&str>, clock: Clock) -> anyhow::Result<Client> {
+        let Self { http, base } = self;
         let model = match model {
             Some(model) => model.to_owned(),
             None => first_model(&http, &base).await?,
         };
-        Ok(Self {
+        Ok(Client {
             http,
             base,
             model,
             clock,
         })
     }
+}
 
+impl Client {
     /// Whether a worker of ours takes requests.
     pub(super) async fn is_ready(&self) -> bool {
         let answer = self.http.get(format!("{}/ready", self.base)).send().await;
@@ -249,7 +260,8 @@ mod tests {
         let base = format!("http://{}/v1", listener.local_addr().unwrap());
         let router = Router::new().route("/v1/models", axum::routing::get(models));
         let asking = async {
-            let connect = |key| Client::connect(&base, None, key, Clock::System);
+            let at = |key| Server::at(&base, key);
+            let connect = |key| at(key).unwrap().connect(None, Clock::System);
             assert_eq!(connect(Some("secret")).await.unwrap().model, "tiny");
             for key in [None, Some("wrong")] {
                 let told = connect(key).await.unwrap_err().to_string();
@@ -258,7 +270,7 @@ mod tests {
                     "{told}"
                 );
             }
-            let told = connect(Some("two\nlines")).await.unwrap_err().to_string();
+            let told = at(Some("two\nlines")).unwrap_err().to_string();
             assert!(told.contains("--api-key"), "{told}");
         };
         tokio::select! {

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use self::client::Ask;
+use self::client::{Ask, Server};
 use self::target::{Load, Target, Trial};
 use super::{Failure, ui};
 use crate::api::v1alpha1::{PowerSource, ThermalState};
@@ -205,16 +205,25 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     }
     let matrix = args.matrix();
     let stores = matrix.states.iter().any(|state| state.needs_files());
-    let mut targets = Vec::new();
     let key = args.api_key.as_deref().filter(|key| !key.is_empty());
+    let mut servers = Vec::new();
+    // All of them, before a model is loaded for the first.
     for name in &args.targets {
         if stores && target::is_url(name) {
             let err =
                 anyhow!("`{name}`: warm and restart need a model's directory, for which a server is started");
             return Err(Failure::new(ExitStatus::Usage, err));
         }
+        let server = target::is_url(name).then(|| Server::at(name, key)).transpose();
+        servers.push(server.map_err(|err| Failure::new(ExitStatus::Usage, err))?);
+    }
+    // Prompts of another run of this program are others; those of two targets are the same.
+    let began = clock.now().as_millisecond().cast_unsigned();
+    let mut targets = Vec::new();
+    for (name, server) in args.targets.iter().zip(servers) {
+        let load = Load::of(&matrix);
         targets.push(
-            Target::open(name, args.model.as_deref(), key, Load::of(&matrix), &clock)
+            Target::open(name, server, args.model.as_deref(), load, began, &clock)
                 .await
                 .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?,
         );
@@ -234,8 +243,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     ));
     let bar = progress_bar(expected);
     let mut reports = Vec::new();
-    // Prompts of another run of this program are others, too.
-    let mut seed = clock.now().as_millisecond().cast_unsigned() << 20;
+    let mut seed = began << 20;
     for cell in cells {
         bar.set_message(format!(
             "{} tokens, {}, {} at a time",

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use uuid::Uuid;
 
-use super::client::Client;
+use super::client::{Client, Server};
 use super::prompt::{self, Length};
 use crate::benchmark::{Cell, Matrix, Sample};
 use crate::cli::bench::client::Ask;
@@ -56,23 +56,23 @@ pub(super) struct Trial {
 }
 
 impl Target {
-    /// Starts what is to be started, and tries it.
+    /// Starts what is to be started where no server is given, and tries it with prompts of this `seed`.
     pub(super) async fn open(
         name: &str,
+        server: Option<Server>,
         model: Option<&str>,
-        key: Option<&str>,
         load: Load,
+        seed: u64,
         clock: &Clock,
     ) -> anyhow::Result<Self> {
-        let (client, worker) = if is_url(name) {
-            (Client::connect(name, model, key, clock.clone()).await?, None)
+        let (client, worker) = if let Some(server) = server {
+            (server.connect(model, clock.clone()).await?, None)
         } else {
             let mut worker = Worker::start(Utf8Path::new(name), load, None)?;
             let client = worker.wait_until_ready(clock).await?;
             (client, Some(worker))
         };
-        // Prompts of another run of this program are others, too.
-        let trial = Trial::run(&client, clock.now().as_millisecond().cast_unsigned())
+        let trial = Trial::run(&client, seed)
             .await
             .with_context(|| format!("trying {name}"))?;
         Ok(Self {
@@ -280,7 +280,9 @@ impl Worker {
 
     async fn wait_until_ready(&mut self, clock: &Clock) -> anyhow::Result<Client> {
         let base = format!("http://127.0.0.1:{}", self.port);
-        let client = Client::connect(&base, Some(NAME), None, clock.clone()).await?;
+        let client = Server::at(&base, None)?
+            .connect(Some(NAME), clock.clone())
+            .await?;
         let begin = clock.instant();
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -309,5 +311,51 @@ impl Drop for Worker {
         // It may have ended by itself.
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::routing::post;
+
+    use super::*;
+
+    const ANSWER: &str = concat!(
+        r#"data: {"choices": [{"delta": {"content": "a"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}"#,
+        "\n\ndata: [DONE]\n\n"
+    );
+
+    /// Words become tokens alike for both, or their prompts would differ in length from then on.
+    #[tokio::test]
+    async fn two_servers_are_tried_with_the_same_prompts() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let clock = Clock::System;
+        let matrix = Matrix::cache_study();
+        let mut asked = Vec::new();
+        for seed in [1, 1, 2] {
+            let bodies = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&bodies);
+            let answer = async move |body: String| {
+                seen.lock().unwrap().push(body);
+                ANSWER
+            };
+            let router = Router::new().route("/v1/chat/completions", post(answer));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let name = format!("http://{}", listener.local_addr().unwrap());
+            let server = Server::at(&name, None).unwrap();
+            tokio::select! {
+                opened = Target::open(&name, Some(server), Some("tiny"), Load::of(&matrix), seed, &clock) => {
+                    opened.unwrap();
+                }
+                _ = axum::serve(listener, router).into_future() => unreachable!("it serves for ever"),
+            }
+            asked.push(bodies.lock().unwrap().clone());
+        }
+        assert_eq!(asked[0].len(), 3);
+        assert_eq!(asked[0], asked[1]);
+        assert_ne!(asked[0], asked[2]);
     }
 }

@@ -113,7 +113,8 @@ impl ModelFacts {
                 let left_out = census.sum(|part| !is_held(part, tied)).bytes;
                 let loaded = Loaded {
                     weights: Weights {
-                        float16: census.bytes(StoredType::F16) > census.bytes(StoredType::BF16),
+                        native_floats: census.bytes(StoredType::F16) + census.bytes(StoredType::F32)
+                            > census.bytes(StoredType::BF16),
                         ..by_reading(tied, |wanted| census.sum(wanted).bytes)
                     },
                     halves: by_reading(tied, |wanted| census.sum(wanted).halves),
@@ -180,6 +181,7 @@ impl ModelFacts {
                 every_step: self.weights.every_step + self.halves.every_step,
                 experts: self.weights.experts + self.halves.experts,
                 idle: self.weights.idle + self.halves.idle,
+                native_floats: true,
                 ..self.weights
             },
             halves: Weights::default(),

@@ -118,6 +118,11 @@ impl StoredFormat {
         Self::uniform(MatrixFormat::HALF)
     }
 
+    /// Nothing is packed, and floats have 32 bits.
+    pub(super) fn is_float32(&self) -> bool {
+        self.default == MatrixFormat::Float { bits: 32 }
+    }
+
     /// The same with every float of 16 bits in 32, those of scales and offsets too.
     pub(super) fn in_float32(&self) -> Self {
         let widen = |formats: &BTreeMap<String, MatrixFormat>| {

@@ -21,7 +21,7 @@ impl Checkpoint {
     fn tensor(&mut self, name: &str, dtype: &str, shape: &[u64]) -> &mut Self {
         let width = match dtype {
             "F32" | "U32" => 4,
-            "BF16" => 2,
+            "BF16" | "F16" => 2,
             _ => 1,
         };
         let bytes: u64 = shape.iter().product::<u64>() * width;
@@ -467,6 +467,16 @@ fn what_the_engine_holds_is_what_is_told() {
     // The estimate leaves out norms: 64 x 3 + 16 x 2 floats.
     let guess = estimated(&config).in_float32().weights.resident();
     assert_eq!(wide.weights.resident() - guess, Bytes(4 * (64 * 3 + 16 * 2)));
+}
+
+#[test]
+fn of_floats_only_bfloat16_is_emulated() {
+    let config = json!({"model_type": "mamba9", "num_hidden_layers": 4, "max_position_embeddings": 4096});
+    for (dtype, native) in [("F32", true), ("F16", true), ("BF16", false)] {
+        let mut file = Checkpoint::default();
+        file.tensor("backbone.embeddings.weight", dtype, &[100, 64]);
+        assert_eq!(file.facts(&config).weights.native_floats, native, "{dtype}");
+    }
 }
 
 #[test]

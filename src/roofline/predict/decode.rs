@@ -13,7 +13,7 @@
 //! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
-use super::parameters::{DecodeParameters, EngineDecode, Packing, release_factor};
+use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
 use super::prefill::PrefillWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::roofline::chip::{ChipTier, ChipVariant};
@@ -90,7 +90,7 @@ pub(crate) struct StepWork {
     pub(crate) active_billions: f64,
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
-    pub(crate) float16: bool,
+    pub(crate) native_floats: bool,
     pub(crate) hidden: f64,
     /// Query heads that share a key head, on average.
     pub(crate) queries_per_key: f64,
@@ -119,7 +119,7 @@ impl StepWork {
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
             super_blocks: model.weights.super_blocks,
-            float16: model.weights.float16,
+            native_floats: model.weights.native_floats,
             hidden: f64::from(dimensions.hidden),
             queries_per_key: 0.0,
             layers: dimensions.layers.len() as f64,
@@ -199,6 +199,30 @@ impl DecodeParameters {
         }
     }
 
+    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
+    /// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
+    /// fitted on few rows. `alone`: what a step of one sequence does.
+    pub(crate) fn batch_time(
+        &self,
+        prefill: &PrefillParameters,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+        (work, alone): (&StepWork, &StepWork),
+    ) -> StepTime {
+        let together = self.step_time(work, chip, build);
+        if work.batch <= 1.0 {
+            return together;
+        }
+        let as_prompt = prefill.time(&PrefillWork::of_step(work), chip, build).compute;
+        let as_prompt = StepTime {
+            arithmetic: as_prompt,
+            total: together.memory + as_prompt + together.overhead,
+            ..together
+        };
+        let one_by_one = self.step_time(alone, chip, build).times(work.batch);
+        together.at_most(as_prompt).at_most(one_by_one)
+    }
+
     /// Bytes per second that long reads reach.
     pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
         let measured = self.bin(chip).unwrap_or(1.0);
@@ -230,29 +254,6 @@ impl DecodeParameters {
     }
 }
 
-/// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
-/// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
-/// fitted on few rows. `alone`: what a step of one sequence does.
-fn batch_time(
-    parameters: &Parameters,
-    chip: &ChipVariant,
-    build: &EngineBuild,
-    (work, alone): (&StepWork, &StepWork),
-) -> StepTime {
-    let time = |work: &StepWork| parameters.decode.step_time(work, chip, build);
-    let together = time(work);
-    let as_prompt = parameters
-        .prefill
-        .time(&PrefillWork::of_step(work), chip, build)
-        .compute;
-    let as_prompt = StepTime {
-        arithmetic: as_prompt,
-        total: together.memory + as_prompt + together.overhead,
-        ..together
-    };
-    together.at_most(as_prompt).at_most(time(alone).times(work.batch))
-}
-
 impl DecodePrediction {
     pub(crate) fn new(
         parameters: &Parameters,
@@ -266,7 +267,9 @@ impl DecodePrediction {
         let spread_of = |chip, work| parameters.spread.decode(&parameters.decode, work, chip, build);
         let (working, spread, basis) = match hardware {
             Hardware::Chip(chip) => (
-                batch_time(parameters, chip, build, (&work, &alone)),
+                parameters
+                    .decode
+                    .batch_time(&parameters.prefill, chip, build, (&work, &alone)),
                 spread_of(chip, &work),
                 Basis::Nominal,
             ),
@@ -281,15 +284,15 @@ impl DecodePrediction {
             spread,
             spread + hardware.faster_when_cold(),
         );
-        // No batch is slower than its sequences one after the other.
         if let Some(chip) = hardware.chip() {
-            let seconds = parameters.decode.step_time(&alone, chip, build).total * work.batch;
-            per_stream.p10 = per_stream.p10.max((-spread_of(chip, &alone)).exp() / seconds);
-        }
-        // No luck is better than physics.
-        if let Some(chip) = hardware.chip() {
+            let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
+            let spread = spread_of(chip, &alone);
+            let rate = Interval::around(rate, spread, spread);
+            // No batch is slower than its sequences one after the other, and no stream faster than alone.
+            per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);
+            // No luck is better than physics.
             let ceiling = chip.bandwidth.0 / work.bytes();
-            per_stream.p90 = per_stream.p90.min(ceiling).max(per_stream.p50);
+            per_stream.p90 = per_stream.p90.min(rate.p90).min(ceiling).max(per_stream.p50);
         }
         Self {
             tokens_per_second: per_stream,

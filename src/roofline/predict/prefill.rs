@@ -25,6 +25,9 @@ const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
 /// M3's GPU computes with bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
 
+/// What kernels for prompts compute at once (MLX's `qmm`, llama.cpp's `mul_mm`); fewer tokens take as long.
+const TILE_TOKENS: f64 = 32.0;
+
 /// Speed of prefilling, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PrefillPrediction {
@@ -52,7 +55,7 @@ pub(crate) struct PrefillWork {
     pub(crate) bits_per_weight: f64,
     pub(crate) super_blocks: bool,
     pub(crate) experts: bool,
-    pub(crate) float16: bool,
+    pub(crate) native_floats: bool,
 }
 
 impl PrefillWork {
@@ -79,15 +82,17 @@ impl PrefillWork {
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
             super_blocks: model.weights.super_blocks,
             experts: model.dimensions.expert_layers() > 0,
-            float16: model.weights.float16,
+            native_floats: model.weights.native_floats,
         }
     }
 
-    /// The matrix products of a decode step, which are those of as many tokens of a prompt.
+    /// The matrix products of a decode step with the kernels that read prompts: those of as many tokens, and at least a tile for
+    /// every weight that is read, however few of the tokens chose its expert.
     pub(super) fn of_step(step: &StepWork) -> Self {
+        let read_weights = (step.dense + step.experts) * 8.0 / step.bits_per_weight;
         Self {
-            tokens: step.batch,
-            matrices: 2e9 * step.active_billions * step.batch,
+            tokens: step.batch.max(TILE_TOKENS),
+            matrices: 2.0 * (1e9 * step.active_billions * step.batch).max(read_weights * TILE_TOKENS),
             scores: 0.0,
             recurrence: 0.0,
             read: 0.0,
@@ -95,7 +100,7 @@ impl PrefillWork {
             bits_per_weight: step.bits_per_weight,
             super_blocks: step.super_blocks,
             experts: step.expert_layers > 0.0,
-            float16: step.float16,
+            native_floats: step.native_floats,
         }
     }
 }
@@ -142,7 +147,7 @@ impl PrefillParameters {
         };
         let packing = p.packing.of(Packing::of(work.bits_per_weight, work.super_blocks));
         let emulates = build.engine == Engine::Mlx && chip.generation < FIRST_BFLOAT_GENERATION;
-        let floats = if emulates && !work.float16 {
+        let floats = if emulates && !work.native_floats {
             EMULATED_BFLOAT
         } else {
             1.0

@@ -210,6 +210,11 @@ fn old_gpus_emulate_bfloat16() {
         rate("M2 Ultra", 76, WeightFormat::Float16),
     );
     assert!((slow / fast - 133.0 / 178.0).abs() < 0.02, "{slow} {fast}");
+    let (float32, _) = rate("M2 Ultra", 76, WeightFormat::Float32);
+    assert!(
+        float32 / fast > 0.9,
+        "{float32} {fast}: nothing is emulated of float32"
+    );
     assert_eq!(llama_cpp, same);
     assert_eq!(
         rate("M3 Ultra", 80, WeightFormat::BFloat16),
@@ -250,19 +255,99 @@ fn a_batch_is_never_worse_than_one_after_the_other() {
             let rate = |batch| {
                 let asked = workload(batch, 512, 512);
                 let hardware = Hardware::Chip(chip);
-                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, asked)
-                    .decode
-                    .aggregate_tokens_per_second
+                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, asked).decode
             };
             for batch in [2, 4, 16] {
-                let (one, many) = (rate(1), rate(batch));
+                let (alone, batched) = (rate(1), rate(batch));
+                let (one, many) = (
+                    alone.aggregate_tokens_per_second,
+                    batched.aggregate_tokens_per_second,
+                );
                 assert!(
                     many.p10 >= one.p10 * 0.999_999,
                     "{} {name} {batch}: {one:?} {many:?}",
                     chip.name
                 );
                 assert!(many.p10 <= many.p50);
+                // Nor does a stream become faster by company.
+                assert!(batched.tokens_per_second.p90 <= alone.tokens_per_second.p90);
             }
         }
+    }
+}
+
+/// No engine reads a single token with the kernels for prompts, which would be wasted on it; and the second sequence makes no
+/// stream faster.
+#[test]
+fn one_sequence_takes_the_step_of_one() {
+    let parameters = Parameters::built_in();
+    for chip in chip::catalogue() {
+        for format in [WeightFormat::Q2K, WeightFormat::Q4KM, WeightFormat::Float16] {
+            for build in [
+                EngineBuild::from(Engine::Mlx),
+                EngineBuild::from(Engine::LlamaCpp),
+            ] {
+                let model = model("llama3-70b", format);
+                let decode = |batch| {
+                    let hardware = Hardware::Chip(chip);
+                    Prediction::new(
+                        parameters,
+                        hardware,
+                        build.clone(),
+                        &model,
+                        workload(batch, 512, 512),
+                    )
+                    .decode
+                };
+                let alone = decode::StepWork::new(&model, workload(1, 512, 512));
+                let step = parameters.decode.step_time(&alone, chip, &build);
+                let (one, two) = (decode(1), decode(2));
+                assert_eq!(one.working, step, "{} {format} {build:?}", chip.name);
+                assert!(
+                    two.tokens_per_second.p50 <= one.tokens_per_second.p50,
+                    "{} {format} {build:?}: {one:?} {two:?}",
+                    chip.name
+                );
+            }
+        }
+    }
+}
+
+/// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences together that ax-engine
+/// (batched-decode-ceiling.md) and llama.cpp's `llama-batched-bench` publish.
+#[test]
+fn a_small_batch_decodes_by_the_kernels_of_decoding() {
+    let ax = EngineBuild::named(Engine::Mlx, "ax-engine (mlx)", "6.13.5/mlx 0.32.0");
+    let llama = EngineBuild::named(Engine::LlamaCpp, "llama.cpp", "2026 fa ub2048");
+    let mlx4 = WeightFormat::Affine { bits: 4, group: 64 };
+    for (chip, cores, build, name, format, asked, published) in [
+        ("M5 Max", 40, &ax, "llama3-8b", mlx4, workload(8, 64, 32), 328.9),
+        (
+            "M2 Ultra",
+            76,
+            &llama,
+            "gpt-oss-120b",
+            WeightFormat::Mxfp4,
+            workload(8, 530, 512),
+            176.0,
+        ),
+        (
+            "M2 Ultra",
+            76,
+            &llama,
+            "gpt-oss-120b",
+            WeightFormat::Mxfp4,
+            workload(32, 530, 512),
+            279.4,
+        ),
+    ] {
+        let hardware = Hardware::Chip(chip::find(chip, Some(cores), None).unwrap());
+        let model = model(name, format);
+        let prediction = Prediction::new(Parameters::built_in(), hardware, build.clone(), &model, asked);
+        let rate = prediction.decode.aggregate_tokens_per_second.p50;
+        assert!(
+            (rate / published - 1.0).abs() < 0.1,
+            "{chip} {name}: {rate}, published {published}"
+        );
     }
 }

@@ -122,17 +122,14 @@ fn fit_decode(
     prefill: &PrefillParameters,
     start: Option<&DecodeParameters>,
 ) -> DecodeParameters {
-    let observed: Vec<(&Measurement, f64, f64)> = rows
+    let observed: Vec<(&Measurement, f64)> = rows
         .iter()
-        .filter_map(|row| {
-            let waiting = waiting_per_token(row, prefill);
-            row.step_seconds().map(|seconds| (*row, seconds.ln(), waiting))
-        })
+        .filter_map(|row| row.step_seconds().map(|seconds| (*row, seconds.ln())))
         .collect();
     let mut empty = start
         .cloned()
         .unwrap_or_else(|| means(beliefs, &["programMs", "chips", "releases", "machines"]));
-    let measured = || observed.iter().map(|(row, _, _)| *row);
+    let measured = || observed.iter().map(|(row, _)| *row);
     empty.releases = effects(measured(), |row| row.case.build.release(), &empty.releases);
     empty.machines = machines(measured(), &empty.machines);
     // Programs that are their kernels' own have nothing to add.
@@ -157,32 +154,24 @@ fn fit_decode(
         let parameters: DecodeParameters = leaves.with(logarithms);
         observed
             .iter()
-            .map(|(row, seconds, waiting)| {
-                (reported_step(row, &parameters, *waiting).ln() - seconds) / row.decode_deviation
+            .map(|(row, seconds)| {
+                (reported_step(row, &parameters, prefill).ln() - seconds) / row.decode_deviation
             })
             .collect()
     });
     leaves.with(&found)
 }
 
-/// Prefill's share in the time of one token of a wall-clock row.
-fn waiting_per_token(row: &Measurement, prefill: &PrefillParameters) -> f64 {
+/// Seconds of one step by what the row's table counts.
+fn reported_step(row: &Measurement, decode: &DecodeParameters, prefill: &PrefillParameters) -> f64 {
+    let step = row.predicted_step(decode, prefill).total;
     match row.case.reported {
+        ReportedRate::PerStream | ReportedRate::Aggregate => step,
         ReportedRate::WallClock { generated } => {
-            prefill.time(&row.prefill, row.chip(), &row.case.build).total() / generated
+            step + prefill.time(&row.prefill, row.chip(), &row.case.build).total() / generated
         }
-        ReportedRate::PerStream | ReportedRate::Aggregate | ReportedRate::Requests { .. } => 0.0,
+        ReportedRate::Requests { generated } => step + row.step.batch * decode.request_ms / 1e3 / generated,
     }
-}
-
-/// Seconds of one step by what the row's table counts, where prefill adds `waiting` to it.
-fn reported_step(row: &Measurement, decode: &DecodeParameters, waiting: f64) -> f64 {
-    let step = decode.step_time(&row.step, row.chip(), &row.case.build).total;
-    let requests = match row.case.reported {
-        ReportedRate::Requests { generated } => row.step.batch * decode.request_ms / 1e3 / generated,
-        ReportedRate::PerStream | ReportedRate::Aggregate | ReportedRate::WallClock { .. } => 0.0,
-    };
-    step + waiting + requests
 }
 
 /// Parameters at the priors' means, with these maps empty.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::roofline::cases::{Case, CaseError, ReportedRate, Row, decimal, optional};
 use crate::roofline::chip::ChipVariant;
-use crate::roofline::predict::decode::StepWork;
+use crate::roofline::predict::Workload;
+use crate::roofline::predict::decode::{StepTime, StepWork};
+use crate::roofline::predict::parameters::{DecodeParameters, PrefillParameters};
 use crate::roofline::predict::prefill::PrefillWork;
 use crate::roofline::shapes::ShapeFile;
 
@@ -26,6 +28,8 @@ pub(crate) struct Measurement {
     pub(crate) program: String,
     pub(crate) case: Case,
     pub(crate) step: StepWork,
+    /// What a step of one of its sequences does.
+    alone: StepWork,
     pub(crate) prefill: PrefillWork,
     pub(crate) decode_rate: Option<f64>,
     /// Seconds of prefill.
@@ -62,6 +66,13 @@ impl Measurement {
             quality: optional(row, "quality").unwrap_or_default().to_owned(),
             program: optional(row, "engine").unwrap_or_default().to_owned(),
             step: StepWork::new(&case.model, case.workload),
+            alone: StepWork::new(
+                &case.model,
+                Workload {
+                    batch: 1,
+                    ..case.workload
+                },
+            ),
             prefill: PrefillWork::new(&case.model, case.workload),
             decode_rate,
             prefill_seconds,
@@ -77,6 +88,11 @@ impl Measurement {
 
     pub(crate) fn chip(&self) -> &'static ChipVariant {
         self.case.chip
+    }
+
+    /// One decode step, as it would be predicted.
+    pub(super) fn predicted_step(&self, decode: &DecodeParameters, prefill: &PrefillParameters) -> StepTime {
+        decode.batch_time(prefill, self.chip(), &self.case.build, (&self.step, &self.alone))
     }
 
     /// Seconds of one decode step; of a wall-clock row, those per token.

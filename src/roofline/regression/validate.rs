@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::rows::Measurement;
-use super::{Constants, constants, reported_step, waiting_per_token};
+use super::{Constants, constants, reported_step};
 use crate::roofline::chip::ChipTier;
 use crate::roofline::predict::Engine;
 use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
@@ -242,8 +242,7 @@ pub(super) fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
 }
 
 fn decode_error(constants: &Constants, row: &Measurement) -> Option<f64> {
-    let waiting = waiting_per_token(row, &constants.prefill);
-    let predicted = reported_step(row, &constants.decode, waiting);
+    let predicted = reported_step(row, &constants.decode, &constants.prefill);
     row.step_seconds().map(|measured| (measured / predicted).ln())
 }
 
