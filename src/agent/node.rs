@@ -25,7 +25,8 @@ use super::sync::Reports;
 use super::wired::WiredWatch;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{
-    ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL, lease_name,
+    ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_DURATION, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL,
+    lease_name,
 };
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
 use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
@@ -35,9 +36,8 @@ use crate::host::{Host, Identity};
 use crate::latest::Latest;
 use crate::units::Bytes;
 
-/// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
+/// The Lease is renewed this often.
 pub(crate) const LEASE_PERIOD: Duration = Duration::from_secs(10);
-const LEASE_DURATION_SECONDS: i32 = 40;
 
 /// The status is looked at again after this time, whatever has been heard.
 const LOOK: Duration = Duration::from_secs(30);
@@ -342,7 +342,7 @@ impl NodeReporter {
         let name = lease_name(&self.name);
         let spec = LeaseSpec {
             holder_identity: Some(self.holder.to_string()),
-            lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             renew_time: Some(MicroTime(self.clock.now())),
             ..LeaseSpec::default()
         };

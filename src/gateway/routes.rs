@@ -31,10 +31,11 @@ use crate::error::Chain;
 use crate::latest::Latest;
 use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
+use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::openai::routes::operation;
-use crate::proxy::{ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::proxy::{ForwardError, Proxy, peek_model};
 use crate::trace::{self, OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
 use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
@@ -205,9 +206,7 @@ impl Gateway {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
-        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES)
-            .await
-            .map_err(ApiError::from)?;
+        let peeked = peek_model(body, MAX_BODY_BYTES).await.map_err(ApiError::from)?;
         let model = table
             .find(&peeked.model)
             .map_err(|unknown| refusal::unknown(&peeked.model, unknown))?;

@@ -22,7 +22,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 pub(crate) use connect::Upstream;
-pub(crate) use peek::{MAX_REQUEST_BODY_BYTES, peek_model};
+pub(crate) use peek::peek_model;
 
 use connect::{ConnectUpstreamError, Connector};
 

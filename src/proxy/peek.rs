@@ -8,9 +8,6 @@ use serde_json::error::Category;
 use crate::openai;
 use crate::openai::top_level::TopLevel;
 
-/// The largest request body that is taken, in bytes: some million tokens of text.
-pub(crate) const MAX_REQUEST_BODY_BYTES: usize = 16 << 20;
-
 /// A request body, and the model that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peeked {
