@@ -23,7 +23,7 @@ use crate::error::Chain;
 /// A Lease that nobody renewed for this long may be taken.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A holder that has not managed to renew for this long stops leading.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two tries.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 

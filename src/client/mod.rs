@@ -12,10 +12,10 @@ mod error;
 mod events;
 mod status;
 
-pub(crate) use backoff::Backoff;
+pub(crate) use backoff::{Backoff, wait_after};
 pub(crate) use cache::{Cache, CachedKind, Changes, watch, watch_heeding};
 pub(crate) use connect::{ConnectError, KubeconfigSource, connect, connect_via};
-pub(crate) use election::{Elector, Leadership};
+pub(crate) use election::{Elector, Leadership, RENEW_DEADLINE};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};
 pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};

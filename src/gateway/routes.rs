@@ -40,7 +40,7 @@ use crate::trace::{self, OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
 use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
 /// Replicas one request is tried on before it waits for a better moment.
-const MAX_TRIES: usize = 3;
+pub(crate) const MAX_TRIES: usize = 3;
 /// The wait after all of them failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
