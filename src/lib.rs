@@ -13,6 +13,7 @@ mod loopback;
 )]
 mod meter;
 mod metrics;
+mod percent;
 mod quantity;
 mod task;
 mod telemetry;
