@@ -5,6 +5,7 @@
 // Base: no domain, no network.
 mod clock;
 mod error;
+mod file;
 mod latest;
 mod loopback;
 #[cfg_attr(

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::error::OpenStoreError;
+use crate::file::if_there;
 
 /// Everything current is in memory already: redb's own cache only helps it to write.
 const CACHE_BYTES: usize = 16 << 20;
@@ -109,10 +110,9 @@ impl FileMedium {
     }
 
     fn open_file(&self) -> Result<Option<File>, OpenError> {
-        let mut file = match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(file) => file,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(err) => return Err(err.into()),
+        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+        let Some(mut file) = if_there(opened)? else {
+            return Ok(None);
         };
         let mut start = Vec::new();
         (&mut file).take(MAGIC.len() as u64).read_to_end(&mut start)?;
