@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::info;
 
 use super::SimulatedMachine;
 use super::holder::Holder;
@@ -29,9 +29,8 @@ use crate::api::meta::{
     lease_name,
 };
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
-use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
+use crate::client::{ApiError, Attempts, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
 use crate::clock::Clock;
-use crate::error::Chain;
 use crate::host::{Host, Identity};
 use crate::latest::Latest;
 use crate::units::Bytes;
@@ -70,8 +69,7 @@ impl NodeReporter {
     /// Registers and reports until `stop`; then says that the node is not ready.
     pub(crate) async fn report(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
-        let mut backoff = Backoff::default();
-        let mut failing = false;
+        let mut attempts = Attempts::new("reporting the node");
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -86,24 +84,15 @@ impl NodeReporter {
             };
             let wait = match outcome {
                 Ok(()) => {
-                    if failing {
-                        info!("the node is reported again");
-                    }
-                    failing = false;
-                    backoff = Backoff::default();
+                    attempts.succeeded();
                     LOOK
                 }
-                Err(ApiError::Conflict(_) | ApiError::AlreadyExists(_)) => backoff.next_wait(),
+                Err(err @ (ApiError::Conflict(_) | ApiError::AlreadyExists(_))) => attempts.failed(&err),
                 Err(err) => {
-                    if failing {
-                        debug!(error = %Chain(&err), "the node still cannot be reported");
-                    } else {
-                        failing = true;
-                        warn!(error = %Chain(&err), "the node cannot be reported; trying again");
-                    }
+                    let wait = attempts.failed(&err);
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        () = tokio::time::sleep(backoff.next_wait()) => {}
+                        () = tokio::time::sleep(wait) => {}
                     }
                     continue;
                 }
@@ -275,7 +264,7 @@ impl NodeReporter {
 
     /// Renews the Lease until `stop`.
     pub(crate) async fn renew(self, stop: CancellationToken) {
-        let mut failing = false;
+        let mut attempts = Attempts::new("renewing the node's Lease");
         let mut known = None;
         let mut changed_rx = self.changes.subscribe();
         loop {
@@ -297,17 +286,16 @@ impl NodeReporter {
                     LEASE_PERIOD.as_secs()
                 )))
             });
-            match outcome {
-                Ok(()) => failing = false,
-                Err(err) if failing => {
-                    debug!(error = %Chain(&err), "the node's Lease still cannot be renewed")
+            let wait = match outcome {
+                Ok(()) => {
+                    attempts.succeeded();
+                    LEASE_PERIOD
                 }
                 Err(err) => {
-                    failing = true;
-                    warn!(error = %Chain(&err), "the node's Lease cannot be renewed; trying again");
+                    attempts.failed(&err);
+                    LEASE_PERIOD / 5
                 }
-            }
-            let wait = if failing { LEASE_PERIOD / 5 } else { LEASE_PERIOD };
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}

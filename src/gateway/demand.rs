@@ -12,15 +12,13 @@ use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
 use super::affinity::stable_hash;
 use super::dispatch::Dispatcher;
 use super::table::RoutingTable;
 use crate::api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
-use crate::client::{ApiError, FIELD_MANAGER};
+use crate::client::{ApiError, Attempts, FIELD_MANAGER};
 use crate::clock::Clock;
-use crate::error::Chain;
 use crate::latest::Latest;
 use crate::wire::Demand;
 
@@ -66,7 +64,7 @@ impl DemandReporter {
         // What could not be written: the one request that would start a model may have gone since.
         let mut unsent = Demand::default();
         let mut age = 0;
-        let mut failing = false;
+        let mut attempts = Attempts::new("reporting demand");
         loop {
             demand_rx.mark_unchanged();
             if let Some(demand) = self.collect(std::mem::take(&mut unsent)) {
@@ -75,15 +73,13 @@ impl DemandReporter {
                     let writing = tokio::time::timeout(WRITE_TIMEOUT, self.write(&demand)).await;
                     let late = |_| Err(ApiError::Unreachable("no answer in time".to_owned()));
                     match writing.unwrap_or_else(late) {
-                        Ok(()) => (written, age, failing) = (Some(demand), 0, false),
+                        Ok(()) => {
+                            attempts.succeeded();
+                            (written, age) = (Some(demand), 0);
+                        }
                         Err(err) => {
-                            match failing {
-                                true => debug!(error = %Chain(&err), "demand still cannot be reported"),
-                                false => {
-                                    warn!(error = %Chain(&err), "demand cannot be reported; trying again");
-                                }
-                            }
-                            (unsent, failing) = (demand, true);
+                            attempts.failed(&err);
+                            unsent = demand;
                         }
                     }
                 }
