@@ -10,10 +10,10 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::affinity::stable_hash;
 use super::dispatch::Dispatcher;
 use super::table::RoutingTable;
 use crate::api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
@@ -40,6 +40,12 @@ pub(super) struct DemandReporter {
     clock: Clock,
 }
 
+/// The same in every build: a gateway that was updated goes on with its Lease.
+fn lease_name(identity: &str) -> String {
+    let digest = Sha256::digest(identity);
+    format!("{GATEWAY_LEASE_PREFIX}{}", hex::encode(&digest[..8]))
+}
+
 impl DemandReporter {
     /// `identity` must differ between gateways that run at the same time, and should stay the same over a restart.
     pub(super) fn new(
@@ -51,7 +57,7 @@ impl DemandReporter {
     ) -> Self {
         Self {
             leases: Api::namespaced(client, LEASE_NAMESPACE),
-            name: format!("{GATEWAY_LEASE_PREFIX}{:016x}", stable_hash(identity)),
+            name: lease_name(identity),
             dispatcher,
             table_rx,
             clock,
@@ -207,6 +213,15 @@ mod tests {
             }
         });
         (Client::new(service, "default"), known)
+    }
+
+    #[test]
+    fn a_lease_keeps_its_name_whatever_builds_the_gateway() {
+        // `printf studio_127.0.0.1:7480 | sha256sum`
+        assert_eq!(
+            lease_name("studio_127.0.0.1:7480"),
+            "rooflet-gateway-d0cbcf1f7c8e5b73"
+        );
     }
 
     /// It may be the only one for a model at zero, told to come back.
