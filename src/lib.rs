@@ -14,6 +14,7 @@ mod loopback;
 )]
 mod meter;
 mod metrics;
+mod mutex;
 mod percent;
 mod quantity;
 mod task;
