@@ -9,6 +9,9 @@ use jiff::Timestamp;
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
 
+#[cfg(test)]
+use crate::mutex::lock;
+
 /// A source of wall-clock and monotonic time.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Clock {
@@ -68,32 +71,20 @@ impl ManualClock {
     }
 
     pub(crate) fn advance(&self, by: Duration) {
-        *self
-            .elapsed
-            .lock()
-            .expect("no code panics while it holds this lock") += by;
+        *lock(&self.elapsed) += by;
     }
 
     /// The machine sleeps: its monotonic clock stands still, as a Mac's does.
     pub(crate) fn sleep(&self, by: Duration) {
-        *self
-            .slept
-            .lock()
-            .expect("no code panics while it holds this lock") += by;
+        *lock(&self.slept) += by;
     }
 
     fn elapsed(&self) -> Duration {
-        *self
-            .elapsed
-            .lock()
-            .expect("no code panics while it holds this lock")
+        *lock(&self.elapsed)
     }
 
     fn now(&self) -> Timestamp {
-        let slept = *self
-            .slept
-            .lock()
-            .expect("no code panics while it holds this lock");
+        let slept = *lock(&self.slept);
         self.epoch + self.elapsed() + slept
     }
 }

@@ -1,7 +1,7 @@
-//! The layers of the crate, and a test that no module imports upward.
+//! A test that no module imports upward, and one that comments cite pages that there are.
 //!
-//! Rust lets modules of one crate import one another freely, so the direction is held by this table. A module may
-//! name itself, its own layer where `inside` says so, and every lower layer.
+//! Rust lets modules of one crate import one another freely, so the direction is held by the table of layers in
+//! ARCHITECTURE.md, which the test reads.
 
 #[cfg(test)]
 mod tests {
@@ -9,84 +9,47 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// Modules by layer, lowest first. Within a layer marked `true` modules may import the ones before them.
-    const LAYERS: &[(&str, bool, &[&str])] = &[
-        (
-            "base",
-            true,
-            &[
-                "units",
-                "quantity",
-                "clock",
-                "error",
-                "yaml",
-                "task",
-                "latest",
-                "loopback",
-                "telemetry",
-                "metrics",
-                "meter",
-                "trace",
-            ],
-        ),
-        ("vocabulary", true, &["api", "wire", "openai", "anthropic"]),
-        (
-            "core",
-            true,
-            &[
-                "jsonpath",
-                "schema",
-                "selector",
-                "patch",
-                "table",
-                "roofline",
-                "text",
-                "scheduler",
-                "capacity",
-                "benchmark",
-            ],
-        ),
-        (
-            "adapters",
-            false,
-            &[
-                "store",
-                "pki",
-                "client",
-                "connection",
-                "host",
-                "artifact",
-                "process",
-                "proxy",
-                "model_dir",
-                "mlx",
-                "otlp",
-            ],
-        ),
-        (
-            "services",
-            false,
-            &["apiserver", "controller", "agent", "worker", "gateway"],
-        ),
-        ("simulation", false, &["simulation"]),
-        ("composition", false, &["node"]),
-        ("cli", false, &["cli"]),
-    ];
+    use regex::Regex;
 
-    fn may_import(from: &str, to: &str) -> Result<bool, String> {
-        let place = |module: &str| {
-            LAYERS.iter().enumerate().find_map(|(layer, (_, _, modules))| {
-                modules
-                    .iter()
-                    .position(|name| *name == module)
-                    .map(|index| (layer, index))
-            })
+    /// A row of the table.
+    struct Layer {
+        modules: Vec<String>,
+        /// A module may import those before it.
+        in_order: bool,
+    }
+
+    /// Lowest first.
+    fn layers() -> Vec<Layer> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let map = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the map");
+        let (_, table) = map
+            .split_once("| layer | modules | rule |\n")
+            .expect("a table of layers");
+        let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+        let layer = |row: &str| {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            Layer {
+                modules: cells[2].trim_matches('`').split(' ').map(str::to_owned).collect(),
+                in_order: cells[3].starts_with("in order"),
+            }
         };
-        let from_place = place(from).ok_or(format!("`{from}` is in no layer: add it to src/layers.rs"))?;
-        let to_place = place(to).ok_or(format!("`{to}` is in no layer: add it to src/layers.rs"))?;
+        rows.map(layer).collect()
+    }
+
+    fn may_import(layers: &[Layer], from: &str, to: &str) -> Result<bool, String> {
+        let place = |module: &str| {
+            let places = layers.iter().enumerate().find_map(|(layer, row)| {
+                let index = row.modules.iter().position(|name| *name == module)?;
+                Some((layer, index))
+            });
+            places.ok_or(format!(
+                "`{module}` is in no layer: add it to the table in ARCHITECTURE.md"
+            ))
+        };
+        let (from_place, to_place) = (place(from)?, place(to)?);
         Ok(from == to
             || to_place.0 < from_place.0
-            || (to_place.0 == from_place.0 && LAYERS[from_place.0].1 && to_place.1 < from_place.1))
+            || (to_place.0 == from_place.0 && layers[from_place.0].in_order && to_place.1 < from_place.1))
     }
 
     fn rust_files(directory: &Path, into: &mut Vec<PathBuf>) {
@@ -142,6 +105,7 @@ mod tests {
 
     #[test]
     fn no_module_imports_upward() {
+        let layers = layers();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut files = Vec::new();
         rust_files(&root, &mut files);
@@ -160,7 +124,7 @@ mod tests {
             }
             let text = fs::read_to_string(&file).expect("readable");
             for import in imports(&text) {
-                match may_import(&module, &import) {
+                match may_import(&layers, &module, &import) {
                     Ok(true) => {}
                     Ok(false) => drop(wrong.insert(
                         format!("{}: crate::{import}", relative.display()),
@@ -179,9 +143,38 @@ mod tests {
             imports("use crate::{api::{a, b}, yaml};\nlet x = crate::units::Bytes(1);"),
             ["api", "yaml", "units"]
         );
+    }
+
+    #[test]
+    fn layers_are_those_of_the_table() {
+        let layers = layers();
+        let may_import = |from, to| may_import(&layers, from, to);
         assert_eq!(may_import("units", "api"), Ok(false));
+        assert_eq!(may_import("units", "trace"), Ok(false));
+        assert_eq!(may_import("trace", "units"), Ok(true));
         assert_eq!(may_import("agent", "gateway"), Ok(false));
         assert_eq!(may_import("agent", "api"), Ok(true));
         assert!(may_import("agent", "helper").is_err());
+    }
+
+    #[test]
+    fn pages_that_comments_cite_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let page = Regex::new(r"[\w./:-]+\.md\b").expect("a pattern");
+        let mut files = Vec::new();
+        rust_files(&root.join("src"), &mut files);
+        let mut missing = Vec::new();
+        for file in files {
+            let text = fs::read_to_string(&file).expect("readable");
+            let cited = page.find_iter(&text).map(|cited| cited.as_str());
+            // What has a scheme is somewhere else.
+            let cited = cited.filter(|cited| !cited.contains("://"));
+            missing.extend(
+                cited
+                    .filter(|cited| !root.join(cited).is_file())
+                    .map(|cited| format!("{}: {cited}", file.display())),
+            );
+        }
+        assert_eq!(missing, [""; 0]);
     }
 }

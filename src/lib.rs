@@ -5,6 +5,7 @@
 // Base: no domain, no network.
 mod clock;
 mod error;
+mod file;
 mod latest;
 mod loopback;
 #[cfg_attr(
@@ -13,6 +14,8 @@ mod loopback;
 )]
 mod meter;
 mod metrics;
+mod mutex;
+mod percent;
 mod quantity;
 mod task;
 mod telemetry;

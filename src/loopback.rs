@@ -2,11 +2,23 @@
 
 use std::net::IpAddr;
 
+use reqwest::{Client, ClientBuilder, Url};
+
 /// Whether a host, as URLs write it, is this machine's own loopback.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     is_address || host.eq_ignore_ascii_case("localhost")
+}
+
+/// A client of one server.
+pub(crate) fn client_of(url: &Url) -> ClientBuilder {
+    let client = Client::builder();
+    if url.host_str().is_some_and(is_loopback) {
+        client.no_proxy()
+    } else {
+        client
+    }
 }
 
 #[cfg(test)]

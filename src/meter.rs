@@ -3,7 +3,9 @@
 //! [`crate::metrics`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::mutex::lock;
 
 /// Histograms of one instrument, one for each set of attributes. What would begin another is not counted.
 const MAX_HISTOGRAMS: usize = 2000;
@@ -125,7 +127,7 @@ pub(crate) struct Meter(Arc<Mutex<Measured>>);
 
 impl Meter {
     pub(crate) fn record(&self, instrument: Instrument, value: f64, attributes: Attributes) {
-        let mut measured = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut measured = lock(&self.0);
         let histograms = measured.entry(instrument).or_default();
         if histograms.len() < MAX_HISTOGRAMS || histograms.contains_key(&attributes) {
             let bounds = instrument.bounds();
@@ -138,7 +140,7 @@ impl Meter {
     }
 
     pub(crate) fn measured(&self) -> Measured {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 }
 

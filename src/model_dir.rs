@@ -7,6 +7,7 @@ use std::io::{self, Read};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use crate::file::if_there;
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
     SINGLE_FILE, TensorTable,
@@ -200,10 +201,8 @@ pub(crate) fn read_optional(
         path: path.clone(),
         err,
     };
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(err) => return Err(failed(err)),
+    let Some(file) = if_there(File::open(&path)).map_err(failed)? else {
+        return Ok(None);
     };
     let mut text = String::new();
     file.take(limit + 1).read_to_string(&mut text).map_err(failed)?;

@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, error, info_span};
 
+use crate::mutex::lock;
+
 /// A set of tasks that stop together. Clones are the same set.
 ///
 /// A task that returns an error or panics stops the whole set: half a process is worse than none, and a supervisor
@@ -81,12 +83,7 @@ impl Tasks {
         self.stop.cancelled().await;
         self.tracker.close();
         let all_ended = tokio::time::timeout(grace, self.tracker.wait()).await;
-        if let Some(failure) = self
-            .failure
-            .lock()
-            .expect("no code panics while it holds this lock")
-            .take()
-        {
+        if let Some(failure) = lock(&self.failure).take() {
             return Err(failure);
         }
         all_ended.map_err(|_| {
@@ -100,10 +97,7 @@ impl Tasks {
 
     fn fail(&self, why: String) {
         error!(error = %why, "a task the process depends on failed; stopping");
-        self.failure
-            .lock()
-            .expect("no code panics while it holds this lock")
-            .get_or_insert(why);
+        lock(&self.failure).get_or_insert(why);
         self.stop.cancel();
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::meter::{Attributes, Instrument, Meter};
+use crate::mutex::lock;
 
 /// Of W3C Trace Context, level 1.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -420,7 +421,7 @@ impl OpenSpan {
     }
 
     fn lock(&self) -> MutexGuard<'_, Span> {
-        self.span.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.span)
     }
 }
 

@@ -1,13 +1,14 @@
 //! How many requests of gateways each replica has, counted where all of them pass.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
 use axum::response::Response;
 use http_body_util::BodyExt;
 
 use super::replica::ReplicaKey;
+use crate::mutex::lock;
 use crate::wire::RUNNING_HEADER;
 
 /// See the module. Clones share the counts.
@@ -32,7 +33,7 @@ impl InFlight {
 
     /// Returns the new count.
     fn change(&self, key: &ReplicaKey, with: impl FnOnce(u64) -> u64) -> u64 {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         let count = with(counts.get(key).copied().unwrap_or(0));
         if count == 0 {
             counts.remove(key);

@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::info;
 
 use super::SimulatedMachine;
 use super::holder::Holder;
@@ -25,19 +25,18 @@ use super::sync::Reports;
 use super::wired::WiredWatch;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::{
-    ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL, lease_name,
+    ARCH_LABEL, CHIP_LABEL, HOSTNAME_LABEL, LEASE_DURATION, LEASE_NAMESPACE, OS_LABEL, SIMULATED_LABEL,
+    lease_name,
 };
 use crate::api::v1alpha1::{FleetNode, FleetNodeSpec, FleetNodeStatus};
-use crate::client::{ApiError, Backoff, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
+use crate::client::{ApiError, Attempts, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
 use crate::clock::Clock;
-use crate::error::Chain;
 use crate::host::{Host, Identity};
 use crate::latest::Latest;
 use crate::units::Bytes;
 
-/// The Lease is renewed this often. After 40 s without, the controller takes the node for lost.
+/// The Lease is renewed this often.
 pub(crate) const LEASE_PERIOD: Duration = Duration::from_secs(10);
-const LEASE_DURATION_SECONDS: i32 = 40;
 
 /// The status is looked at again after this time, whatever has been heard.
 const LOOK: Duration = Duration::from_secs(30);
@@ -70,8 +69,7 @@ impl NodeReporter {
     /// Registers and reports until `stop`; then says that the node is not ready.
     pub(crate) async fn report(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
-        let mut backoff = Backoff::default();
-        let mut failing = false;
+        let mut attempts = Attempts::new("reporting the node");
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -86,24 +84,15 @@ impl NodeReporter {
             };
             let wait = match outcome {
                 Ok(()) => {
-                    if failing {
-                        info!("the node is reported again");
-                    }
-                    failing = false;
-                    backoff = Backoff::default();
+                    attempts.succeeded();
                     LOOK
                 }
-                Err(ApiError::Conflict(_) | ApiError::AlreadyExists(_)) => backoff.next_wait(),
+                Err(err @ (ApiError::Conflict(_) | ApiError::AlreadyExists(_))) => attempts.failed(&err),
                 Err(err) => {
-                    if failing {
-                        debug!(error = %Chain(&err), "the node still cannot be reported");
-                    } else {
-                        failing = true;
-                        warn!(error = %Chain(&err), "the node cannot be reported; trying again");
-                    }
+                    let wait = attempts.failed(&err);
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        () = tokio::time::sleep(backoff.next_wait()) => {}
+                        () = tokio::time::sleep(wait) => {}
                     }
                     continue;
                 }
@@ -275,7 +264,7 @@ impl NodeReporter {
 
     /// Renews the Lease until `stop`.
     pub(crate) async fn renew(self, stop: CancellationToken) {
-        let mut failing = false;
+        let mut attempts = Attempts::new("renewing the node's Lease");
         let mut known = None;
         let mut changed_rx = self.changes.subscribe();
         loop {
@@ -297,17 +286,16 @@ impl NodeReporter {
                     LEASE_PERIOD.as_secs()
                 )))
             });
-            match outcome {
-                Ok(()) => failing = false,
-                Err(err) if failing => {
-                    debug!(error = %Chain(&err), "the node's Lease still cannot be renewed")
+            let wait = match outcome {
+                Ok(()) => {
+                    attempts.succeeded();
+                    LEASE_PERIOD
                 }
                 Err(err) => {
-                    failing = true;
-                    warn!(error = %Chain(&err), "the node's Lease cannot be renewed; trying again");
+                    attempts.failed(&err);
+                    LEASE_PERIOD / 5
                 }
-            }
-            let wait = if failing { LEASE_PERIOD / 5 } else { LEASE_PERIOD };
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
@@ -342,7 +330,7 @@ impl NodeReporter {
         let name = lease_name(&self.name);
         let spec = LeaseSpec {
             holder_identity: Some(self.holder.to_string()),
-            lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             renew_time: Some(MicroTime(self.clock.now())),
             ..LeaseSpec::default()
         };

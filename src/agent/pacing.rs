@@ -4,13 +4,14 @@
 //! The monitors tell each worker its share, and the engine's thread rests between its steps.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::replica::ReplicaKey;
 use crate::clock::Clock;
+use crate::mutex::lock;
 use crate::roofline::admission::BEST_EFFORT_SHARE;
 
 /// Who has had requests is busy for so long: until its monitor has asked once more, and so that the gaps between the
@@ -93,7 +94,7 @@ impl Pacing {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaKey, Member>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 }
 

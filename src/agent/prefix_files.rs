@@ -16,6 +16,7 @@ use super::replica::ReplicaKey;
 use super::state::identifier;
 use crate::api::v1alpha1::KvCacheSpec;
 use crate::clock::since;
+use crate::file::directories;
 use crate::units::Bytes;
 
 /// The most that one worker stores where nobody says how much: half a million tokens of a model with 16 KiB each, or
@@ -117,12 +118,6 @@ pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Ti
         // Only where nothing is in it.
         drop(fs::remove_dir(of_name));
     }
-}
-
-fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let entries = path.read_dir_utf8().into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.into_path());
-    paths.filter(|path| path.is_dir()).collect()
 }
 
 /// A worker truncates its lock when it starts.

@@ -20,6 +20,7 @@ use crate::artifact::remote::HubAccess;
 use crate::client::Changes;
 use crate::clock::Clock;
 use crate::error::Chain;
+use crate::mutex::lock;
 use crate::task::Tasks;
 use crate::units::Bytes;
 
@@ -115,7 +116,7 @@ struct Told {
 
 impl Shared {
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("no code panics while it holds this lock")
+        lock(&self.told)
     }
 }
 
@@ -242,10 +243,7 @@ impl Pulls {
 
     /// How fast models came lately; `None` where none did.
     pub(crate) fn speed(&self) -> Option<DownloadSpeed> {
-        let speeds = self
-            .speeds
-            .lock()
-            .expect("no code panics while it holds this lock");
+        let speeds = lock(&self.speeds);
         let mut sorted: Vec<f64> = speeds.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.get(sorted.len().saturating_sub(1) / 2)?;
@@ -387,10 +385,7 @@ impl Download {
         if came < MIN_MEASURED || seconds <= 0.0 {
             return;
         }
-        let mut speeds = self
-            .speeds
-            .lock()
-            .expect("no code panics while it holds this lock");
+        let mut speeds = lock(&self.speeds);
         speeds.push_back(came.0 as f64 / seconds);
         while speeds.len() > MEASURED {
             speeds.pop_front();

@@ -9,13 +9,13 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::replica::{Origin, ReplicaKey, is_mirror};
 use super::sync::{Report, Reports};
 use crate::api::meta::{MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::{ModelReplica, ModelReplicaSpec, ModelSpec, PlacementSpec, ServingSpec};
-use crate::client::{ApiError, Backoff, Cache, Changes, FIELD_MANAGER, patch_status};
+use crate::client::{ApiError, Attempts, Cache, Changes, FIELD_MANAGER, patch_status};
 use crate::error::Chain;
 use crate::latest::LatestSeen;
 
@@ -33,8 +33,7 @@ pub(crate) struct Reporter {
 impl Reporter {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
-        let mut backoff = Backoff::default();
-        let mut failing = false;
+        let mut attempts = Attempts::new("writing statuses");
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -48,8 +47,7 @@ impl Reporter {
             };
             match outcome {
                 Ok(()) => {
-                    failing = false;
-                    backoff = Backoff::default();
+                    attempts.succeeded();
                     self.written_tx.send_replace(reports);
                     tokio::select! {
                         () = stop.cancelled() => return,
@@ -58,15 +56,10 @@ impl Reporter {
                     }
                 }
                 Err(err) => {
-                    if failing {
-                        debug!(error = %Chain(&err), "statuses still cannot be written");
-                    } else {
-                        failing = true;
-                        warn!(error = %Chain(&err), "statuses cannot be written; trying again");
-                    }
+                    let wait = attempts.failed(&err);
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        () = tokio::time::sleep(backoff.next_wait()) => {}
+                        () = tokio::time::sleep(wait) => {}
                     }
                 }
             }

@@ -30,13 +30,14 @@ use crate::error::Chain;
 use crate::latest::Latest;
 use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
+use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
-use crate::proxy::{BodyRoom, ForwardError, MAX_REQUEST_BODY_BYTES, Proxy, peek_model};
+use crate::proxy::{BodyRoom, ForwardError, Proxy, peek_model};
 use crate::wire::CHIP_SHARE_HEADER;
 
 /// The most lines of a log that can be asked for from its end.
@@ -163,7 +164,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         return ApiError::unknown_url("POST", request.uri().path()).into_response();
     };
     let (parts, body) = request.into_parts();
-    let peeked = match peek_model(body, MAX_REQUEST_BODY_BYTES, &app.body_room).await {
+    let peeked = match peek_model(body, MAX_BODY_BYTES, &app.body_room).await {
         Ok(peeked) => peeked,
         Err(err) => return ApiError::into_response(err.into()),
     };

@@ -5,7 +5,7 @@
 //! `kv/`; see `prefix_files`. Models that were downloaded are in `models/`; see `artifact`.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -20,6 +20,7 @@ use super::replica::{Origin, ReplicaKey, ReplicaSpec, Terms};
 use super::sync::plan::BadModel;
 use crate::api::v1alpha1::Termination;
 use crate::error::Chain;
+use crate::file::{if_there, replace};
 use crate::process::ProcessId;
 use crate::process::logs::Log;
 
@@ -266,16 +267,13 @@ impl ReplicaDir {
 
     /// Removes what a worker leaves behind, before the next one starts.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        remove_if_there(&self.socket)?;
-        remove_if_there(&self.termination_message())
+        if_there(fs::remove_file(&self.socket))?;
+        if_there(fs::remove_file(self.termination_message())).map(drop)
     }
 
     pub(crate) fn remove(&self) -> io::Result<()> {
-        remove_if_there(&self.socket)?;
-        match fs::remove_dir_all(&self.path) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        if_there(fs::remove_file(&self.socket))?;
+        if_there(fs::remove_dir_all(&self.path)).map(drop)
     }
 }
 
@@ -286,37 +284,17 @@ pub(crate) fn node_name_in(state_dir: &Utf8Path) -> io::Result<Option<String>> {
 
 /// Reads a small JSON file; `None` if it is not there.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Utf8Path) -> io::Result<Option<T>> {
-    match fs::metadata(path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(err) => return Err(err),
-        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
-            return Err(io::Error::other("the file is too large"));
-        }
-        Ok(_) => {}
+    let Some(metadata) = if_there(fs::metadata(path))? else {
+        return Ok(None);
+    };
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(io::Error::other("the file is too large"));
     }
     Ok(Some(serde_json::from_slice(&fs::read(path)?)?))
 }
 
-/// Replaces a file at once: a reader sees the old or the new text, never half of one.
 fn write_json<T: Serialize>(path: &Utf8Path, value: &T) -> io::Result<()> {
-    let next = Utf8PathBuf::from(format!("{path}.next"));
-    let mut file = File::options()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&next)?;
-    file.write_all(&serde_json::to_vec_pretty(value)?)?;
-    // Else a power cut may leave the name with nothing behind it.
-    file.sync_all()?;
-    fs::rename(&next, path)
-}
-
-fn remove_if_there(path: &Utf8Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    replace(path, &serde_json::to_vec_pretty(value)?)
 }
 
 /// Whether a directory is this user's, and gives nobody these rights.

@@ -2,7 +2,7 @@
 //! holds a large model can leave its memory wired in the kernel, where only a restart of the machine frees it. What is
 //! wired beyond that is somebody else's: a virtual machine's, say.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::state::StateDir;
 use crate::error::Chain;
+use crate::mutex::lock;
 use crate::units::Bytes;
 
 /// The kernel frees what a process had wired within seconds.
@@ -152,7 +153,7 @@ impl WiredWatch {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut WiredMemory) -> T) -> T {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = lock(&self.memory);
         let remember = |memory: &WiredMemory| memory.remember(self.boot_id.as_deref()?);
         let before = remember(&memory);
         let outcome = change(&mut memory);

@@ -39,6 +39,9 @@ use crate::wire::{RequestCounts, WorkerStatus};
 /// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
 pub(crate) const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 
+/// What a worker may finish its requests in when the agent stops or the machine needs its memory, unless told otherwise.
+pub(crate) const GRACE: Duration = Duration::from_secs(30);
+
 /// A worker ends by itself within its grace. This much later it is killed.
 pub(crate) const GRACE_MARGIN: Duration = Duration::from_secs(3);
 

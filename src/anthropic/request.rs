@@ -103,19 +103,9 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
             name => drop(fields.read(name, "an object", Value::as_object)?),
         }
     }
-    for (name, value) in fields.iter() {
-        if SERVED.contains(&name) || WITHOUT_EFFECT.contains(&name) {
-            continue;
-        }
-        if !UNSERVED.contains(&name) {
-            return Err(ApiError::unknown_parameter(name));
-        }
-        if !value.is_null() && *value != json!([]) {
-            let message = format!("'{name}' is not supported by this server.");
-            return Err(ApiError::unsupported(name, message));
-        }
-    }
-    Ok(())
+    fields.check_names(&[SERVED, WITHOUT_EFFECT], UNSERVED, |_, value| {
+        value.is_null() || *value == json!([])
+    })
 }
 
 /// What an answer has to be, and how much is to be thought before.

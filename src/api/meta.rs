@@ -1,4 +1,6 @@
-//! Labels, annotations, finalizers and owner references that rooflet puts on objects.
+//! Labels, annotations, finalizers and owner references that rooflet puts on objects, and the Leases of nodes.
+
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -41,6 +43,8 @@ pub(crate) const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
 pub(crate) const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Where node leases live; exists on every Kubernetes cluster.
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// A node whose Lease was not renewed for so long is lost.
+pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(40);
 
 /// How the names of gateways' Leases begin.
 pub(crate) const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";

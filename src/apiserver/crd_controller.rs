@@ -1,7 +1,7 @@
 //! Keeps definitions and what is served in step: accepts names, establishes, and empties what is being deleted.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::object;
 use super::options::{DeleteOptions, WriteOptions};
 use super::resource::Resource;
 use super::status::ApiError;
+use crate::mutex::lock;
 use crate::store::{ListOptions, Record};
 use crate::task::Tasks;
 
@@ -70,11 +71,7 @@ impl CrdController {
                 continue;
             }
             let name = object::name(definition).to_owned();
-            let is_new = self
-                .emptying
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(name.clone());
+            let is_new = lock(&self.emptying).insert(name.clone());
             if !is_new {
                 continue;
             }
@@ -86,10 +83,7 @@ impl CrdController {
                     () = stop.cancelled() => {}
                     () = work => info!(definition = name, "definition and its objects removed"),
                 }
-                emptying
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&name);
+                lock(&emptying).remove(&name);
             });
         }
     }

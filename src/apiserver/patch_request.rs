@@ -9,7 +9,7 @@ use super::options::FieldValidation;
 use super::resource::{Origin, Resource, to_bytes};
 use super::status::ApiError;
 use crate::patch::json::{JsonPatch, JsonPatchError};
-use crate::patch::{merge, strategic};
+use crate::patch::strategic;
 use crate::schema::FieldError;
 
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -75,7 +75,7 @@ impl PatchRequest {
         match &self.format {
             Format::Json(operations) => operations.apply(&object).map_err(json_patch_error),
             Format::Merge(patch) => {
-                merge::apply(&mut object, patch);
+                json_patch::merge(&mut object, patch);
                 Ok(object)
             }
             Format::Strategic(patch) => {

@@ -15,6 +15,7 @@ use super::crd;
 use super::object;
 use super::resource::{DefinitionVersion, Resource};
 use crate::clock::Clock;
+use crate::mutex::lock;
 use crate::store::{ListOptions, Record, Revision, Store};
 
 /// What is served at one moment.
@@ -39,7 +40,7 @@ pub(crate) struct AnswerCache(Mutex<HashMap<String, Arc<OnceLock<Bytes>>>>);
 impl AnswerCache {
     pub(crate) fn get_or_make(&self, key: &str, make: impl FnOnce() -> Bytes) -> Bytes {
         let cell = {
-            let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cells = lock(&self.0);
             Arc::clone(cells.entry(key.to_owned()).or_default())
         };
         cell.get_or_init(make).clone()
@@ -202,7 +203,7 @@ impl Registry {
     /// Brings the table up to date with the definitions in the store. Returns the definitions.
     pub(crate) fn sync(&self) -> Vec<Arc<Record>> {
         // Held throughout, so that an older view never replaces a newer one.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let records = self
             .store
             .list(CRD_STORAGE, &ListOptions::default())

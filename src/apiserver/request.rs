@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use rustls::pki_types::CertificateDer;
 
+use crate::percent;
+
 /// The parameters of a query string, in order. Names without `=` have an empty value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
@@ -13,12 +15,13 @@ pub(crate) struct Query(Vec<(String, String)>);
 impl Query {
     /// Parses like Go's `url.ParseQuery`: malformed pairs are dropped, empty ones (`?&a=b`) ignored.
     pub(crate) fn parse(text: &str) -> Self {
+        let decode = |text: &str| percent::decode(&text.replace('+', " "));
         let pairs = text
             .split('&')
             .filter(|pair| !pair.is_empty() && !pair.contains(';'))
             .filter_map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Some((unescape(name, true)?, unescape(value, true)?))
+                Some((decode(name)?, decode(value)?))
             });
         Self(pairs.collect())
     }
@@ -48,28 +51,6 @@ impl Query {
         self.get(name)
             .map(|value| !(value.eq_ignore_ascii_case("false") || value == "0"))
     }
-}
-
-/// Undoes percent-encoding; `+` is a blank in query strings. `None` if the text is malformed or not UTF-8.
-pub(crate) fn unescape(text: &str, plus_is_blank: bool) -> Option<String> {
-    if !text.contains(['%', '+']) {
-        return Some(text.to_owned());
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        match first {
-            b'%' => {
-                let (digits, tail) = rest.split_at_checked(2)?;
-                bytes.push(hex::decode(digits).ok()?[0]);
-                rest = tail;
-            }
-            b'+' if plus_is_blank => bytes.push(b' '),
-            other => bytes.push(other),
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// A request whose body has been read.

@@ -1,6 +1,6 @@
 //! Paths to what they name. Knows the shape of Kubernetes paths, not which resources exist.
 
-use super::request::unescape;
+use crate::percent;
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) fn parse(path: &str) -> Route {
     }
     let Some(parts) = trimmed
         .split('/')
-        .map(|part| unescape(part, false))
+        .map(percent::decode)
         .collect::<Option<Vec<String>>>()
     else {
         return Route::Unknown;

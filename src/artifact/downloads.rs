@@ -11,6 +11,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::{info, warn};
 
 use crate::api::v1alpha1::HubModel;
+use crate::file::directories;
 use crate::units::Bytes;
 
 /// Ends the names of what is not whole.
@@ -189,12 +190,6 @@ fn remove(path: &Utf8Path) -> io::Result<()> {
 fn last_used(path: &Utf8Path) -> Option<SystemTime> {
     let used = fs::metadata(hidden(path, USED)).or_else(|_| fs::metadata(path));
     used.and_then(|used| used.modified()).ok()
-}
-
-fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
-    let entries = path.read_dir_utf8().into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.into_path());
-    paths.filter(|path| path.is_dir()).collect()
 }
 
 fn stored(dir: &Utf8Path) -> Bytes {

@@ -15,7 +15,7 @@ use reqwest::header::{CONTENT_RANGE, HeaderMap, RANGE};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
 use crate::api::v1alpha1::{HubModel, ParseHubModelError};
-use crate::loopback::is_loopback;
+use crate::loopback;
 use crate::roofline::checkpoint::{
     self, CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, SINGLE_FILE,
     TensorTable,
@@ -496,13 +496,9 @@ impl<'a> Remote<'a> {
 
 /// What all requests to a server have in common.
 pub(super) fn client(base: &Url) -> ClientBuilder {
-    let client = Client::builder()
+    loopback::client_of(base)
         .connect_timeout(CONNECT_LIMIT)
-        .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")));
-    match base.host_str() {
-        Some(host) if is_loopback(host) => client.no_proxy(),
-        Some(_) | None => client,
-    }
+        .user_agent(concat!("rooflet/", env!("CARGO_PKG_VERSION")))
 }
 
 pub(super) fn below<'p>(base: &Url, path: impl IntoIterator<Item = &'p str>) -> Url {

@@ -8,6 +8,7 @@ use camino::Utf8PathBuf;
 
 use super::Failure;
 use crate::agent::sync::plan::ANSWER_GRACE;
+use crate::agent::workers::GRACE;
 use crate::agent::{Agent, AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
 use crate::artifact::remote::HubAccess;
 use crate::client::{KubeconfigSource, connect};
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
     /// Seconds that a worker may take to finish running requests when the agent stops or the machine needs its memory.
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
     grace_seconds: u64,
     /// Seconds that it may take for that when its replica is replaced, moved or scaled away: as long as its longest answer
     /// may take, and at most this.

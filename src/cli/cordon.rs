@@ -2,14 +2,13 @@
 
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{Failure, ui};
+use super::{Failure, objects, ui};
 use crate::api::v1alpha1::FleetNode;
-use crate::client::{ApiError, FIELD_MANAGER, KubeconfigSource, connect};
-use crate::error::ExitStatus;
+use crate::client::{ApiError, FIELD_MANAGER};
 
 /// Arguments of `rooflet cordon` and `rooflet uncordon`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +37,7 @@ pub(crate) async fn uncordon(args: Args) -> Result<(), Failure> {
 }
 
 async fn change(args: Args, done: &str, wanted: Value, is_so: fn(&FleetNode) -> bool) -> Result<(), Failure> {
-    let nodes: Api<FleetNode> = Api::all(client(args.kubeconfig).await?);
+    let nodes: Api<FleetNode> = Api::all(objects::client(args.kubeconfig).await?);
     for name in &args.nodes {
         let already = if is_so(&node(&nodes, name).await?) {
             "already "
@@ -49,13 +48,6 @@ async fn change(args: Args, done: &str, wanted: Value, is_so: fn(&FleetNode) -> 
         ui::output(&format!("fleetnode.rooflet.dev/{name} {already}{done}\n"));
     }
     Ok(())
-}
-
-pub(super) async fn client(kubeconfig: Option<Utf8PathBuf>) -> Result<Client, Failure> {
-    let source = kubeconfig.map_or_else(super::default_kubeconfig, KubeconfigSource::File);
-    connect(&source)
-        .await
-        .map_err(|err| Failure::new(ExitStatus::Config, err))
 }
 
 pub(super) async fn node(nodes: &Api<FleetNode>, name: &str) -> Result<FleetNode, Failure> {

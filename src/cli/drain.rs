@@ -13,7 +13,7 @@ use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::{Failure, cordon, ui};
+use super::{Failure, cordon, objects, ui};
 use crate::api::conditions::condition_type;
 use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use crate::api::v1alpha1::{FleetNode, ModelReplica};
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = cordon::client(args.kubeconfig.clone()).await?;
+    let client = objects::client(args.kubeconfig.clone()).await?;
     let nodes: Api<FleetNode> = Api::all(client.clone());
     let name = &args.node;
     let node = cordon::node(&nodes, name).await?;

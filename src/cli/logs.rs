@@ -5,10 +5,9 @@ use camino::Utf8PathBuf;
 use futures::StreamExt;
 use kube::Api;
 
-use super::{Failure, ui};
+use super::{Failure, objects, ui};
 use crate::api::v1alpha1::{FleetNode, ModelReplica};
-use crate::client::{ApiError, KubeconfigSource, connect};
-use crate::error::ExitStatus;
+use crate::client::ApiError;
 
 /// The most that is read of an agent's refusal, in bytes.
 const MAX_REFUSAL_BYTES: usize = 4 << 10;
@@ -34,16 +33,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let name = replica_name(&args.replica).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-    let source = match &args.kubeconfig {
-        Some(file) => KubeconfigSource::File(file.clone()),
-        None => super::default_kubeconfig(),
-    };
-    let client = connect(&source)
-        .await
-        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    let of_context = || client.default_namespace().to_owned();
-    let namespace = args.namespace.clone().unwrap_or_else(of_context);
+    let name = objects::name_of::<ModelReplica>(&args.replica)?;
+    let client = objects::client(args.kubeconfig.clone()).await?;
+    let namespace = objects::namespace(args.namespace.clone(), &client);
     let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), &namespace);
     let replica = replicas.get_opt(name).await.map_err(ApiError::from)?;
     let replica = replica.ok_or_else(|| {
@@ -99,46 +91,4 @@ async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The name after a kind of ours.
-fn replica_name(text: &str) -> anyhow::Result<&str> {
-    let Some((kind, name)) = text.split_once('/') else {
-        return Ok(text);
-    };
-    match kind {
-        "mrep"
-        | "modelreplica"
-        | "modelreplicas"
-        | "modelreplica.rooflet.dev"
-        | "modelreplicas.rooflet.dev"
-            if !name.is_empty() =>
-        {
-            Ok(name)
-        }
-        _ => bail!("`{text}` is not a replica: write mrep/NAME; `kubectl get mrep` lists them"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_is_named_with_or_without_its_kind() {
-        for text in [
-            "mrep/guide-x",
-            "modelreplica/guide-x",
-            "modelreplica.rooflet.dev/guide-x",
-            "guide-x",
-        ] {
-            assert_eq!(replica_name(text).unwrap(), "guide-x");
-        }
-        for text in ["mdep/guide", "mrep/", "pod/x"] {
-            assert!(
-                replica_name(text).unwrap_err().to_string().contains("mrep/NAME"),
-                "{text}"
-            );
-        }
-    }
 }

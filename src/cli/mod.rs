@@ -13,6 +13,7 @@ mod fit;
 mod fit_roofline;
 mod html;
 mod logs;
+mod objects;
 mod output;
 mod plan;
 #[cfg(feature = "mlx")]

@@ -10,7 +10,7 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::{Failure, cordon, ui};
+use super::{Failure, objects, ui};
 use crate::api::meta::{DEPLOYMENT_LABEL, MOVE_ANNOTATION};
 use crate::api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use crate::client::ApiError;
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = cordon::client(args.kubeconfig.clone()).await?;
+    let client = objects::client(args.kubeconfig.clone()).await?;
     let everything = ListParams::default();
     let nodes: Api<FleetNode> = Api::all(client.clone());
     let replicas: Api<ModelReplica> = Api::all(client.clone());

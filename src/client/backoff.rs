@@ -8,8 +8,7 @@ const FIRST: Duration = Duration::from_millis(200);
 /// A restarted API server is found again within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits that double from [`FIRST`] to [`LONGEST`], each shortened by up to a quarter so that a fleet does not return
-/// in step. Never ends.
+/// Waits of [`wait_after`], each shortened by up to a quarter so that a fleet does not return in step. Never ends.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -23,10 +22,16 @@ impl Backoff {
 
     /// The wait after one more failure.
     pub(crate) fn next_wait(&mut self) -> Duration {
-        let wait = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        wait.mul_f64(rand::rng().random_range(0.75..=1.0))
+        wait_after(self.failures).mul_f64(rand::rng().random_range(0.75..=1.0))
     }
+}
+
+/// The longest wait after so many failures in a row, one at least: doubled by each from [`FIRST`] to [`LONGEST`].
+pub(crate) fn wait_after(failures: u32) -> Duration {
+    FIRST
+        .saturating_mul(1 << failures.saturating_sub(1).min(16))
+        .min(LONGEST)
 }
 
 impl Iterator for Backoff {
@@ -55,5 +60,6 @@ mod tests {
         assert!(waits[63] >= LONGEST.mul_f64(0.75), "{waits:?}");
         backoff.reset();
         assert!(backoff.next_wait() <= FIRST);
+        assert_eq!([1, 2, u32::MAX].map(wait_after), [FIRST, FIRST * 2, LONGEST]);
     }
 }

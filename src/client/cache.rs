@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -25,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use super::{ApiError, Backoff};
 use crate::error::Chain;
+use crate::mutex::lock;
 use crate::task::Tasks;
 
 /// Deleted objects that are remembered, so that no late event brings one back.
@@ -164,7 +165,7 @@ impl<K: CachedKind> Cache<K> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Written<K>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.written)
     }
 
     fn observe(&self, writer: &mut Writer<K>, event: watcher::Event<DeserializeGuard<K>>) {

@@ -5,7 +5,7 @@
 //! well before anyone else may begin.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -19,11 +19,12 @@ use tracing::{debug, info, warn};
 use super::{ApiError, Backoff, FIELD_MANAGER};
 use crate::clock::{Clock, since};
 use crate::error::Chain;
+use crate::mutex::lock;
 
 /// A Lease that nobody renewed for this long may be taken.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A holder that has not managed to renew for this long stops leading.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two tries.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
@@ -81,12 +82,12 @@ impl Leadership {
     }
 
     fn age(&self) -> Duration {
-        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        let renewed = *lock(&self.renewed);
         renewed.age(&self.clock)
     }
 
     fn renew(&self, at: Moment) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *lock(&self.renewed) = at;
     }
 }
 

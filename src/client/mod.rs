@@ -4,6 +4,7 @@
 //! written ([`patch_status`]), how events are published ([`Recorder`]) and how one of several controllers leads
 //! ([`Elector`]).
 
+mod attempts;
 mod backoff;
 mod cache;
 mod connect;
@@ -12,10 +13,11 @@ mod error;
 mod events;
 mod status;
 
-pub(crate) use backoff::Backoff;
+pub(crate) use attempts::Attempts;
+pub(crate) use backoff::{Backoff, wait_after};
 pub(crate) use cache::{Cache, CachedKind, Changes, watch, watch_heeding};
 pub(crate) use connect::{ConnectError, KubeconfigSource, connect, connect_via};
-pub(crate) use election::{Elector, Leadership};
+pub(crate) use election::{Elector, Leadership, RENEW_DEADLINE};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};
 pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};

@@ -12,6 +12,7 @@ use crate::artifact::remote::HubAccess;
 use crate::client::Changes;
 use crate::clock::Clock;
 use crate::error::Chain;
+use crate::mutex::lock;
 use crate::task::Tasks;
 
 /// How long an answer is good: until the revision is made that keeps it. Branches move.
@@ -76,9 +77,7 @@ impl Hub {
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<HubModel, Known>> {
-        self.known
-            .lock()
-            .expect("no code panics while it holds this lock")
+        lock(&self.known)
     }
 
     /// What is known of the model, which is asked for if need be; and when to ask here again. `is_refused`: whether a

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug_span, warn};
+use tracing::{Instrument, debug_span};
 
-use crate::client::{ApiError, Backoff};
+use crate::client::{ApiError, Attempts};
 use crate::clock::Clock;
-use crate::error::Chain;
 use crate::metrics::{HistogramOpts, HistogramVec, IntCounterVec, LATENCY_SECONDS, Opts, Registry, Result};
 
 /// Something that brings the world nearer to what it should be, again and again.
@@ -75,7 +74,7 @@ pub(super) async fn run<R: Reconciler>(
     metrics: ControllerMetrics,
     stop: CancellationToken,
 ) {
-    let mut backoff = Backoff::default();
+    let mut attempts = Attempts::new(format!("a pass of the controller `{}`", R::NAME));
     while !stop.is_cancelled() {
         // What changes from here on is seen by the next pass.
         changes.mark_unchanged();
@@ -94,27 +93,22 @@ pub(super) async fn run<R: Reconciler>(
                 .with_label_values(&[R::NAME, failure.reason()])
                 .inc();
         }
-        // A conflict is the normal way to learn that someone else was faster.
-        let failed = status
-            .failures
-            .iter()
-            .find(|failure| !matches!(failure, ApiError::Conflict(_)));
-        if let Some(failure) = failed {
-            warn!(controller = R::NAME, failures = status.failures.len(), error = %Chain(failure), "reconcile failed; trying again");
-        }
-        if status.failures.is_empty() {
-            backoff.reset();
+        let is_conflict = |failure: &&ApiError| matches!(failure, ApiError::Conflict(_));
+        let told = status.failures.iter().find(|failure| !is_conflict(failure));
+        if let Some(failure) = told.or(status.failures.first()) {
+            let wait = attempts.failed(failure);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        } else {
+            attempts.succeeded();
             let wait = status.look_again_after.unwrap_or(R::RESYNC).min(R::RESYNC);
             tokio::select! {
                 () = stop.cancelled() => return,
                 // The sender lives as long as the caches that the reconciler reads.
                 _ = changes.changed() => {}
                 () = tokio::time::sleep(wait) => {}
-            }
-        } else {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(backoff.next_wait()) => {}
             }
         }
     }

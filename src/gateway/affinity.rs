@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A hash that is the same in every gateway of one build. Whom to ask is all that hangs on it.
+/// A hash that is the same in every gateway of one build, and no longer: whom to ask, and whose turn it is, is all that may hang
+/// on it.
 pub(super) fn stable_hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

@@ -10,17 +10,15 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
-use super::affinity::stable_hash;
 use super::dispatch::Dispatcher;
 use super::table::RoutingTable;
 use crate::api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
-use crate::client::{ApiError, FIELD_MANAGER};
+use crate::client::{ApiError, Attempts, FIELD_MANAGER};
 use crate::clock::Clock;
-use crate::error::Chain;
 use crate::latest::Latest;
 use crate::wire::Demand;
 
@@ -42,6 +40,12 @@ pub(super) struct DemandReporter {
     clock: Clock,
 }
 
+/// The same in every build: a gateway that was updated goes on with its Lease.
+fn lease_name(identity: &str) -> String {
+    let digest = Sha256::digest(identity);
+    format!("{GATEWAY_LEASE_PREFIX}{}", hex::encode(&digest[..8]))
+}
+
 impl DemandReporter {
     /// `identity` must differ between gateways that run at the same time, and should stay the same over a restart.
     pub(super) fn new(
@@ -53,7 +57,7 @@ impl DemandReporter {
     ) -> Self {
         Self {
             leases: Api::namespaced(client, LEASE_NAMESPACE),
-            name: format!("{GATEWAY_LEASE_PREFIX}{:016x}", stable_hash(identity)),
+            name: lease_name(identity),
             dispatcher,
             table_rx,
             clock,
@@ -66,7 +70,7 @@ impl DemandReporter {
         // What could not be written: the one request that would start a model may have gone since.
         let mut unsent = Demand::default();
         let mut age = 0;
-        let mut failing = false;
+        let mut attempts = Attempts::new("reporting demand");
         loop {
             demand_rx.mark_unchanged();
             if let Some(demand) = self.collect(std::mem::take(&mut unsent)) {
@@ -75,15 +79,13 @@ impl DemandReporter {
                     let writing = tokio::time::timeout(WRITE_TIMEOUT, self.write(&demand)).await;
                     let late = |_| Err(ApiError::Unreachable("no answer in time".to_owned()));
                     match writing.unwrap_or_else(late) {
-                        Ok(()) => (written, age, failing) = (Some(demand), 0, false),
+                        Ok(()) => {
+                            attempts.succeeded();
+                            (written, age) = (Some(demand), 0);
+                        }
                         Err(err) => {
-                            match failing {
-                                true => debug!(error = %Chain(&err), "demand still cannot be reported"),
-                                false => {
-                                    warn!(error = %Chain(&err), "demand cannot be reported; trying again");
-                                }
-                            }
-                            (unsent, failing) = (demand, true);
+                            attempts.failed(&err);
+                            unsent = demand;
                         }
                     }
                 }
@@ -211,6 +213,15 @@ mod tests {
             }
         });
         (Client::new(service, "default"), known)
+    }
+
+    #[test]
+    fn a_lease_keeps_its_name_whatever_builds_the_gateway() {
+        // `printf studio_127.0.0.1:7480 | sha256sum`
+        assert_eq!(
+            lease_name("studio_127.0.0.1:7480"),
+            "rooflet-gateway-d0cbcf1f7c8e5b73"
+        );
     }
 
     /// It may be the only one for a model at zero, told to come back.

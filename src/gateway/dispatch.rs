@@ -1,7 +1,7 @@
 //! The gateway's [`State`] shared by all requests: a place at a replica is taken, waited for and given back.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
@@ -14,6 +14,7 @@ use super::state::{Grant, ModelKey, Queued, Refusal, State};
 use super::table::{Model, Replica, RoutingTable};
 use crate::clock::Clock;
 use crate::latest::{Latest, LatestSeen};
+use crate::mutex::lock;
 
 type Wake = oneshot::Sender<Result<Place, Refusal>>;
 
@@ -61,7 +62,7 @@ impl Dispatcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<Wake>> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.state)
     }
 
     fn now(&self) -> Instant {

@@ -1,7 +1,7 @@
 //! A request that has been read, to be sent as often as it takes, and what its client is told beside the answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::oneshot;
 
 use super::ask::Ask;
+use crate::mutex::lock;
 use crate::trace::OpenSpan;
 use crate::wire::RUNNING_HEADER;
 
@@ -92,7 +93,7 @@ impl Incoming {
         if !is_stream || !response.status().is_success() {
             return;
         }
-        let waiting = self.head.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waiting = lock(&self.head).take();
         if let Some(head_tx) = waiting {
             let (mut parts, ()) = Response::new(()).into_parts();
             parts.status = response.status();

@@ -47,6 +47,7 @@ use crate::task::Tasks;
 use crate::trace::Tracer;
 
 pub(crate) use desk::{Desk, Given, Reply, Waiting};
+pub(crate) use routes::MAX_TRIES;
 
 use demand::DemandReporter;
 use metrics::GatewayMetrics;

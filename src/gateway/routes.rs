@@ -31,15 +31,16 @@ use crate::error::Chain;
 use crate::latest::Latest;
 use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
+use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
 use crate::openai::models;
 use crate::openai::routes::operation;
-use crate::proxy::{BodyRoom, ForwardError, MAX_REQUEST_BODY_BYTES, PeekError, Proxy, peek_model};
+use crate::proxy::{BodyRoom, ForwardError, PeekError, Proxy, peek_model};
 use crate::trace::{self, OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
 use crate::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
 
 /// Replicas one request is tried on before it waits for a better moment.
-const MAX_TRIES: usize = 3;
+pub(crate) const MAX_TRIES: usize = 3;
 /// The wait after all of them failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -209,7 +210,7 @@ impl Gateway {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
-        let peeked = peek_model(body, MAX_REQUEST_BODY_BYTES, &self.body_room).await;
+        let peeked = peek_model(body, MAX_BODY_BYTES, &self.body_room).await;
         let peeked = peeked.map_err(|err| {
             if matches!(err, PeekError::NoRoom) {
                 self.metrics.refused_for_room();

@@ -1,6 +1,6 @@
 //! A machine made of values.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{Disk, Identity, Memory, PanicReport, Power, Presence};
 #[cfg(test)]
 use crate::api::v1alpha1::Chip;
+use crate::mutex::lock;
 use crate::units::Bytes;
 
 /// What the system itself keeps from being swapped out.
@@ -159,7 +160,7 @@ impl FakeHost {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.state))
     }
 }
 

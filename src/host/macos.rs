@@ -1,8 +1,5 @@
 //! macOS: sysctl, the I/O registry and Metal.
-#![allow(
-    unsafe_code,
-    reason = "the I/O registry and Metal have C interfaces; STYLE.md allows it here"
-)]
+#![allow(unsafe_code, reason = "the I/O registry and Metal have C interfaces")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;

@@ -20,7 +20,7 @@ pub(super) struct VmStatistics {
 
 impl VmStatistics {
     /// What can be had at once, without anything being compressed or swapped out: xnu's "fully-reclaimable" pages
-    /// (doc/vm/memorystatus_notify.md).
+    /// (<https://github.com/apple-oss-distributions/xnu/blob/main/doc/vm/memorystatus_notify.md>).
     pub(super) fn available(&self) -> Bytes {
         let free = self.free.saturating_sub(self.speculative);
         let pages = [free, self.file_backed, self.purgeable];

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes as Chunk};
@@ -28,6 +28,7 @@ use crate::agent::models::ServableModel;
 use crate::clock::Clock;
 use crate::connection;
 use crate::error::Chain;
+use crate::mutex::lock;
 use crate::openai::ApiError;
 use crate::openai::error::ErrorCode;
 use crate::roofline::predict::Hardware;
@@ -74,7 +75,7 @@ struct App {
 impl App {
     /// One request more, or less, is computed.
     fn count(&self, begins: bool) {
-        let mut chip = self.chip.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chip = lock(&self.chip);
         let running = match begins {
             true => self.running.fetch_add(1, Ordering::Relaxed) + 1,
             false => self.running.fetch_sub(1, Ordering::Relaxed) - 1,
@@ -85,7 +86,7 @@ impl App {
     }
 
     fn sharers(&self) -> usize {
-        let chip = self.chip.lock().unwrap_or_else(PoisonError::into_inner);
+        let chip = lock(&self.chip);
         chip.sharers()
     }
 }
@@ -169,11 +170,7 @@ async fn status(State(app): State<Arc<App>>) -> Json<WorkerStatus> {
             completed: count(&app.completed),
             failed: 0,
         },
-        measured: app
-            .recent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .measured(),
+        measured: lock(&app.recent).measured(),
     })
 }
 
@@ -356,7 +353,7 @@ impl Answer {
             prompt_tokens: self.prompt_tokens as f64,
             context_tokens: self.context_tokens(),
         };
-        let mut recent = self.app.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.app.recent);
         recent.add(answered);
     }
 

@@ -22,6 +22,8 @@ use tokio::time::Sleep;
 
 use super::ApiError;
 
+/// The largest body of a request, in bytes. A context of a million tokens is about 4 MB of text.
+pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
 /// The most that is read only to be thrown away. Who sends more finds the connection closed.
 const MAX_DRAINED_BYTES: usize = 128 << 20;
 const MAX_DRAINING: Duration = Duration::from_secs(10);

@@ -276,21 +276,7 @@ fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
         WITHOUT_EFFECT,
     ];
     check_hints(fields)?;
-    for (name, value) in fields.iter() {
-        if served.iter().chain(own).any(|names| names.contains(&name)) {
-            continue;
-        }
-        if !UNSERVED.contains(&name) {
-            return Err(ApiError::unknown_parameter(name));
-        }
-        if !asks_for_nothing(name, value) {
-            return Err(ApiError::unsupported(
-                name,
-                format!("'{name}' is not supported by this server."),
-            ));
-        }
-    }
-    Ok(())
+    fields.check_names(&[served.as_slice(), own].concat(), UNSERVED, asks_for_nothing)
 }
 
 /// Clients often send parameters at the value that means "off".
@@ -323,7 +309,6 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     }
 }
 
-/// vLLM's parameters: either the template begins an answer, or the last message is one.
 /// What a conversation's text ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PromptEnd {
@@ -336,6 +321,7 @@ pub(crate) enum PromptEnd {
 }
 
 impl PromptEnd {
+    /// vLLM's parameters: either the template begins an answer, or the last message is one.
     fn parse(fields: &Fields, messages: &[Json]) -> Result<Self, ApiError> {
         const NAME: &str = "continue_final_message";
         let continues = fields.boolean(NAME)?.unwrap_or(false);

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use self::settings::{Destination, MetricSettings, SettingsError, TraceSettings};
 use crate::clock::Clock;
 use crate::error::Chain;
-use crate::loopback::is_loopback;
+use crate::loopback;
 use crate::task::Tasks;
 use crate::trace::Tracer;
 
@@ -76,10 +76,7 @@ struct Collector {
 
 impl Collector {
     fn new(signal: &str, destination: Destination) -> Result<Self, StartError> {
-        let mut http = reqwest::Client::builder().timeout(destination.timeout);
-        if destination.endpoint.host_str().is_some_and(is_loopback) {
-            http = http.no_proxy();
-        }
+        let http = loopback::client_of(&destination.endpoint).timeout(destination.timeout);
         let http = http.build()?;
         info!(endpoint = %destination.endpoint, "{signal} are exported");
         Ok(Self { destination, http })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::Url;
 
+use crate::percent;
 use crate::trace::Sampler;
 
 /// What is exported, by the names that its variables have.
@@ -265,28 +266,11 @@ fn pairs(variable: &'static str, value: &str) -> Result<Vec<(String, String)>, S
     };
     let pair = |text: &str| {
         let (name, value) = text.split_once('=').ok_or_else(invalid)?;
-        let unescaped = |text: &str| unescape(text.trim()).ok_or_else(invalid);
+        let unescaped = |text: &str| percent::decode(text.trim()).ok_or_else(invalid);
         Ok((unescaped(name)?, unescaped(value)?))
     };
     let texts = value.split(',').filter(|text| !text.trim().is_empty());
     texts.map(pair).collect()
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        rest = behind;
-        match first {
-            b'%' => {
-                let digits = rest.get(..2)?;
-                bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-                rest = &rest[2..];
-            }
-            byte => bytes.push(*byte),
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn header_map(variable: &'static str, value: &str) -> Result<HeaderMap, SettingsError> {

@@ -2,5 +2,6 @@
 //! may be patched, and conflicts between writers, are the API server's.
 
 pub(crate) mod json;
-pub(crate) mod merge;
+#[cfg(test)]
+mod merge;
 pub(crate) mod strategic;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::private_file::{self, WriteFileError};
 use super::{Authority, Token};
+use crate::file;
 use crate::yaml::{self, YamlError};
 
 /// Of its cluster, its user and its context.
@@ -40,16 +41,10 @@ pub(crate) fn write(
     token: &Token,
 ) -> Result<(), WriteKubeconfigError> {
     // Not as a secret of ours: if it is somebody else's, its permissions are too.
-    let kept = match fs::read_to_string(path) {
-        Ok(text) => Some(text),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => None,
-        Err(source) => {
-            return Err(WriteKubeconfigError::Read {
-                path: path.to_owned(),
-                source,
-            });
-        }
-    };
+    let kept = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     if let Some(what) = kept.as_deref().and_then(foreign) {
         return Err(WriteKubeconfigError::Foreign {
             path: path.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use rustls::sign::CertifiedKey;
 use super::authority::{Authority, validity};
 use super::user::UserCertificates;
 use crate::clock::Clock;
+use crate::mutex::lock;
 
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Long before anybody could be refused for it.
@@ -87,7 +88,7 @@ impl ServingCertificate {
 
     fn current(&self) -> Arc<CertifiedKey> {
         // Held while signing, a fraction of a millisecond once in months: nobody signs twice.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.current);
         let now = self.clock.now();
         if crate::clock::since(now, current.at) >= RENEW_AFTER {
             match sign(&self.authority, &self.names, now) {

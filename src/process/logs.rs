@@ -12,6 +12,8 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use futures::Stream;
 
+use crate::file::if_there;
+
 /// A log is rotated when it has grown to this size. One rotated file is kept, so a replica's logs take at most twice
 /// this, plus what is written between two looks.
 pub(crate) const MAX_LOG_BYTES: u64 = 10 << 20;
@@ -64,10 +66,9 @@ impl Log {
 
     /// Rotates the log if it has grown beyond `max_bytes`. Says whether it did.
     pub(crate) fn rotate(&self, max_bytes: u64) -> io::Result<bool> {
-        let mut log = match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(log) => log,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(err) => return Err(err),
+        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+        let Some(mut log) = if_there(opened)? else {
+            return Ok(false);
         };
         if log.metadata()?.len() <= max_bytes {
             return Ok(false);
@@ -121,9 +122,9 @@ pub(crate) struct LogReader {
 
 impl LogReader {
     fn open(&mut self, from: From) -> io::Result<()> {
-        let rotated = open_if_there(&self.log.rotated())?;
+        let rotated = if_there(File::open(self.log.rotated()))?;
         self.rotations = rotated.as_ref().map(mark).transpose()?;
-        let current = open_if_there(&self.log.path)?;
+        let current = if_there(File::open(&self.log.path))?;
         let (mut skip_rotated, mut skip_current) = (0, 0);
         if let From::LastLines(lines) = from {
             let lengths = [&rotated, &current].map(|file| file.as_ref().map_or(Ok(0), length));
@@ -180,9 +181,9 @@ impl LogReader {
     /// After a rotation the rest of what we were reading is in the rotated file, and the log begins anew.
     fn notice_rotation(&mut self) -> io::Result<()> {
         if self.current.is_none() {
-            self.current = open_if_there(&self.log.path)?.map(|file| (file, 0));
+            self.current = if_there(File::open(&self.log.path))?.map(|file| (file, 0));
         }
-        let rotated = open_if_there(&self.log.rotated())?;
+        let rotated = if_there(File::open(self.log.rotated()))?;
         let now = rotated.as_ref().map(mark).transpose()?;
         if now == self.rotations {
             return Ok(());
@@ -213,14 +214,6 @@ pub(crate) fn stream(reader: LogReader, follow: bool) -> impl Stream<Item = io::
             tokio::time::sleep(FOLLOW_POLL).await;
         }
     })
-}
-
-fn open_if_there(path: &Utf8Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(err) => Err(err),
-    }
 }
 
 fn length(file: &File) -> io::Result<u64> {

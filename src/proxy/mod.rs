@@ -22,7 +22,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 pub(crate) use connect::Upstream;
-pub(crate) use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, MAX_REQUEST_BODY_BYTES, PeekError, peek_model};
+pub(crate) use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, PeekError, peek_model};
 
 use connect::{ConnectUpstreamError, Connector};
 

@@ -9,14 +9,12 @@ use serde_json::error::Category;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::openai;
+use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
 use crate::openai::top_level::TopLevel;
 
-/// The largest request body that is taken, in bytes: some million tokens of text.
-pub(crate) const MAX_REQUEST_BODY_BYTES: usize = 16 << 20;
-
 /// What the bodies that are kept at a time may have together, in bytes: 64 of the largest.
-pub(crate) const MAX_KEPT_BODY_BYTES: usize = 64 * MAX_REQUEST_BODY_BYTES;
+pub(crate) const MAX_KEPT_BODY_BYTES: usize = 64 * MAX_BODY_BYTES;
 
 /// Room for the bodies that a server keeps. Clones share it.
 #[derive(Debug, Clone)]

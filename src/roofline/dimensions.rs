@@ -1,7 +1,5 @@
 //! The dimensions of a transformer, layer by layer, and what follows from them: parameters, floating-point operations
 //! and bytes of KV cache. They describe any model that can be estimated; what the engine can run is `model`'s matter.
-//!
-//! Formulas: ROOFLINE.md section 1 restated; each is noted where it stands.
 
 use std::num::Saturating;
 

@@ -12,11 +12,10 @@ use super::predict::ModelCost;
 use crate::units::Bytes;
 
 /// Held by a worker before it has loaded anything: the engine's context, compiled kernels, tokenizer, HTTP.
-/// ROOFLINE.md section 4: "0.5 GB runtime".
 pub(crate) const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);
 
-/// Intermediate results of one prefill step, per token and hidden dimension. ROOFLINE.md section 4:
-/// "prefill_step·d·~40 B". The rows of logits that are kept (one per stream) are below the headroom.
+/// Intermediate results of one prefill step, per token and hidden dimension; about so many. The rows of logits that are kept
+/// (one per stream) are below the headroom.
 pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 
 /// The most tokens that the engine prefills in one step.
@@ -37,11 +36,11 @@ pub(crate) const FUSED_HEAD_DIMS: [u32; 5] = [64, 72, 80, 96, 128];
 /// The engine's caches grow in steps of so many tokens.
 pub(crate) const CACHE_STEP_TOKENS: u32 = 256;
 
-/// Kept free below the working-set limit, in percent. ROOFLINE.md section 4: "keep 5–10 % headroom".
+/// Kept free below the working-set limit, in percent: a model that comes close to it can collapse to a twentieth of its speed.
 const HEADROOM_PERCENT: u64 = 5;
 
 /// The share of all memory that Metal recommends as the largest working set, in percent, where it could not be asked:
-/// the lowest seen on machines below 32 GB (67 %) and from there on (78 %, rounded down). ROOFLINE.md section 4.
+/// the lowest seen on machines below 32 GB (67 %) and from there on (78 %, rounded down).
 const WORKING_SET_PERCENT_SMALL: u64 = 66;
 const WORKING_SET_PERCENT_LARGE: u64 = 75;
 /// From this size on a machine counts as large. A 32 GB machine reports slightly less on some systems.

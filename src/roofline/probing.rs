@@ -12,11 +12,11 @@ pub(crate) const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A machine is loaded for so long at most to see what heat leaves of its speed.
 pub(crate) const MAX_SUSTAINED_SECONDS: u64 = 3600;
 
-/// (p90 - p10) / median above this means that something else was using the machine: ROOFLINE.md section 5, rule 4.
+/// (p90 - p10) / median above this means that something else was using the machine.
 const MAX_UNSTEADINESS: f64 = 0.05;
 
-/// Measured / data sheet of bare machines that nothing disturbs, from published reads: M5 0.77, M4 Pro 0.93, M3 Max
-/// 0.965. ROOFLINE.md section 5, rule 7 takes these bounds.
+/// Measured / data sheet of bare machines that nothing disturbs, with room around what published reads show: M5 0.77, M4 Pro
+/// 0.93, M3 Max 0.965. Below are contention, another bin or a power mode, above a cache hit or the wrong data sheet.
 const PLAUSIBLE_SHARES: std::ops::RangeInclusive<f64> = 0.70..=0.98;
 
 /// Sums up samples, of which there is at least one.

@@ -112,18 +112,12 @@ impl Rejection {
         }
     }
 
-    /// Among rejections of the same kind, more is nearer.
-    pub(super) fn margin(&self) -> f64 {
+    /// What admission has against it.
+    fn refusal(&self) -> Option<&Refusal> {
         match self {
-            Self::Memory { free, .. } => free.0 as f64,
-            Self::Disk { refusal } | Self::Speed { refusal } => match refusal {
-                Refusal::Disk { disk, .. } => disk.free.0 as f64,
-                Refusal::Bandwidth { free_share, .. } => *free_share,
-                Refusal::TooSlow { predicted, .. } => predicted.p10,
-                Refusal::FirstTokenTooLate { predicted, .. } => -predicted.p90,
-                Refusal::SpeedUnknown | Refusal::Memory(_) => 0.0,
-            },
-            Self::NotReady { .. }
+            Self::Disk { refusal } | Self::Speed { refusal } => Some(refusal),
+            Self::Memory { .. }
+            | Self::NotReady { .. }
             | Self::Cordoned
             | Self::Taint { .. }
             | Self::NodeSelector
@@ -134,7 +128,21 @@ impl Rejection {
             | Self::Refused { .. }
             | Self::AntiAffinity
             | Self::Skew { .. }
-            | Self::FailureReserve { .. } => 0.0,
+            | Self::FailureReserve { .. } => None,
+        }
+    }
+
+    /// Among rejections of the same kind, more is nearer.
+    pub(super) fn margin(&self) -> f64 {
+        if let Self::Memory { free, .. } = self {
+            return free.0 as f64;
+        }
+        match self.refusal() {
+            Some(Refusal::Disk { disk, .. }) => disk.free.0 as f64,
+            Some(Refusal::Bandwidth { free_share, .. }) => *free_share,
+            Some(Refusal::TooSlow { predicted, .. }) => predicted.p10,
+            Some(Refusal::FirstTokenTooLate { predicted, .. }) => -predicted.p90,
+            Some(Refusal::SpeedUnknown | Refusal::Memory(_)) | None => 0.0,
         }
     }
 
@@ -155,57 +163,35 @@ impl Rejection {
 
     /// The numbers behind it, where there are any.
     pub(super) fn working(&self) -> Option<String> {
-        match self {
-            Self::Memory { free, needed } => Some(match needed {
-                Some(needed) => format!("needs {needed}, {free} free"),
-                None => format!(
+        let Self::Memory { free, needed } = self else {
+            return self.refusal().map(ToString::to_string);
+        };
+        Some(match needed {
+            Some(needed) => format!("needs {needed}, {free} free"),
+            None => {
+                format!(
                     "needs {RUNTIME_OVERHEAD} for the runtime and what lies at its path takes, {free} free"
-                ),
-            }),
-            Self::Disk { refusal } | Self::Speed { refusal } => Some(refusal.to_string()),
-            Self::NotReady { .. }
-            | Self::Cordoned
-            | Self::Taint { .. }
-            | Self::NodeSelector
-            | Self::ModelMissing { .. }
-            | Self::ModelNotServable { .. }
-            | Self::ContextTooLong { .. }
-            | Self::TopologyKeyMissing { .. }
-            | Self::Refused { .. }
-            | Self::AntiAffinity
-            | Self::Skew { .. }
-            | Self::FailureReserve { .. } => None,
-        }
+                )
+            }
+        })
     }
 
     /// How near the nearest of several nodes comes, in a few words.
     pub(super) fn at_most(&self) -> Option<String> {
-        match self {
-            Self::Memory { free, .. } => Some(format!("{free} free at most")),
-            Self::Disk { refusal } | Self::Speed { refusal } => match refusal {
-                Refusal::Disk { disk, .. } => Some(format!("{} free at most", disk.free)),
-                Refusal::Bandwidth { free_share, .. } => Some(format!(
-                    "{:.0} % of a chip's time free at most",
-                    free_share * 100.0
-                )),
-                Refusal::TooSlow { predicted, .. } => Some(format!("{:.1} tokens/s at most", predicted.p10)),
-                Refusal::FirstTokenTooLate { predicted, .. } => {
-                    Some(format!("first token after {:.2} s at best", predicted.p90))
-                }
-                Refusal::SpeedUnknown | Refusal::Memory(_) => None,
-            },
-            Self::NotReady { .. }
-            | Self::Cordoned
-            | Self::Taint { .. }
-            | Self::NodeSelector
-            | Self::ModelMissing { .. }
-            | Self::ModelNotServable { .. }
-            | Self::ContextTooLong { .. }
-            | Self::TopologyKeyMissing { .. }
-            | Self::Refused { .. }
-            | Self::AntiAffinity
-            | Self::Skew { .. }
-            | Self::FailureReserve { .. } => None,
+        if let Self::Memory { free, .. } = self {
+            return Some(format!("{free} free at most"));
+        }
+        match self.refusal()? {
+            Refusal::Disk { disk, .. } => Some(format!("{} free at most", disk.free)),
+            Refusal::Bandwidth { free_share, .. } => Some(format!(
+                "{:.0} % of a chip's time free at most",
+                free_share * 100.0
+            )),
+            Refusal::TooSlow { predicted, .. } => Some(format!("{:.1} tokens/s at most", predicted.p10)),
+            Refusal::FirstTokenTooLate { predicted, .. } => {
+                Some(format!("first token after {:.2} s at best", predicted.p90))
+            }
+            Refusal::SpeedUnknown | Refusal::Memory(_) => None,
         }
     }
 

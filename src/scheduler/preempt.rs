@@ -59,12 +59,7 @@ pub(super) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     let mut candidates: Vec<_> = nodes
         .iter()
         .enumerate()
-        .filter(|(at, node)| {
-            yields(node)
-                && domains
-                    .as_ref()
-                    .is_none_or(|domains| domains.against(*at).is_none())
-        })
+        .filter(|(at, node)| yields(node) && domains.as_ref().is_none_or(|domains| domains.allows(*at)))
         .filter_map(|(at, node)| {
             let may_go = |resident: &Resident| {
                 resident.claim.request.priority < request.priority && resident.claim.replaceable

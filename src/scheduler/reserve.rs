@@ -119,11 +119,7 @@ fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
 fn tightest(request: &ReplicaRequest, failing: &[usize], fleet: &mut Fleet) -> Option<String> {
     let (fits, nodes) = fleet.fits(request);
     let domains = Domains::new(request, nodes);
-    let may_be_at = |at: usize| {
-        domains
-            .as_ref()
-            .is_none_or(|domains| domains.against(at).is_none())
-    };
+    let may_be_at = |at: usize| domains.as_ref().is_none_or(|domains| domains.allows(at));
     nodes
         .iter()
         .enumerate()

@@ -43,11 +43,7 @@ impl Rival {
         let turn = fleet.placed();
         let (fits, nodes) = fleet.fits(request);
         let domains = Domains::new(request, nodes);
-        let may_be_at = |at: usize| {
-            domains
-                .as_ref()
-                .is_none_or(|domains| domains.against(at).is_none())
-        };
+        let may_be_at = |at: usize| domains.as_ref().is_none_or(|domains| domains.allows(at));
         let candidates = nodes.iter().enumerate().filter(|(at, node)| {
             filter(request, node, &fits[node.machine_id], &node.load).is_ok() && may_be_at(*at)
         });

@@ -53,10 +53,7 @@ fn candidates(request: &ReplicaRequest, fleet: &mut Fleet) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = nodes
         .iter()
         .enumerate()
-        .filter(|(at, _)| {
-            let domains = domains.as_ref();
-            domains.is_none_or(|domains| domains.against(*at).is_none())
-        })
+        .filter(|(at, _)| domains.as_ref().is_none_or(|domains| domains.allows(*at)))
         .filter_map(|(_, node)| {
             let gone = leaving(request, node, &fits[node.machine_id], |resident| {
                 is_movable(&resident.claim)

@@ -114,6 +114,10 @@ impl Domains {
         self.objections()(at)
     }
 
+    pub(super) fn allows(&self, at: usize) -> bool {
+        self.against(at).is_none()
+    }
+
     /// [`Domains::against`] for many places.
     pub(super) fn objections(&self) -> impl Fn(usize) -> Option<Rejection> {
         let fewest = self.fewest();

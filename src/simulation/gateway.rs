@@ -10,10 +10,7 @@ use super::run::Run;
 use super::scenario::Scenario;
 use super::view::View;
 use crate::agent::replica::ReplicaKey;
-use crate::gateway::{Desk, Given, Reply, Waiting};
-
-/// Replicas one request is tried on.
-const TRIES: usize = 3;
+use crate::gateway::{Desk, Given, MAX_TRIES, Reply, Waiting};
 
 /// One request of a client.
 #[derive(Debug)]
@@ -181,7 +178,7 @@ impl Run<'_> {
             }
         };
         replicas.rotate_left(turn);
-        for given in replicas.into_iter().take(TRIES) {
+        for given in replicas.into_iter().take(MAX_TRIES) {
             if let Some(node) = self.takes_at(&given) {
                 self.hand_over(node, request, given);
                 return;
@@ -269,7 +266,7 @@ impl Run<'_> {
                 .place_of(&given)
                 .is_some_and(|node| self.nodes[node].is_reachable());
             self.front.desk.failed(&given, reachable, now);
-            if tried.len() == TRIES {
+            if tried.len() == MAX_TRIES {
                 break;
             }
             match self.front.desk.another(request.prompt_tokens, &tried, now) {

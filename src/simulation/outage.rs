@@ -6,12 +6,11 @@ use super::event::{Answer, Event, Reader, Write};
 use super::planted::Bug;
 use super::run::Run;
 use super::store::Object;
+use crate::client::RENEW_DEADLINE;
 use crate::controller::intent::Intent;
 
 /// Who was cut off lists again within this time after the server is back.
 const RELIST: Duration = Duration::from_secs(1);
-/// A leader that could not renew its Lease for so long has stopped leading.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// By a planted bug the last so many writes are not on disk when they are answered.
 const UNSYNCED: usize = 8;
 

@@ -24,6 +24,7 @@ use super::rules::{Rules, Violation};
 use super::scenario::{Scenario, ScenarioError};
 use super::store::{Kind, Object, Store};
 use crate::api::v1alpha1::{ModelDeployment, ModelDeploymentSpec};
+use crate::client::wait_after;
 use crate::clock::Clock;
 use crate::controller::intent::Intent;
 
@@ -49,9 +50,6 @@ impl RunOptions {
     }
 }
 
-/// A write is tried again after this time, doubled with each failure in a row up to the second.
-const RETRY: Duration = Duration::from_millis(500);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// The rules that only time can break are looked at this often.
 const LOOK: Duration = Duration::from_secs(10);
 /// How long it takes to notice that nobody answers.
@@ -76,12 +74,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// How long to wait after one more failure.
     pub(super) fn backoff(&mut self) -> Duration {
-        let wait = RETRY
-            .saturating_mul(1 << self.failures.min(10))
-            .min(LONGEST_RETRY);
         self.failures += 1;
-        wait
+        wait_after(self.failures)
     }
 }
 

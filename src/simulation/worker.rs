@@ -13,7 +13,7 @@ use super::run::Run;
 use crate::agent::models::ServableModel;
 use crate::agent::replica::{ReplicaKey, rfc3339};
 use crate::agent::sync::plan::{ANSWER_GRACE, Start, StopCause};
-use crate::agent::workers::{DRAIN_NOTICE, GRACE_MARGIN};
+use crate::agent::workers::{DRAIN_NOTICE, GRACE, GRACE_MARGIN};
 use crate::api::v1alpha1::{ModelSource, Termination};
 use crate::clock::since;
 use crate::controller::FirstToken;
@@ -23,8 +23,6 @@ use crate::wire::{
     EngineInfo, EngineMemory, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase, WorkerStatus,
 };
 
-/// What `rooflet agent` gives its workers when it stops, unless told otherwise.
-pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// One forward pass and the start of the process.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// From the last answer to the end of the process.

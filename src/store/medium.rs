@@ -9,11 +9,13 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::error::OpenStoreError;
+use crate::file::if_there;
+use crate::mutex::lock;
 
 /// Everything current is in memory already: redb's own cache only helps it to write.
 const CACHE_BYTES: usize = 16 << 20;
@@ -109,10 +111,9 @@ impl FileMedium {
     }
 
     fn open_file(&self) -> Result<Option<File>, OpenError> {
-        let mut file = match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(file) => file,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(err) => return Err(err.into()),
+        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+        let Some(mut file) = if_there(opened)? else {
+            return Ok(None);
         };
         let mut start = Vec::new();
         (&mut file).take(MAGIC.len() as u64).read_to_end(&mut start)?;
@@ -256,7 +257,7 @@ impl Overlay {
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.written)
     }
 
     /// The page numbered `page` as the file has it, zeroes where it ends.

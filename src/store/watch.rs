@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use tokio::sync::Notify;
 
 use super::{Event, Revision, Shared, StoreMetrics};
+use crate::mutex::lock;
 
 /// What one watcher may lag behind. A burst is a namespace deletion or a rollout, some thousand
 /// events; who is further behind is stuck.
@@ -81,7 +82,7 @@ impl Watchers {
 impl Mailbox {
     fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
         // A queue is consistent between any two statements that could panic.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// False if the queue would overflow: the watcher is closed, not given a gap.

@@ -25,6 +25,7 @@ use crate::openai::error::Overrun;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::{ChatRequest, Options, Prompt, PromptEnd, Stopping};
 use crate::openai::tools::Tools;
+use crate::roofline::fields::MAX_CONFIG_BYTES;
 use crate::roofline::model::ModelConfig;
 use crate::text::answer::{AnswerParser, AnswerShape};
 use crate::text::detokenizer::Detokenizer;
@@ -41,7 +42,6 @@ use crate::worker::transcript::chars_before;
 
 /// The largest published ones are about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// OpenAI's default for `/v1/completions`. A chat may use what is left of the context.
 const DEFAULT_COMPLETION_TOKENS: usize = 16;

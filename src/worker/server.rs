@@ -22,6 +22,7 @@ use crate::anthropic;
 use crate::clock::Clock;
 use crate::metrics::{self, Registry};
 use crate::openai::ApiError;
+pub(crate) use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::headers;
 use crate::openai::models::{Model, ModelList};
 use crate::openai::openapi;
@@ -29,9 +30,6 @@ use crate::openai::pages::PageRules;
 use crate::openai::routes::closed;
 use crate::trace::Tracer;
 use crate::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
-
-/// A context of a million tokens is about 4 MB of text.
-pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
 
 /// What the handlers share.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::events::Events;
 use crate::benchmark::Sample;
 use crate::clock::Clock;
-use crate::loopback::is_loopback;
+use crate::loopback;
 use crate::wire::WorkerStatus;
 
 /// Longest time between two pieces of an answer, the first included.
@@ -49,13 +49,10 @@ impl Server {
     /// `key` goes with every request. Fails where there can be no such server, or no such key.
     pub(super) fn at(base: &str, key: Option<&str>) -> anyhow::Result<Self> {
         let base = base.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let mut http = reqwest::Client::builder()
+        let url = reqwest::Url::parse(&base).with_context(|| format!("`{base}` is no URL"))?;
+        let mut http = loopback::client_of(&url)
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE);
-        let url = reqwest::Url::parse(&base).with_context(|| format!("`{base}` is no URL"))?;
-        if url.host_str().is_some_and(is_loopback) {
-            http = http.no_proxy();
-        }
         if let Some(key) = key {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))
                 .map_err(|_| anyhow!("--api-key: a key is one line of ASCII characters"))?;

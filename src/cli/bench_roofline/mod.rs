@@ -4,14 +4,12 @@
 mod models;
 mod streams;
 
-use std::process::{Command, Stdio};
-
 use anyhow::{Context, anyhow, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use sysinfo::System;
 
 use self::models::{SHAPES, Shape};
-use super::{Failure, ui};
+use super::{Failure, fit, ui};
 use crate::model_dir::ModelDir;
 use crate::node::shutdown;
 use crate::roofline::dimensions::KvBits;
@@ -98,12 +96,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
 fn measure_all(args: &Args, directory: &Utf8Path) -> Result<(), Failure> {
     let load_before = System::load_average().one;
-    let report = probe()?;
+    let report = fit::machine::measure()?;
     let mut subjects = prepare(args, directory, &report)?;
     let mut machine = machine(&report)?;
     for round in 0..args.rounds {
         if round > 0 {
-            machine = self::machine(&probe()?)?;
+            machine = self::machine(&fit::machine::measure()?)?;
         }
         for subject in &mut subjects {
             let run = measure(subject, args.tokens, machine, round == 0)?;
@@ -134,21 +132,6 @@ impl Drop for Temporary {
         // Nothing is lost but disk space that the system frees sooner or later.
         drop(std::fs::remove_dir_all(&self.0));
     }
-}
-
-/// In a process of its own, as the agent probes.
-fn probe() -> Result<ProbeReport, Failure> {
-    ui::progress("probing");
-    let program = std::env::current_exe().context("finding this program's own file")?;
-    let output = Command::new(program)
-        .args(["probe", "--output", "json"])
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting the probe")?;
-    if !output.status.success() {
-        return Err(anyhow!("the probe ended with {}", output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout).context("reading the probe's output")?)
 }
 
 fn machine(report: &ProbeReport) -> Result<MeasuredMachine, Failure> {

@@ -249,7 +249,7 @@ fn read(path: &Utf8Path) -> anyhow::Result<ProbeReport> {
 }
 
 /// Measures in a child: a failure in the engine must not end the answer about memory without a word.
-fn measure() -> Result<ProbeReport, Failure> {
+pub(in crate::cli) fn measure() -> Result<ProbeReport, Failure> {
     ui::progress("measuring this machine; it should be idle …");
     let program = std::env::current_exe().context("finding this program")?;
     let output = Command::new(program)

@@ -1,7 +1,7 @@
 //! `rooflet fit`: whether a model fits a machine, and how fast it would be.
 
 mod cases;
-mod machine;
+pub(super) mod machine;
 pub(super) mod model;
 mod report;
 

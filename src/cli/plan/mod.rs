@@ -16,12 +16,12 @@ use serde_json::Value;
 
 use super::fit::model;
 use super::output::Output;
-use super::{Failure, block_on};
+use super::{Failure, block_on, objects};
 use crate::api::v1alpha1::{
     CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,
 };
 use crate::capacity::{self, PlanError, WantedModel};
-use crate::client::{ApiError, KubeconfigSource, connect};
+use crate::client::ApiError;
 use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::roofline::dimensions::KvBits;
@@ -88,7 +88,7 @@ pub(super) struct Args {
     /// With --current: leave to what runs now what it has reserved.
     #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
     beside_running: bool,
-    /// Which API server to ask. Default: what kubectl would use.
+    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE", requires = "current")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Say what to buy of the catalogue and the offers.
@@ -184,11 +184,7 @@ fn compare(args: &Args, spec: &CapacityPlanSpec) -> Result<ExitStatus, Failure> 
 
 fn ask(args: &Args, spec: &CapacityPlanSpec) -> Result<PlanVerdict, Failure> {
     let (nodes, replicas) = if args.current {
-        let source = args
-            .kubeconfig
-            .clone()
-            .map_or_else(super::default_kubeconfig, KubeconfigSource::File);
-        block_on(fleet(source))?
+        block_on(fleet(args.kubeconfig.clone()))?
     } else {
         (Vec::new(), Vec::new())
     };
@@ -232,10 +228,8 @@ fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
     Failure::new(ExitStatus::Usage, anyhow!("{flag}{which}: {}", err.message))
 }
 
-async fn fleet(source: KubeconfigSource) -> Result<(Vec<FleetNode>, Vec<ModelReplica>), Failure> {
-    let client = connect(&source)
-        .await
-        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+async fn fleet(kubeconfig: Option<Utf8PathBuf>) -> Result<(Vec<FleetNode>, Vec<ModelReplica>), Failure> {
+    let client = objects::client(kubeconfig).await?;
     let nodes: Api<FleetNode> = Api::all(client.clone());
     let replicas: Api<ModelReplica> = Api::all(client);
     let all = ListParams::default();

@@ -10,10 +10,10 @@ use camino::Utf8PathBuf;
 use kube::{Api, ResourceExt};
 
 use self::change::{Change, Promotion, patch};
-use super::{Failure, ui};
+use super::{Failure, objects, ui};
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::{ModelDeployment, ModelRevision};
-use crate::client::{ApiError, FIELD_MANAGER, KubeconfigSource, connect};
+use crate::client::{ApiError, FIELD_MANAGER};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
 
@@ -146,16 +146,9 @@ struct Place {
 
 impl Target {
     async fn connect(self) -> Result<Place, Failure> {
-        let name = deployment_name(&self.deployment).map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-        let source = match &self.kubeconfig {
-            Some(file) => KubeconfigSource::File(file.clone()),
-            None => super::default_kubeconfig(),
-        };
-        let client = connect(&source)
-            .await
-            .map_err(|err| Failure::new(ExitStatus::Config, err))?;
-        let of_context = || client.default_namespace().to_owned();
-        let namespace = self.namespace.unwrap_or_else(of_context);
+        let name = objects::name_of::<ModelDeployment>(&self.deployment)?;
+        let client = objects::client(self.kubeconfig).await?;
+        let namespace = objects::namespace(self.namespace, &client);
         Ok(Place {
             deployments: Api::namespaced(client.clone(), &namespace),
             revisions: Api::namespaced(client, &namespace),
@@ -230,42 +223,5 @@ impl Place {
             .collect();
         revisions.sort_by_key(|revision| revision.spec.revision);
         Ok(revisions)
-    }
-}
-
-/// The name after a kind of ours.
-fn deployment_name(text: &str) -> anyhow::Result<&str> {
-    let Some((kind, name)) = text.split_once('/') else {
-        return Ok(text);
-    };
-    match kind {
-        "mdep"
-        | "modeldeployment"
-        | "modeldeployments"
-        | "modeldeployment.rooflet.dev"
-        | "modeldeployments.rooflet.dev"
-            if !name.is_empty() =>
-        {
-            Ok(name)
-        }
-        _ => Err(anyhow!(
-            "`{text}` is not a deployment: write mdep/NAME; `kubectl get mdep` lists them"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_deployment_is_named_with_or_without_its_kind() {
-        for text in ["mdep/guide", "modeldeployments.rooflet.dev/guide", "guide"] {
-            assert_eq!(deployment_name(text).unwrap(), "guide");
-        }
-        for text in ["mrep/guide", "mdep/", "deployment/x"] {
-            let told = deployment_name(text).unwrap_err().to_string();
-            assert!(told.contains("mdep/NAME"), "{told}");
-        }
     }
 }

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::budgets::{Budgets, is_serving};
-use super::plan::{LEASE_EXPIRES, Observed, known_silent_for};
+use super::plan::{Observed, known_silent_for};
 use crate::api::conditions::{AGENT_STOPPED, condition_type};
-use crate::api::meta::MOVE_ANNOTATION;
+use crate::api::meta::{LEASE_DURATION, MOVE_ANNOTATION};
 use crate::api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use crate::clock::since;
 use crate::controller::deployment::{Chips, Floor, Throughput, leaving_since};
@@ -155,7 +155,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
                     // What is written may be late: who led before asked for it, and stood still.
                     let heard_nothing_for = self.observed.heard.silence.get(name);
                     let unheard =
-                        LEASE_EXPIRES.saturating_sub(heard_nothing_for.copied().unwrap_or_default());
+                        LEASE_DURATION.saturating_sub(heard_nothing_for.copied().unwrap_or_default());
                     let wait = limit.saturating_sub(silent_for).max(unheard);
                     if !wait.is_zero() {
                         waits.push(wait);

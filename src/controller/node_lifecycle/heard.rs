@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use super::plan::{LEASE_EXPIRES, is_known_silent};
-use crate::api::meta::lease_name;
+use super::plan::is_known_silent;
+use crate::api::meta::{LEASE_DURATION, lease_name};
 use crate::api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use crate::scheduler::taints_of;
 
@@ -32,7 +32,7 @@ impl Heard {
             .filter(|name| {
                 self.silence
                     .get(name)
-                    .is_some_and(|silence| *silence >= LEASE_EXPIRES)
+                    .is_some_and(|silence| *silence >= LEASE_DURATION)
             })
             .collect()
     }

@@ -17,14 +17,12 @@ use super::eviction::{Eviction, Evictions};
 use super::heard::Heard;
 use super::skew::{Skew, skew};
 use crate::api::conditions::{Truth, condition_type, is_true, set_condition};
-use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER};
+use crate::api::meta::{DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use crate::api::v1alpha1::{FleetNode, FleetNodeStatus, ModelDeployment, ModelReplica, ModelReplicaStatus};
 use crate::clock::since;
 use crate::controller::deployment::{NODE_NOT_READY, is_leaving};
 use crate::scheduler::ReplicaKey;
 
-/// A Lease that is older says that the agent is gone. Agents renew every 10 s.
-pub(super) const LEASE_EXPIRES: Duration = Duration::from_secs(40);
 /// A FleetNode that is missing may be registered again within this time.
 pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
 /// So many silent nodes, and such a share of all in percent, are a disruption: Kubernetes' figures.
@@ -166,14 +164,14 @@ impl<'a> NodePlan<'a> {
                 .get(&node.name_any())
                 .copied()
                 .unwrap_or_default();
-            if silence < LEASE_EXPIRES {
-                self.look_again(LEASE_EXPIRES - silence);
+            if silence < LEASE_DURATION {
+                self.look_again(LEASE_DURATION - silence);
                 continue;
             }
             let mut status = node.status.clone().unwrap_or_default();
             let message = format!(
                 "its agent has not renewed its lease for more than {} s: it has stopped or cannot reach the API server",
-                LEASE_EXPIRES.as_secs()
+                LEASE_DURATION.as_secs()
             );
             let changed = set_condition(
                 &mut status.conditions,
@@ -200,7 +198,7 @@ impl<'a> NodePlan<'a> {
                 continue;
             };
             let silence = observed.heard.silence.get(node).copied().unwrap_or_default();
-            if silence < LEASE_EXPIRES {
+            if silence < LEASE_DURATION {
                 continue;
             }
             let mut status = replica.status.clone().unwrap_or_default();
@@ -397,7 +395,7 @@ pub(super) fn known_silent_for(node: &FleetNode, now: Timestamp) -> Option<Durat
 /// Most of the nodes are silent.
 fn is_disrupted(observed: &Observed<'_>) -> bool {
     let silence = observed.heard.silence.values();
-    let silent = silence.filter(|silence| **silence >= LEASE_EXPIRES).count();
+    let silent = silence.filter(|silence| **silence >= LEASE_DURATION).count();
     silent >= DISRUPTION_NODES && silent * 100 >= observed.nodes.len() * DISRUPTION_PERCENT
 }
 

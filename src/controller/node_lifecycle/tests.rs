@@ -7,9 +7,11 @@ use kube::ResourceExt;
 
 use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
 use super::heard::Heard;
-use super::plan::{LEASE_EXPIRES, MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
+use super::plan::{MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
 use crate::api::conditions::{AGENT_STOPPED, Truth, condition_type, set_condition};
-use crate::api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER};
+use crate::api::meta::{
+    DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER,
+};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::taints_of;
@@ -261,7 +263,7 @@ fn check_of(
         replicas: replicas.iter().collect(),
         deployments: vec![deployment],
         heard: Heard {
-            silence: expired(silent, LEASE_EXPIRES),
+            silence: expired(silent, LEASE_DURATION),
             missing: expired(missing, MISSING_GRACE),
             tainted,
         },
@@ -486,7 +488,7 @@ fn it_looks_again_when_a_toleration_ends() {
     let wait = plan.look_again_after.expect("a toleration ends");
     let expect = Duration::from_secs(40);
     assert!(
-        wait >= expect.min(LEASE_EXPIRES) && wait < expect + Duration::from_secs(1),
+        wait >= expect.min(LEASE_DURATION) && wait < expect + Duration::from_secs(1),
         "{wait:?}"
     );
 }

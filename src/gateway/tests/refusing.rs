@@ -25,7 +25,7 @@ async fn refusals_have_the_shape_that_clients_know() {
         StatusCode::OK
     );
     let chat = "/v1/chat/completions";
-    let too_large = vec![b' '; 4 * crate::proxy::MAX_REQUEST_BODY_BYTES];
+    let too_large = vec![b' '; 4 * crate::openai::body::MAX_BODY_BYTES];
     let cases: Vec<(&str, &str, Body, u16, &str, &str)> = vec![
         (
             "POST",

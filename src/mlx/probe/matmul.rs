@@ -12,7 +12,7 @@ use crate::api::v1alpha1::Spread;
 use crate::mlx::device::Backend;
 use crate::roofline::probing::rate;
 
-/// Rows of the quantised product. ROOFLINE.md section 5, rule 5.
+/// Rows of the quantised product: so many that computing takes the time and not the weights' way from memory.
 const PREFILL_ROWS: i32 = 512;
 
 /// A square dense product in the type the engine computes in; floating-point operations per second.

@@ -6,15 +6,13 @@ use super::sampling::Sampling;
 use crate::mlx::device::Backend;
 use crate::units::Bytes;
 
-/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read again. ROOFLINE.md
-/// section 5, rule 2.
+/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read again.
 pub(super) const MIN_BUFFERS: usize = 4;
 
-/// Of the memory that may be used; other programs use the machine too. ROOFLINE.md section 5, rule 2.
+/// One part in so many of the memory that may be used; other programs use the machine too.
 const MEMORY_SHARE: u64 = 4;
 
 /// All buffers of one figure together, where the engine is fast: four of 512 MB, more than any system cache times 16.
-/// ROOFLINE.md section 5, rule 2.
 const FULL_BYTES: usize = 2 << 30;
 
 /// See the module.

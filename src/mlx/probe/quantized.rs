@@ -17,7 +17,7 @@ use crate::roofline::probing::{self, rate};
 
 pub(super) const GROUP_SIZE: i32 = 64;
 
-/// Launches of the tiny product in one evaluation. ROOFLINE.md section 5, rule 5.
+/// Launches of the tiny product in one evaluation: what an evaluation itself costs is then lost among them.
 const TINY_LAUNCHES: usize = 1000;
 
 /// A square matrix in MLX's affine quantisation.

@@ -38,6 +38,29 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
+    /// Refuses parameters that nobody knows, and what is known and not served unless it is at a value that asks for nothing.
+    pub(crate) fn check_names(
+        &self,
+        served: &[&[&str]],
+        unserved: &[&str],
+        asks_for_nothing: impl Fn(&str, &Value) -> bool,
+    ) -> Result<(), ApiError> {
+        for (name, value) in &self.0 {
+            let name = name.as_str();
+            if served.iter().any(|names| names.contains(&name)) {
+                continue;
+            }
+            if !unserved.contains(&name) {
+                return Err(ApiError::unknown_parameter(name));
+            }
+            if !asks_for_nothing(name, value) {
+                let message = format!("'{name}' is not supported by this server.");
+                return Err(ApiError::unsupported(name, message));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
         self.read(name, "true or false", Value::as_bool)
     }

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::fields::Fields;
 use super::prompt::token_ids;
 use super::{Body, PromptEnd, template};
 use crate::openai::ApiError;
@@ -62,7 +61,7 @@ impl TokenizeRequest {
             formats: _,
             fields,
         } = Body::parse(body)?;
-        check(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
+        fields.check_names(&[Self::NAMES, template::NAMES, tools::NAMES], &[], |_, _| false)?;
         let input = if messages.is_some() {
             if fields.get("prompt").is_some() {
                 return Err(ApiError::invalid_value(
@@ -107,7 +106,7 @@ impl TokenizeRequest {
 impl DetokenizeRequest {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let fields = Body::parse(body)?.into_fields()?;
-        check(&fields, &[&["model", "tokens"]])?;
+        fields.check_names(&[&["model", "tokens"]], &[], |_, _| false)?;
         let tokens = fields.read("tokens", "a list of token ids", |value| match value {
             Value::Array(ids) => token_ids(ids),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
@@ -117,11 +116,4 @@ impl DetokenizeRequest {
             tokens: tokens.ok_or_else(|| ApiError::missing("tokens"))?,
         })
     }
-}
-
-fn check(fields: &Fields, names: &[&[&str]]) -> Result<(), ApiError> {
-    let unknown = fields
-        .iter()
-        .find(|(name, _)| !names.iter().any(|names| names.contains(name)));
-    unknown.map_or(Ok(()), |(name, _)| Err(ApiError::unknown_parameter(name)))
 }

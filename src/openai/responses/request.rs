@@ -167,19 +167,11 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
     ];
     check_hints(fields)?;
     fields.read("client_metadata", "an object", Value::as_object)?;
-    for (name, value) in fields.iter() {
+    if fields.iter().any(|(name, _)| name == "max_tokens") {
         // It has another name here.
-        if name != "max_tokens" && served.iter().any(|names| names.contains(&name)) {
-            continue;
-        }
-        if !UNSERVED.contains(&name) {
-            return Err(ApiError::unknown_parameter(name));
-        }
-        if !asks_for_nothing(name, value) {
-            let message = format!("'{name}' is not supported by this server.");
-            return Err(ApiError::unsupported(name, message));
-        }
+        return Err(ApiError::unknown_parameter("max_tokens"));
     }
+    fields.check_names(&served, UNSERVED, asks_for_nothing)?;
     let expected = format!("a list with nothing but {}", INCLUDED.join(", "));
     fields.read("include", &expected, |value| {
         let known = |name: &Value| name.as_str().is_some_and(|name| INCLUDED.contains(&name));

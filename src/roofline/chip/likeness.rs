@@ -2,10 +2,11 @@
 //! phone's, a core count that nobody listed.
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::naming::{PHONES, chip_names, cores_in};
 use super::{ChipTier, ChipVariant, UnknownChip, catalogue, find, parse_name};
+use crate::mutex::lock;
 use crate::units::{Bytes, BytesPerSecond};
 
 /// Tables round a bandwidth by so much: 68 or 68.25, 800 or 819.
@@ -192,7 +193,7 @@ fn bins_of(tier: ChipTier) -> impl Iterator<Item = &'static ChipVariant> {
 /// Kept as long as the program runs, as the catalogue is; each once.
 fn made(chip: ChipVariant) -> &'static ChipVariant {
     static MADE: Mutex<Vec<&'static ChipVariant>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = lock(&MADE);
     if let Some(known) = made.iter().find(|known| ***known == chip) {
         return known;
     }

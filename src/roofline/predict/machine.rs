@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// The figures that ROOFLINE.md section 5 gives for an H200: the 4-bit kernel is far from the memory's limit.
+    /// What was seen on an H200 with MLX's CUDA back end: the 4-bit kernel is far from the memory's limit.
     fn h200() -> Measurements {
         Measurements {
             read: figure(3.566e12),

@@ -64,17 +64,17 @@ fn a_watch_that_has_stalled_makes_no_node_silent() {
         heard.silence["a"]
     };
     assert_eq!(look(None, 1), Duration::ZERO);
-    manual.advance(LEASE_EXPIRES);
+    manual.advance(LEASE_DURATION);
     assert_eq!(look(Some(4), 1), Duration::ZERO);
-    manual.advance(LEASE_EXPIRES);
+    manual.advance(LEASE_DURATION);
     assert_eq!(look(Some(8), 1), Duration::ZERO);
     // Then its agent dies as well, which is found as soon as ever.
     manual.advance(Duration::from_secs(39));
     assert_eq!(look(None, 1), Duration::from_secs(39));
     manual.advance(Duration::from_secs(1));
-    assert_eq!(look(Some(8), 1), LEASE_EXPIRES);
+    assert_eq!(look(Some(8), 1), LEASE_DURATION);
     // The watch catches up with what is known.
-    assert_eq!(look(Some(8), 8), LEASE_EXPIRES);
+    assert_eq!(look(Some(8), 8), LEASE_DURATION);
     assert_eq!(look(None, 9), Duration::ZERO);
 }
 
