@@ -314,7 +314,7 @@ fn one_sequence_takes_the_step_of_one() {
 }
 
 /// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences together that ax-engine
-/// (batched-decode-ceiling.md) and llama.cpp's `llama-batched-bench` publish.
+/// (its page on the ceiling of batches) and llama.cpp's `llama-batched-bench` publish.
 #[test]
 fn a_small_batch_decodes_by_the_kernels_of_decoding() {
     let ax = EngineBuild::named(Engine::Mlx, "ax-engine (mlx)", "6.13.5/mlx 0.32.0");
