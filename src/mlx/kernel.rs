@@ -266,6 +266,10 @@ impl Drop for Strings {
     }
 }
 
+/// Metal takes ASCII, and ends the process over anything else.
 fn c_string(text: &str) -> Result<CString> {
+    if !text.is_ascii() {
+        return Err(Exception::custom("a kernel's text that is not ASCII"));
+    }
     CString::new(text).map_err(|err| Exception::custom(err.to_string()))
 }
