@@ -54,7 +54,7 @@ pub(super) fn weights(dimensions: &ModelDimensions, format: &StoredFormat) -> We
         every_step: bytes(every_step),
         experts: bytes(experts),
         idle: bytes(idle),
-        native_floats: format.is_float32(),
+        native_floats: format.has_native_floats(),
         ..Weights::default()
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::census::Part;
-use crate::roofline::fields::{FieldError, Fields, shortened};
+use crate::roofline::fields::{FieldError, Fields, Section, shortened};
 
 /// How a matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,38 @@ impl MatrixFormat {
     }
 }
 
+/// What a model's floats are, scales and offsets included: `mlx_lm.convert` keeps what `config.json` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ElementType {
+    /// Of nearly all models, so of those too that say nothing or something else.
+    BFloat16,
+    Float16,
+    Float32,
+}
+
+impl ElementType {
+    /// `dtype` is what transformers 5 writes, also into the part of a model that makes text.
+    fn of(root: &Fields<'_>, text: Option<&Fields<'_>>) -> Result<Self, FieldError> {
+        for fields in std::iter::once(root).chain(text) {
+            for field in ["torch_dtype", "dtype"] {
+                if let Some(name) = fields.optional_text(field)? {
+                    return Ok(Self::named(name));
+                }
+            }
+        }
+        Ok(Self::BFloat16)
+    }
+
+    /// As PyTorch names it.
+    fn named(name: &str) -> Self {
+        match name.strip_prefix("torch.").unwrap_or(name) {
+            "float16" | "half" => Self::Float16,
+            "float32" | "float" => Self::Float32,
+            _ => Self::BFloat16,
+        }
+    }
+}
+
 impl fmt::Display for MatrixFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,6 +111,8 @@ pub(crate) struct StoredFormat {
     only: Option<&'static str>,
     /// The format of what is not.
     unless_quantized: MatrixFormat,
+    /// Floats, those of scales and offsets among them, are of a type that every GPU computes with.
+    native_floats: bool,
     /// A format whose sizes are not known here, by the name that the file gives it.
     pub(crate) unknown: Option<String>,
 }
@@ -86,41 +120,45 @@ pub(crate) struct StoredFormat {
 impl StoredFormat {
     /// From the top-level object of `config.json`.
     pub(crate) fn new(root: &Fields<'_>) -> Result<Self, FieldError> {
+        let text = root.object("text_config")?;
+        let text = text.as_ref().map(Section::as_fields);
+        let element = ElementType::of(root, text.as_ref())?;
+        let format = Self {
+            native_floats: element != ElementType::BFloat16,
+            ..Self::packed(root, text.as_ref())?
+        };
+        Ok(match element {
+            ElementType::Float32 => format.in_float32(),
+            ElementType::BFloat16 | ElementType::Float16 => format,
+        })
+    }
+
+    /// As it is with floats of 16 bits.
+    fn packed(root: &Fields<'_>, text: Option<&Fields<'_>>) -> Result<Self, FieldError> {
         if let Some(section) = root.object("quantization")? {
             return Self::mlx(&section.as_fields());
         }
-        let text = root.object("text_config")?;
-        let nested = match &text {
-            Some(text) => text.as_fields().object("quantization_config")?,
-            None => None,
+        let nested = text.map(|text| text.object("quantization_config"));
+        let Some(section) = root
+            .object("quantization_config")?
+            .or(nested.transpose()?.flatten())
+        else {
+            return Ok(Self::half());
         };
-        if let Some(section) = root.object("quantization_config")?.or(nested) {
-            let fields = section.as_fields();
-            return match fields.optional_text("quant_method")? {
-                None => Self::mlx(&fields),
-                Some(method) => Self::other(&fields, method),
-            };
+        let fields = section.as_fields();
+        match fields.optional_text("quant_method")? {
+            None => Self::mlx(&fields),
+            Some(method) => Self::other(&fields, method),
         }
-        let element = match (root.optional_text("torch_dtype")?, root.optional_text("dtype")?) {
-            (Some(name), _) | (None, Some(name)) => Some(name),
-            (None, None) => match &text {
-                Some(text) => text.as_fields().optional_text("torch_dtype")?,
-                None => None,
-            },
-        };
-        Ok(Self::uniform(match element {
-            Some("float32") => MatrixFormat::Float { bits: 32 },
-            Some(_) | None => MatrixFormat::HALF,
-        }))
     }
 
     pub(super) fn half() -> Self {
         Self::uniform(MatrixFormat::HALF)
     }
 
-    /// Nothing is packed, and floats have 32 bits.
-    pub(super) fn is_float32(&self) -> bool {
-        self.default == MatrixFormat::Float { bits: 32 }
+    /// See the field.
+    pub(super) fn has_native_floats(&self) -> bool {
+        self.native_floats
     }
 
     /// The same with every float of 16 bits in 32, those of scales and offsets too.
@@ -134,6 +172,7 @@ impl StoredFormat {
             overrides: widen(&self.overrides),
             text_overrides: widen(&self.text_overrides),
             unless_quantized: MatrixFormat::Float { bits: 32 },
+            native_floats: true,
             ..self.clone()
         }
     }
@@ -146,6 +185,7 @@ impl StoredFormat {
             left_in_float: Vec::new(),
             only: None,
             unless_quantized: MatrixFormat::HALF,
+            native_floats: false,
             unknown: None,
         }
     }

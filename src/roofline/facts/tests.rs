@@ -479,6 +479,58 @@ fn of_floats_only_bfloat16_is_emulated() {
     }
 }
 
+/// `mlx_lm.convert` keeps the type that `config.json` names, in scales and offsets too.
+#[test]
+fn without_headers_the_file_says_what_floats_are() {
+    let quantized = json!({"bits": 4, "group_size": 64});
+    let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 128});
+    // Bits of a weight in all, and whether every GPU computes with the floats.
+    let cases = [
+        (json!({}), 16.0, false),
+        (
+            json!({"torch_dtype": null, "dtype": "float8_e4m3fn"}),
+            16.0,
+            false,
+        ),
+        (json!({"torch_dtype": "bfloat16"}), 16.0, false),
+        (json!({"torch_dtype": "float16"}), 16.0, true),
+        (json!({"dtype": "float16"}), 16.0, true),
+        (json!({"torch_dtype": "torch.half"}), 16.0, true),
+        (json!({"torch_dtype": "float32"}), 32.0, true),
+        (
+            json!({"torch_dtype": "float16", "quantization": quantized}),
+            4.5,
+            true,
+        ),
+        (
+            json!({"torch_dtype": "bfloat16", "quantization": quantized}),
+            4.5,
+            false,
+        ),
+        (json!({"dtype": "float32", "quantization": quantized}), 5.0, true),
+    ];
+    for (stated, bits, native) in cases {
+        let mut config = llama_70b();
+        config["torch_dtype"] = Value::Null;
+        for (name, value) in stated.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        let facts = estimated(&config);
+        assert_eq!(facts.weights.native_floats, native, "{stated}");
+        let bytes = facts.parameters as f64 * bits / 8.0;
+        assert!(within(facts.weights.resident().0, bytes, 1e-4), "{stated}");
+    }
+    let mut config = llama_70b();
+    config["torch_dtype"] = json!("float16");
+    config["quantization_config"] = gptq;
+    assert!(estimated(&config).weights.native_floats);
+    // A model that also sees names it beside the fields of its text model.
+    let mut config = gemma3_12b();
+    config["torch_dtype"] = Value::Null;
+    config["text_config"]["dtype"] = json!("float16");
+    assert!(estimated(&config).weights.native_floats);
+}
+
 #[test]
 fn an_unknown_family_keeps_what_its_tensors_say() {
     let config = json!({"model_type": "mamba9", "num_hidden_layers": 4, "max_position_embeddings": 4096});
