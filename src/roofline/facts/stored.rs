@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::census::Part;
 use crate::roofline::fields::{FieldError, Fields, Section, shortened};
+use crate::roofline::model::QuantizationScheme;
 
 /// How a matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,24 +324,10 @@ fn text_module(path: &str) -> String {
 
 /// MLX's schemes. Affine: a scale and a bias of 16 bits per group; the formats of Microscaling: one scale of 8 bits.
 fn mlx_scheme(fields: &Fields<'_>) -> Result<MatrixFormat, FieldError> {
-    let mode = fields.optional_text("mode")?.unwrap_or("affine");
-    let (group_bits, default_group, default_bits) = match mode {
-        "affine" => (32, 64, 4),
-        "mxfp4" => (8, 32, 4),
-        "mxfp8" => (8, 32, 8),
-        "nvfp4" => (8, 16, 4),
-        _ => {
-            let known = "one of affine, mxfp4, mxfp8, nvfp4".to_owned();
-            return Err(fields.invalid("mode", known));
-        }
-    };
-    let bits = fields.optional_dimension("bits")?.unwrap_or(default_bits);
-    if !(1..=16).contains(&bits) {
-        return Err(fields.invalid("bits", "a number of bits from 1 to 16".to_owned()));
-    }
+    let scheme = QuantizationScheme::parse(fields)?;
     Ok(MatrixFormat::Grouped {
-        bits,
-        group: fields.optional_dimension("group_size")?.unwrap_or(default_group),
-        group_bits,
+        bits: scheme.bits,
+        group: scheme.group_size,
+        group_bits: if scheme.mode.has_biases() { 32 } else { 8 },
     })
 }

@@ -623,6 +623,78 @@ fn experts_are_counted_under_either_name() {
     );
 }
 
+/// Those that MLX's `quantize` takes, and what the engine says of the same file.
+#[test]
+fn only_what_mlx_has_kernels_for_is_estimated() {
+    let read = |section: Value| {
+        let mut config = llama_70b();
+        config["rms_norm_eps"] = json!(1e-5);
+        config["rope_theta"] = json!(5e5);
+        config["quantization"] = section;
+        let facts = ModelFacts::new(&config.to_string(), Tensors::Unknown).map_err(|err| err.to_string());
+        let model = ModelConfig::parse(&config.to_string()).map_err(|err| err.to_string());
+        assert_eq!(facts.as_ref().err(), model.err().as_ref());
+        facts.map(drop)
+    };
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group_size in [32, 64, 128] {
+            assert_eq!(read(json!({"bits": bits, "group_size": group_size})), Ok(()));
+        }
+    }
+    for (mode, bits, group_size) in [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)] {
+        let stated = json!({"mode": mode, "bits": bits, "group_size": group_size});
+        assert_eq!(read(stated), Ok(()));
+        assert_eq!(read(json!({"mode": mode})), Ok(()));
+    }
+    for (section, field, found, expected) in [
+        (
+            json!({"bits": 7}),
+            "bits",
+            "7",
+            "2, 3, 4, 5, 6 or 8 with mode affine",
+        ),
+        (
+            json!({"bits": 9}),
+            "bits",
+            "9",
+            "2, 3, 4, 5, 6 or 8 with mode affine",
+        ),
+        (
+            json!({"bits": "4"}),
+            "bits",
+            "\"4\"",
+            "2, 3, 4, 5, 6 or 8 with mode affine",
+        ),
+        (
+            json!({"group_size": 33}),
+            "group_size",
+            "33",
+            "32, 64 or 128 with mode affine",
+        ),
+        (
+            json!({"mode": "mxfp4", "bits": 8}),
+            "bits",
+            "8",
+            "4 with mode mxfp4",
+        ),
+        (
+            json!({"mode": "nvfp4", "group_size": 32}),
+            "group_size",
+            "32",
+            "16 with mode nvfp4",
+        ),
+        (
+            json!({"lm_head": {"bits": 1}}),
+            "lm_head.bits",
+            "1",
+            "2, 3, 4, 5, 6 or 8 with mode affine",
+        ),
+    ] {
+        let message = format!("config.json: field `quantization.{field}` is {found}, expected {expected}");
+        assert_eq!(read(section), Err(message));
+    }
+}
+
 /// As `mlx_lm.convert --quant-predicate mixed_4_6` writes exceptions.
 #[test]
 fn groups_are_of_mlx_s_own_size_where_an_exception_has_none() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{ModelConfigError, unsupported};
-use crate::roofline::fields::Fields;
+use crate::roofline::fields::{FieldError, Fields};
 
 /// `quantization` of an MLX checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,16 +61,47 @@ impl QuantizationScheme {
         group_size: 32,
         bits: 4,
     };
-    const MXFP8: Self = Self {
-        mode: QuantizationMode::Mxfp8,
-        group_size: 32,
-        bits: 8,
-    };
-    const NVFP4: Self = Self {
-        mode: QuantizationMode::Nvfp4,
-        group_size: 16,
-        bits: 4,
-    };
+
+    /// Of a section that states it. MLX has kernels for these sizes of groups and numbers of bits alone; what is not stated,
+    /// or null, is as MLX's own functions have it.
+    pub(crate) fn parse(fields: &Fields<'_>) -> Result<Self, FieldError> {
+        let name = fields.optional_text("mode")?.unwrap_or("affine");
+        let (mode, (group_sizes, group_size), (all_bits, bits)): (_, (&[u32], _), (&[u32], _)) = match name {
+            "affine" => (
+                QuantizationMode::Affine,
+                (&[32, 64, 128], 64),
+                (&[2, 3, 4, 5, 6, 8], 4),
+            ),
+            "mxfp4" => (QuantizationMode::Mxfp4, (&[32], 32), (&[4], 4)),
+            "mxfp8" => (QuantizationMode::Mxfp8, (&[32], 32), (&[8], 8)),
+            "nvfp4" => (QuantizationMode::Nvfp4, (&[16], 16), (&[4], 4)),
+            _ => return Err(fields.invalid("mode", one_of(&["affine", "mxfp4", "mxfp8", "nvfp4"]))),
+        };
+        let one_of_these = |field, allowed: &[u32], default| match fields.present(field) {
+            None => Ok(default),
+            Some(value) => {
+                let mut allowed_ones = allowed.iter().copied();
+                let stated = allowed_ones.find(|number| value.as_u64() == Some(u64::from(*number)));
+                let expected = || format!("{} with mode {name}", one_of(allowed));
+                stated.ok_or_else(|| fields.invalid(field, expected()))
+            }
+        };
+        Ok(Self {
+            mode,
+            group_size: one_of_these("group_size", group_sizes, group_size)?,
+            bits: one_of_these("bits", all_bits, bits)?,
+        })
+    }
+}
+
+/// `2, 3 or 4`.
+fn one_of<T: ToString>(allowed: &[T]) -> String {
+    let allowed: Vec<String> = allowed.iter().map(T::to_string).collect();
+    match allowed.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantization>, ModelConfigError> {
@@ -96,11 +127,11 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
             "convert the model with mlx_lm.convert first",
         ));
     }
-    let default = parse_scheme(&fields)?;
+    let default = QuantizationScheme::parse(&fields)?;
     let mut overrides = BTreeMap::new();
     for (module, value) in fields.map {
         let scheme = match value {
-            Value::Object(map) => Some(parse_scheme(&Fields {
+            Value::Object(map) => Some(QuantizationScheme::parse(&Fields {
                 map,
                 path: &format!("{field}.{module}"),
             })?),
@@ -113,53 +144,10 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
     Ok(Some(Quantization { default, overrides }))
 }
 
-fn parse_scheme(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
-    let mode = fields.optional_text("mode")?.unwrap_or("affine");
-    let scheme = match mode {
-        "affine" => return parse_affine(fields),
-        "mxfp4" => QuantizationScheme::MXFP4,
-        "mxfp8" => QuantizationScheme::MXFP8,
-        "nvfp4" => QuantizationScheme::NVFP4,
-        _ => {
-            return Err(unsupported(
-                fields,
-                "mode",
-                "only affine, mxfp4, mxfp8 and nvfp4 are",
-            ));
-        }
-    };
-    for (field, only) in [("group_size", scheme.group_size), ("bits", scheme.bits)] {
-        if fields
-            .optional_dimension(field)?
-            .is_some_and(|found| found != only)
-        {
-            return Err(unsupported(fields, field, &format!("only {only} is with {mode}")));
-        }
-    }
-    Ok(scheme)
-}
-
 /// The name that a tensor or module of the text model has by itself, where it is nested in a model that also sees.
 pub(crate) fn text_name(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),
         None => name.strip_prefix("language_model.").unwrap_or(name).to_owned(),
     }
-}
-
-/// What is not stated, or null, is as MLX's own functions have it.
-fn parse_affine(fields: &Fields<'_>) -> Result<QuantizationScheme, ModelConfigError> {
-    let group_size = fields.optional_dimension("group_size")?.unwrap_or(64);
-    if ![32, 64, 128].contains(&group_size) {
-        return Err(unsupported(fields, "group_size", "only 32, 64 and 128 are"));
-    }
-    let bits = fields.optional_dimension("bits")?.unwrap_or(4);
-    if ![2, 3, 4, 5, 6, 8].contains(&bits) {
-        return Err(unsupported(fields, "bits", "only 2, 3, 4, 5, 6 and 8 are"));
-    }
-    Ok(QuantizationScheme {
-        mode: QuantizationMode::Affine,
-        group_size,
-        bits,
-    })
 }

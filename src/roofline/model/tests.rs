@@ -460,17 +460,17 @@ fn refusals_name_file_and_field() {
         (
             "quantization",
             json!({"group_size": 64, "bits": 4, "mode": "mxfp4"}),
-            "config.json: field `quantization.group_size` is 64, which is not supported: only 32 is with mxfp4",
+            "config.json: field `quantization.group_size` is 64, expected 32 with mode mxfp4",
         ),
         (
             "quantization",
             json!({"group_size": 64, "bits": 4, "mode": "hqq"}),
-            "config.json: field `quantization.mode` is \"hqq\", which is not supported: only affine, mxfp4, mxfp8 and nvfp4 are",
+            "config.json: field `quantization.mode` is \"hqq\", expected affine, mxfp4, mxfp8 or nvfp4",
         ),
         (
             "quantization",
             json!({"group_size": 64, "bits": 4, "lm_head": {"bits": 7, "group_size": 64}}),
-            "config.json: field `quantization.lm_head.bits` is 7, which is not supported: only 2, 3, 4, 5, 6 and 8 are",
+            "config.json: field `quantization.lm_head.bits` is 7, expected 2, 3, 4, 5, 6 or 8 with mode affine",
         ),
         (
             "quantization_config",
