@@ -40,8 +40,12 @@ fn the_exit_status_says_whether_it_fits() {
     let status = |changed: &[&str]| run_with(changed).unwrap_or_else(|failure| panic!("{:#}", failure.error));
     assert_eq!(status(&["-o=json"]), ExitStatus::Success);
     assert_eq!(status(&["--requests-per-second=10"]), ExitStatus::DoesNotFit);
-    let compared = ["--compare=M4 16Gi", "--compare=M1 8Gi"];
-    assert_eq!(status(&compared), ExitStatus::Success);
+    for compared in [
+        ["--compare=M4 16Gi", "--compare=M1 8Gi"],
+        ["--compare=M4 Pro/16 64Gi", "--compare=M5 Pro/16 64Gi"],
+    ] {
+        assert_eq!(status(&compared), ExitStatus::Success);
+    }
     let buy = |rate: &'static str| [rate, "--recommend", "--offer=3 x M4 Max/40 64Gi 150W @ 2999"];
     assert_eq!(status(&buy("--requests-per-second=0.3")), ExitStatus::Success);
     assert_eq!(status(&buy("--requests-per-second=99")), ExitStatus::DoesNotFit);
