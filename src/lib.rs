@@ -4,6 +4,7 @@
 
 // Base: no domain, no network.
 mod clock;
+mod environment;
 mod error;
 mod file;
 mod latest;

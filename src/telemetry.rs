@@ -6,6 +6,8 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
+use crate::environment::{is_set, variable};
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum LogFormat {
@@ -28,12 +30,7 @@ pub(crate) struct InvalidFilter {
 
 /// Installs the process-wide subscriber. A second call changes nothing.
 pub(crate) fn init(format: LogFormat, default_filter: &str) -> Result<(), InvalidFilter> {
-    let set = |name| {
-        std::env::var(name)
-            .ok()
-            .filter(|value: &String| !value.is_empty())
-    };
-    let text = set("ROOFLET_LOG").unwrap_or_else(|| default_filter.to_owned());
+    let text = variable("ROOFLET_LOG").unwrap_or_else(|| default_filter.to_owned());
     let filter = EnvFilter::try_new(&text).map_err(|err| InvalidFilter { text, err })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -42,7 +39,7 @@ pub(crate) fn init(format: LogFormat, default_filter: &str) -> Result<(), Invali
         .log_internal_errors(false);
     let installed = match format {
         LogFormat::Text => builder
-            .with_ansi(std::io::stderr().is_terminal() && set("NO_COLOR").is_none())
+            .with_ansi(std::io::stderr().is_terminal() && !is_set("NO_COLOR"))
             .with_target(false)
             .try_init(),
         LogFormat::Json => builder.json().try_init(),

@@ -38,6 +38,7 @@ use clap::{Parser, Subcommand};
 
 use crate::agent::state::node_name_in;
 use crate::client::KubeconfigSource;
+use crate::environment;
 use crate::error::ExitStatus;
 use crate::host::Host;
 use crate::process::open_files;
@@ -257,8 +258,7 @@ fn directory(
 
 /// What kubectl would use, or where it would find nothing, what `rooflet up` and `rooflet server` write by default.
 fn default_kubeconfig() -> KubeconfigSource {
-    let is_told = std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty());
-    if is_told {
+    if environment::is_set("KUBECONFIG") {
         KubeconfigSource::Environment
     } else {
         kubeconfig_in(&home())

@@ -11,6 +11,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::environment::variable;
 use crate::loopback::is_loopback;
 
 /// How long the API server may take to accept a connection.
@@ -138,12 +139,8 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|err| invalid(path, &err))?;
-    let set = |name| {
-        std::env::var(name)
-            .ok()
-            .filter(|value: &String| !value.is_empty())
-    };
-    let no_proxy = set("NO_PROXY").or_else(|| set("no_proxy")).unwrap_or_default();
+    let no_proxy = variable("NO_PROXY").or_else(|| variable("no_proxy"));
+    let no_proxy = no_proxy.unwrap_or_default();
     if !names_proxy && is_direct(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
     }

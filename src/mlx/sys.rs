@@ -7,6 +7,7 @@ use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype, Stream};
 
 use super::quantized::QuantizedMatrix;
+use crate::environment::is_set;
 
 /// CUDA graphs that MLX keeps, in place of its 400: every number of rows and length of caches makes others, and with sixteen
 /// streams MLX gave up computing ("cache thrashing") on an H200. 4096 were enough there.
@@ -20,7 +21,7 @@ const CUDA_GRAPHS: &str = "4096";
 )]
 pub(super) fn set_environment() {
     const NAME: &str = "MLX_CUDA_GRAPH_CACHE_SIZE";
-    if std::env::var_os(NAME).is_none() {
+    if !is_set(NAME) {
         // SAFETY: nobody reads the environment at the same time, as the caller promises.
         unsafe { std::env::set_var(NAME, CUDA_GRAPHS) };
     }

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use self::settings::{Destination, MetricSettings, SettingsError, TraceSettings};
 use crate::clock::Clock;
+use crate::environment::variable;
 use crate::error::Chain;
 use crate::loopback;
 use crate::task::Tasks;
@@ -45,11 +46,10 @@ enum ExportError {
 /// A tracer whose spans and measurements go where the environment says; one without any where it names no endpoint.
 /// `service` is who we are unless the environment says otherwise. Ends with `stop`, after what is left has been sent.
 pub(crate) fn start(service: &str, clock: Clock, stop: CancellationToken, tasks: &Tasks) -> Tracer {
-    let lookup = |name: &str| std::env::var(name).ok();
-    let spans = wanted("traces", TraceSettings::read(service, lookup), |settings| {
+    let spans = wanted("traces", TraceSettings::read(service, variable), |settings| {
         spans::export(settings, stop.clone(), tasks)
     });
-    let meter = wanted("metrics", MetricSettings::read(service, lookup), |settings| {
+    let meter = wanted("metrics", MetricSettings::read(service, variable), |settings| {
         metrics::export(settings, clock.clone(), stop.clone(), tasks)
     });
     Tracer::new(spans, meter, clock)

@@ -4,6 +4,8 @@ use std::fmt;
 
 use reqwest::{Client, RequestBuilder, Url};
 
+use crate::environment::variable;
+
 /// Where models are looked for unless `HF_ENDPOINT` says otherwise.
 pub(crate) const HUB: &str = "https://huggingface.co";
 
@@ -57,13 +59,8 @@ fn without_user(endpoint: &str) -> String {
 impl HubAccess {
     /// As `HF_ENDPOINT` and `HF_TOKEN` say; empty ones say nothing.
     pub(crate) fn from_environment() -> Result<Self, InvalidHub> {
-        let set = |name| {
-            std::env::var(name)
-                .ok()
-                .filter(|value: &String| !value.is_empty())
-        };
-        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
-        Self::new(&endpoint, set("HF_TOKEN"))
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
+        Self::new(&endpoint, variable("HF_TOKEN"))
     }
 
     pub(super) fn new(endpoint: &str, token: Option<String>) -> Result<Self, InvalidHub> {

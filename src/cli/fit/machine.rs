@@ -13,6 +13,7 @@ use crate::agent::probe::last_report;
 use crate::api::v1alpha1::{Chip, PlausibilityVerdict, Probe};
 use crate::cli::{Failure, default_data_dir, ui};
 use crate::clock::Clock;
+use crate::environment::variable;
 use crate::error::ExitStatus;
 use crate::host::{Host, Identity};
 use crate::roofline::chip;
@@ -230,7 +231,7 @@ fn expiry(report: &ProbeReport) -> Option<String> {
 
 /// Of this machine's agent.
 fn state_dir() -> Utf8PathBuf {
-    let told = std::env::var("ROOFLET_STATE_DIR").ok().map(Utf8PathBuf::from);
+    let told = variable("ROOFLET_STATE_DIR").map(Utf8PathBuf::from);
     told.unwrap_or_else(|| default_data_dir().join("agent"))
 }
 
