@@ -3,7 +3,7 @@
 
 pub(crate) mod embeddings;
 pub(crate) mod fields;
-mod logprobs;
+pub(crate) mod logprobs;
 mod options;
 mod prompt;
 mod sampling;

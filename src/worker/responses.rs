@@ -1,5 +1,6 @@
 //! `/v1/responses`: a chat whose answer is told in items.
 
+mod logprobs;
 pub(crate) mod store;
 mod writer;
 
@@ -21,6 +22,7 @@ use self::writer::ResponseWriter;
 use super::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off_thread_if};
 use super::event::{Done, Piece};
 use super::prompt::Chat;
+use super::scores;
 use super::server::App;
 use super::stream::{self, Frames, event_frame};
 use crate::openai::ApiError;
@@ -46,18 +48,22 @@ pub(crate) async fn create(
     } = ResponsesRequest::parse(&body, recall)?;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
     let kept = settings.store.then_some(items);
+    let with_logprobs = chat.options.logprobs.is_some();
     let begun = begin_chat(&app, chat, body.len()).await;
     let (answer, submitted) = begun.map_err(as_input)?;
     let created = app.clock.now().as_second();
     let id = new_id(&headers);
-    let writer = ResponseWriter::new(id, app.name.clone(), created, settings, namespaces, answer);
+    let mut writer = ResponseWriter::new(id, app.name.clone(), created, settings, namespaces, answer);
+    if with_logprobs {
+        writer.tell_logprobs();
+    }
     let mut frames = ResponseFrames { app, writer, kept };
     if stream {
         return Ok(stream::response(frames, submitted, obfuscated));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {
-        pieces.iter().for_each(|piece| drop(frames.writer.push(piece)));
+        pieces.iter().for_each(|piece| drop(frames.push(piece)));
         drop(frames.writer.finish(&done, usage));
     }
     frames.keep();
@@ -159,6 +165,13 @@ struct ResponseFrames {
 }
 
 impl ResponseFrames {
+    fn push(&mut self, piece: &Piece) -> Vec<Event> {
+        let tokenizer = self.app.prompter.tokenizer();
+        let scores = piece.scores.iter();
+        let tokens = scores.filter_map(|score| Some((score.offset, scores::said(tokenizer, score)?)));
+        self.writer.push(piece, tokens)
+    }
+
     /// The response has come to its end.
     fn keep(&mut self) {
         let Some(mut items) = self.kept.take() else { return };
@@ -185,7 +198,7 @@ impl Frames for ResponseFrames {
     }
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut VecDeque<Bytes>) {
-        write(self.writer.push(&piece), out);
+        write(self.push(&piece), out);
     }
 
     fn end(&mut self, _index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>) {

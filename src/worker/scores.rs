@@ -6,8 +6,16 @@ use crate::openai::response::logprobs::{
 };
 use crate::text::tokenizer::Tokenizer;
 
-/// Of a chat. The token that ended the text is no part of the message.
+/// Of a chat.
 pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> ChatLogprobs {
+    ChatLogprobs {
+        content: scores.filter_map(|score| said(tokenizer, score)).collect(),
+        refusal: (),
+    }
+}
+
+/// One token of a message; `None` for the one that ended the text, which is no part of it.
+pub(crate) fn said(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogprob> {
     let token = |token: u32, logprob: f32| {
         let bytes = tokenizer.spelled(token);
         TokenLogprob {
@@ -16,18 +24,12 @@ pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
             bytes,
         }
     };
-    let said = scores.filter(|score| !tokenizer.is_eos(score.token));
-    let content = said.filter_map(|score| {
-        let top = score.top.iter().map(|(id, logprob)| token(*id, *logprob));
-        Some(ContentLogprob {
-            token: token(score.token, score.logprob?),
-            top_logprobs: top.collect(),
-        })
-    });
-    ChatLogprobs {
-        content: content.collect(),
-        refusal: (),
-    }
+    let logprob = score.logprob.filter(|_| !tokenizer.is_eos(score.token))?;
+    let top = score.top.iter().map(|(id, logprob)| token(*id, *logprob));
+    Some(ContentLogprob {
+        token: token(score.token, logprob),
+        top_logprobs: top.collect(),
+    })
 }
 
 /// A token that is a part of a character is written as its bytes, as OpenAI did: all of them would be the same `\u{fffd}`,

@@ -1,4 +1,4 @@
-//! How many of the most probable tokens a request asks for, which the two endpoints write differently.
+//! How many of the most probable tokens a request asks for, which the endpoints write differently.
 
 use serde_json::Value;
 
@@ -19,6 +19,24 @@ pub(super) fn of_chat(fields: &Fields) -> Result<Option<usize>, ApiError> {
         (false, Some(_)) => Err(ApiError::invalid_value(
             "top_logprobs",
             "'top_logprobs' is only allowed when 'logprobs' is true.",
+        )),
+    }
+}
+
+/// What `include` of `/v1/responses` has to ask for them.
+pub(crate) const INCLUDED: &str = "message.output_text.logprobs";
+
+/// A name in a list, and a number.
+pub(crate) fn of_responses(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let listed = fields.get("include").and_then(Value::as_array);
+    let wanted = listed.is_some_and(|names| names.iter().any(|name| name.as_str() == Some(INCLUDED)));
+    let top = fields.integer("top_logprobs", 0, MAX_OF_CHAT)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::invalid_value(
+            "top_logprobs",
+            format!("'top_logprobs' is only allowed when 'include' has '{INCLUDED}'."),
         )),
     }
 }

@@ -9,7 +9,7 @@ pub(crate) struct ChatLogprobs {
     pub(crate) refusal: (),
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ContentLogprob {
     #[serde(flatten)]
     pub(crate) token: TokenLogprob,
@@ -17,7 +17,7 @@ pub(crate) struct ContentLogprob {
     pub(crate) top_logprobs: Vec<TokenLogprob>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct TokenLogprob {
     /// Bytes that are no text are U+FFFD here.
     pub(crate) token: String,

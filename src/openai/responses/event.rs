@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::item::{ContentPart, Item, Response};
+use crate::openai::response::logprobs::{ContentLogprob, TokenLogprob};
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Event {
@@ -46,14 +47,14 @@ pub(crate) enum EventKind {
         #[serde(flatten)]
         place: PartPlace,
         delta: String,
-        logprobs: [(); 0],
+        logprobs: Vec<EventLogprob>,
     },
     #[serde(rename = "response.output_text.done")]
     TextDone {
         #[serde(flatten)]
         place: PartPlace,
         text: String,
-        logprobs: [(); 0],
+        logprobs: Vec<EventLogprob>,
     },
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningDelta {
@@ -89,4 +90,33 @@ pub(crate) struct PartPlace {
     pub(crate) output_index: usize,
     /// Items have one part.
     pub(crate) content_index: usize,
+}
+
+/// A token as events tell it: without its bytes, as OpenAI has it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct EventLogprob {
+    #[serde(flatten)]
+    own: TokenProbability,
+    /// Falling.
+    top_logprobs: Vec<TokenProbability>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct TokenProbability {
+    token: String,
+    logprob: f32,
+}
+
+impl EventLogprob {
+    pub(crate) fn all(of: &[ContentLogprob]) -> Vec<Self> {
+        let bare = |token: &TokenLogprob| TokenProbability {
+            token: token.token.clone(),
+            logprob: token.logprob,
+        };
+        let one = |one: &ContentLogprob| Self {
+            own: bare(&one.token),
+            top_logprobs: one.top_logprobs.iter().map(bare).collect(),
+        };
+        of.iter().map(one).collect()
+    }
 }

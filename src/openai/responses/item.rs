@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::request::Settings;
 use crate::openai::response::Usage;
+use crate::openai::response::logprobs::ContentLogprob;
 
 /// `POST /v1/responses`, whole, or as far as it has come.
 #[derive(Debug, Clone, Serialize)]
@@ -80,7 +81,7 @@ impl From<Usage> for ResponseUsage {
 }
 
 /// A part of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Item {
     pub(crate) id: String,
     pub(crate) status: Status,
@@ -88,7 +89,7 @@ pub(crate) struct Item {
     pub(crate) content: ItemContent,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ItemContent {
     Reasoning {
@@ -110,7 +111,7 @@ pub(crate) enum ItemContent {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentPart {
     ReasoningText {
@@ -119,7 +120,8 @@ pub(crate) enum ContentPart {
     OutputText {
         text: String,
         annotations: [(); 0],
-        logprobs: [(); 0],
+        /// Of the tokens that it is made of, where they are asked for.
+        logprobs: Vec<ContentLogprob>,
     },
 }
 
@@ -132,7 +134,7 @@ impl ContentPart {
         Self::OutputText {
             text,
             annotations: [],
-            logprobs: [],
+            logprobs: Vec::new(),
         }
     }
 }

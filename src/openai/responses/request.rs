@@ -9,7 +9,8 @@ use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::fields::Fields;
 use crate::openai::request::{
-    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, check_hints, parse_model, template,
+    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, check_hints, logprobs, parse_model,
+    template,
 };
 use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::Tools;
@@ -39,6 +40,7 @@ pub(crate) struct Settings {
     text: Json,
     tool_choice: Value,
     tools: Json,
+    top_logprobs: usize,
     top_p: Option<f32>,
     truncation: &'static str,
     user: Option<String>,
@@ -60,6 +62,7 @@ const SERVED: &[&str] = &[
     "previous_response_id",
     "reasoning",
     "tool_choice",
+    "top_logprobs",
     "truncation",
 ];
 
@@ -72,10 +75,9 @@ const UNSERVED: &[&str] = &[
     "moderation",
     "prompt",
     "prompt_cache_options",
-    "top_logprobs",
 ];
 
-/// What may be in `include` for nothing: it belongs to tools that are not served, or is told anyway.
+/// What else may be in `include`, for nothing: it belongs to tools that are not served, or is told anyway.
 const INCLUDED: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -98,6 +100,7 @@ impl ResponsesRequest {
         let mut options = Options::parse(&fields, 1)?;
         options.stopping.check_length(max_output_tokens)?;
         options.max_tokens = max_output_tokens;
+        options.logprobs = logprobs::of_responses(&fields)?;
         let text = apart.remove("text").filter(|text| *text != Json::Null);
         options.format = text.as_ref().map(parse_text).transpose()?.flatten();
         let listed = apart.remove("tools").unwrap_or(Json::Array(Vec::new()));
@@ -128,6 +131,7 @@ impl ResponsesRequest {
             text: text.unwrap_or_else(plain_text),
             tool_choice: choice.cloned().unwrap_or(json!("auto")),
             tools: listed.clone(),
+            top_logprobs: options.logprobs.unwrap_or(0),
             top_p: options.sampling.top_p,
             truncation: "disabled",
             user: fields.text("user")?.map(str::to_owned),
@@ -172,9 +176,14 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         return Err(ApiError::unknown_parameter("max_tokens"));
     }
     fields.check_names(&served, UNSERVED, asks_for_nothing)?;
-    let expected = format!("a list with nothing but {}", INCLUDED.join(", "));
+    let expected = format!(
+        "a list with nothing but {}, {}",
+        logprobs::INCLUDED,
+        INCLUDED.join(", ")
+    );
     fields.read("include", &expected, |value| {
-        let known = |name: &Value| name.as_str().is_some_and(|name| INCLUDED.contains(&name));
+        let is_known = |name: &str| name == logprobs::INCLUDED || INCLUDED.contains(&name);
+        let known = |name: &Value| name.as_str().is_some_and(is_known);
         value.as_array()?.iter().all(known).then_some(())
     })?;
     match fields.text("truncation")? {
@@ -189,7 +198,7 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match name {
         "background" => value.is_null() || *value == json!(false),
-        "max_tool_calls" | "top_logprobs" => value.is_null() || *value == json!(0),
+        "max_tool_calls" => value.is_null() || *value == json!(0),
         "prompt_cache_options" => value.is_null() || *value == json!({}),
         _ => value.is_null(),
     }
@@ -341,6 +350,26 @@ mod tests {
     }
 
     #[test]
+    fn logprobs_are_asked_for_by_a_name_in_a_list() {
+        let asked = |extra: Value| parse(extra).unwrap();
+        let name = "message.output_text.logprobs";
+        for (extra, top) in [
+            (json!({}), None),
+            (json!({"top_logprobs": 0, "include": []}), None),
+            (json!({"include": [name]}), Some(0)),
+            (
+                json!({"include": ["reasoning.encrypted_content", name], "top_logprobs": 20}),
+                Some(20),
+            ),
+        ] {
+            let request = asked(extra.clone());
+            assert_eq!(request.chat.options.logprobs, top, "{extra}");
+            let settings = serde_json::to_value(&request.settings).unwrap();
+            assert_eq!(settings["top_logprobs"], top.unwrap_or(0));
+        }
+    }
+
+    #[test]
     fn what_was_said_before_comes_first_and_its_instructions_do_not() {
         let request =
             parse(json!({"previous_response_id": "resp_0", "instructions": "Be terse.", "store": false}))
@@ -424,7 +453,15 @@ mod tests {
             (json!({"metadata": "a"}), "metadata"),
             (json!({"store": 1}), "store"),
             (json!({"truncation": "auto"}), "truncation"),
-            (json!({"include": ["message.output_text.logprobs"]}), "include"),
+            (
+                json!({"include": ["message.output_text.loglikelihoods"]}),
+                "include",
+            ),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+            (
+                json!({"include": ["message.output_text.logprobs"], "top_logprobs": 21}),
+                "top_logprobs",
+            ),
             (json!({"reasoning": {"effort": "most"}}), "reasoning.effort"),
             (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
             (json!({"tools": [{"type": "function"}]}), "tools[0].name"),

@@ -2,9 +2,11 @@
 
 use uuid::Uuid;
 
+use super::logprobs::Unshown;
 use crate::openai::ApiError;
+use crate::openai::response::logprobs::ContentLogprob;
 use crate::openai::response::{FinishReason, Usage};
-use crate::openai::responses::event::{Event, EventKind, PartPlace};
+use crate::openai::responses::event::{Event, EventKind, EventLogprob, PartPlace};
 use crate::openai::responses::item::{
     ContentPart, IncompleteDetails, Item, ItemContent, Response, ResponseError, Status,
 };
@@ -26,6 +28,8 @@ pub(super) struct ResponseWriter {
     open: bool,
     events: Vec<EventKind>,
     sent: usize,
+    /// Where logprobs are told.
+    unshown: Option<Unshown>,
 }
 
 impl ResponseWriter {
@@ -56,7 +60,13 @@ impl ResponseWriter {
             open: false,
             events: Vec::new(),
             sent: 0,
+            unshown: None,
         }
+    }
+
+    /// Texts are to be told with the logprobs of their tokens.
+    pub(super) fn tell_logprobs(&mut self) {
+        self.unshown = Some(Unshown::default());
     }
 
     pub(super) fn begin(&mut self) -> Vec<Event> {
@@ -68,7 +78,15 @@ impl ResponseWriter {
         self.numbered()
     }
 
-    pub(super) fn push(&mut self, piece: &Piece) -> Vec<Event> {
+    /// Tokens come with the characters before them.
+    pub(super) fn push(
+        &mut self,
+        piece: &Piece,
+        tokens: impl Iterator<Item = (usize, ContentLogprob)>,
+    ) -> Vec<Event> {
+        if let Some(unshown) = &mut self.unshown {
+            unshown.push(&piece.text, tokens);
+        }
         let parts = self.parser.push(&piece.text, piece.tokens);
         parts.into_iter().for_each(|part| self.part(part));
         self.numbered()
@@ -155,7 +173,17 @@ impl ResponseWriter {
         }
     }
 
+    /// Of the text's tokens.
+    fn logprobs(&mut self, shown: &str) -> Vec<ContentLogprob> {
+        self.unshown
+            .as_mut()
+            .map(|unshown| unshown.show(shown))
+            .unwrap_or_default()
+    }
+
     fn reasoning(&mut self, text: String) {
+        // Reasoning has none, and its tokens are none of what follows.
+        self.logprobs(&text);
         if !matches!(self.current(), Some(ItemContent::Reasoning { .. })) {
             self.close(Status::Completed);
             let item = ItemContent::Reasoning {
@@ -182,14 +210,22 @@ impl ResponseWriter {
             self.open("msg", item);
             self.add_part(ContentPart::output(String::new()));
         }
-        if let Some(ContentPart::OutputText { text: whole, .. }) = self.current_part() {
+        let logprobs = self.logprobs(&text);
+        let told = EventLogprob::all(&logprobs);
+        if let Some(ContentPart::OutputText {
+            text: whole,
+            logprobs: all,
+            ..
+        }) = self.current_part()
+        {
             whole.push_str(&text);
+            all.extend(logprobs);
         }
         let place = self.place();
         self.events.push(EventKind::TextDelta {
             place,
             delta: text,
-            logprobs: [],
+            logprobs: told,
         });
     }
 
@@ -280,10 +316,10 @@ impl ResponseWriter {
                             place: place(),
                             text: text.clone(),
                         },
-                        ContentPart::OutputText { text, .. } => EventKind::TextDone {
+                        ContentPart::OutputText { text, logprobs, .. } => EventKind::TextDone {
                             place: place(),
                             text: text.clone(),
-                            logprobs: [],
+                            logprobs: EventLogprob::all(logprobs),
                         },
                     });
                     self.events.push(EventKind::PartDone {

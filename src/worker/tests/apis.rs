@@ -66,6 +66,55 @@ fn script() -> (tempfile::TempDir, WorkerConfig) {
 }
 
 #[test]
+fn texts_of_a_response_come_with_their_logprobs() {
+    let (_dir, config) = script();
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let ask = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0, "top_logprobs": 2,
+                             "include": ["message.output_text.logprobs"],
+                             "tools": [{"type": "function", "name": "weather"}]});
+            let whole = worker.post("/v1/responses", &ask).await.json();
+            assert_eq!(whole["top_logprobs"], 2);
+            // Reasoning and calls are no text; the line break before the text is told as a part of its token.
+            let part = &whole["output"][1]["content"][0];
+            let logprobs = part["logprobs"].as_array().unwrap();
+            assert_eq!(logprobs.len(), 1, "{part}");
+            assert_eq!(
+                (&logprobs[0]["token"], &logprobs[0]["bytes"]),
+                (&json!("\nI look."), &json!(b"\nI look."))
+            );
+            let top = logprobs[0]["top_logprobs"].as_array().unwrap();
+            assert_eq!((top.len(), &top[0]["token"]), (2, &json!("\nI look.")));
+            assert_eq!(top[0]["logprob"], logprobs[0]["logprob"]);
+
+            let streamed = worker
+                .post("/v1/responses", &merged(ask.clone(), json!({"stream": true})))
+                .await;
+            let events = named_events(&streamed);
+            let of = |kind: &str| {
+                let mut events = events.iter();
+                events.find(|event| event["type"] == kind).unwrap()
+            };
+            let bare = |token: &Value| json!({"token": token["token"], "logprob": token["logprob"]});
+            let mut told = bare(&logprobs[0]);
+            told["top_logprobs"] = top.iter().map(bare).collect();
+            assert_eq!(of("response.output_text.delta")["logprobs"], json!([told]));
+            assert_eq!(of("response.output_text.done")["logprobs"], json!([told]));
+            let completed = &of("response.completed")["response"];
+            assert_eq!(completed["output"][1]["content"][0], *part);
+
+            let bare = merged(ask.clone(), json!({"include": null, "top_logprobs": null}));
+            let bare = worker.post("/v1/responses", &bare).await.json();
+            assert_eq!(bare["output"][1]["content"][0]["logprobs"], json!([]));
+            let goes_on = json!({"model": "tiny", "input": "<cue 1>", "previous_response_id": whole["id"], "max_output_tokens": 2});
+            let refused = worker.post("/v1/responses", &goes_on).await;
+            // Its calls have no outputs, which is all that is wrong with what was kept.
+            assert!(refused.body.contains("no output of it"), "{}", refused.body);
+        })
+    });
+}
+
+#[test]
 fn a_response_is_told_in_items() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
