@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 
 use super::harmony::HarmonyParser;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
+use super::tool_calls::begun::begun;
 use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
 use crate::openai::tools::{Function, ToolChoice};
 
@@ -43,6 +44,8 @@ pub(crate) struct AnswerParser {
     kind: Kind,
     tool_format: ToolFormat,
     choice: ToolChoice,
+    /// What may be called.
+    functions: Arc<[Function]>,
     parallel: bool,
     calls: usize,
     /// Of the last call.
@@ -86,6 +89,10 @@ impl AnswerParser {
                 .tools
                 .as_ref()
                 .map_or(ToolChoice::Auto, |tools| tools.choice.clone()),
+            functions: match &shape.tools {
+                Some(tools) => Arc::clone(&tools.functions),
+                None => Arc::default(),
+            },
             parallel: shape.tools.as_ref().is_none_or(|tools| tools.parallel),
             calls: 0,
             arguments: String::new(),
@@ -115,9 +122,13 @@ impl AnswerParser {
     }
 
     /// The completion has ended. Of an answer that must be a call, what was held back is the beginning of one, and no
-    /// content; that a certain function is called is known without it.
+    /// content: it is told as a call without arguments, where it is known of which function.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let was_reasoning = self.is_reasoning();
+        let mut held = match &self.kind {
+            Kind::Marked { .. } => String::new(),
+            Kind::Harmony(parser) => parser.held(),
+        };
         let mut parts = match &mut self.kind {
             Kind::Marked { reasoning, calls } => {
                 let pieces = reasoning
@@ -133,17 +144,34 @@ impl AnswerParser {
             Kind::Harmony(parser) => parser.finish(),
         };
         if self.choice != ToolChoice::Auto {
-            parts.retain(|part| !matches!(part, Part::Content(_)));
+            parts.retain(|part| match part {
+                Part::Content(text) => {
+                    held.push_str(text);
+                    false
+                }
+                Part::Reasoning(_) | Part::Call(_) => true,
+            });
         }
         let mut parts = self.counted(parts);
-        if let ToolChoice::Function(name) = &self.choice
-            && self.calls == 0
+        if self.calls == 0
             && !was_reasoning
+            && let Some(name) = self.called_before_arguments(&held)
         {
-            let name = name.clone();
             parts.extend(self.counted(vec![Part::Call(CallPart::Begin { name })]));
         }
         parts
+    }
+
+    /// Of which function a call must be that has begun with this text.
+    fn called_before_arguments(&self, held: &str) -> Option<String> {
+        match &self.choice {
+            ToolChoice::Auto => None,
+            ToolChoice::Function(name) => Some(name.clone()),
+            ToolChoice::Required => match &self.functions[..] {
+                [only] => Some(only.name.clone()),
+                functions => begun(held, functions).map(str::to_owned),
+            },
+        }
     }
 
     /// A name for the call at this place of the answer, made from letters and digits of which there are at least 24.
@@ -239,4 +267,122 @@ pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
         }
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As OpenAI tells it: a call has its name before its arguments, and keeps it when the answer is cut there.
+    #[test]
+    fn a_call_that_must_be_made_has_its_name_though_it_is_cut_off() {
+        let function = |name: &str| Function {
+            strict: false,
+            name: name.to_owned(),
+            parameters: None,
+        };
+        let (one, two) = (
+            vec![function("weather")],
+            vec![function("weather"), function("time")],
+        );
+        let named = || ToolChoice::Function("time".to_owned());
+        let think = ReasoningMarkers {
+            open: "<think>",
+            close: "</think>",
+        };
+        for (tool_format, functions, choice, said, expect) in [
+            (ToolFormat::Tagged, &two, named(), "", Some("time")),
+            (ToolFormat::Tagged, &two, ToolChoice::Required, "", None),
+            (
+                ToolFormat::Tagged,
+                &one,
+                ToolChoice::Required,
+                "",
+                Some("weather"),
+            ),
+            (ToolFormat::Tagged, &one, ToolChoice::Required, "<think>why", None),
+            (
+                ToolFormat::Tagged,
+                &two,
+                ToolChoice::Required,
+                "<think>\n</think>\n<tool_call>{\"name\": \"we",
+                None,
+            ),
+            (
+                ToolFormat::Tagged,
+                &two,
+                ToolChoice::Required,
+                "<think>\n</think>\n<tool_call>{\"name\": \"weather\", \"arg",
+                Some("weather"),
+            ),
+            (
+                ToolFormat::Llama,
+                &two,
+                ToolChoice::Required,
+                "{\"name\": \"time\", ",
+                Some("time"),
+            ),
+            (
+                ToolFormat::Mistral,
+                &two,
+                ToolChoice::Required,
+                "[TOOL_CALLS]time[ARGS]",
+                Some("time"),
+            ),
+            (
+                ToolFormat::Harmony,
+                &two,
+                ToolChoice::Required,
+                "<|channel|>commentary to=functions.ti",
+                None,
+            ),
+            (
+                ToolFormat::Harmony,
+                &two,
+                ToolChoice::Required,
+                "<|channel|>commentary to=functions.time <|constrain|>js",
+                Some("time"),
+            ),
+            (
+                ToolFormat::Harmony,
+                &two,
+                ToolChoice::Required,
+                "<|channel|>commentary to=functions.time<|message|>",
+                Some("time"),
+            ),
+        ] {
+            let mut parser = AnswerParser::new(&AnswerShape {
+                reasoning: Some((think, false)),
+                tool_format,
+                tools: Some(CallableTools {
+                    functions: functions.clone().into(),
+                    choice,
+                    parallel: true,
+                }),
+            });
+            let mut parts = parser.push(said, 1);
+            parts.extend(parser.finish());
+            parts.retain(|part| !matches!(part, Part::Reasoning(_)));
+            let begin = |name: &str| {
+                let name = name.to_owned();
+                Part::Call(CallPart::Begin { name })
+            };
+            assert_eq!(parts, expect.map(begin).into_iter().collect::<Vec<_>>(), "{said}");
+            assert!(!parser.has_whole_calls());
+        }
+        // What need not be a call is text.
+        let mut parser = AnswerParser::new(&AnswerShape {
+            reasoning: None,
+            tool_format: ToolFormat::Tagged,
+            tools: Some(CallableTools {
+                functions: one.into(),
+                choice: ToolChoice::Auto,
+                parallel: true,
+            }),
+        });
+        let said = "<tool_call>{\"name\": \"weather\", ";
+        let mut parts = parser.push(said, 1);
+        parts.extend(parser.finish());
+        assert_eq!(merged(parts), [Part::Content(said.to_owned())]);
+    }
 }

@@ -57,6 +57,15 @@ impl HarmonyParser {
         self.state == State::Body(Body::Reasoning)
     }
 
+    /// What has been read and is in no part, as far as it may be the beginning of a call.
+    pub(super) fn held(&self) -> String {
+        match &self.state {
+            State::Header => self.held.clone(),
+            State::Body(Body::Call(name)) => format!("functions.{name} "),
+            State::Body(Body::Reasoning | Body::Answer | Body::Arguments) | State::Bare => String::new(),
+        }
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
         self.advance(false)

@@ -1,6 +1,7 @@
 //! Tool calls in what a model says: each family of models writes them in a way of its own. What is no well-formed call
 //! stays text.
 
+pub(super) mod begun;
 pub(super) mod deepseek;
 mod json;
 pub(super) mod kimi;

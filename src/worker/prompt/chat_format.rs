@@ -151,12 +151,13 @@ mod tests {
         };
         let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
         let thought = || Part::Reasoning("Hm".to_owned());
-        for (choice, named) in [
-            (r#""required""#, false),
-            (r#"{"type": "function", "function": {"name": "now"}}"#, true),
+        // Of one function alone it is known, too, which must be called.
+        for choice in [
+            r#""required""#,
+            r#"{"type": "function", "function": {"name": "now"}}"#,
         ] {
             let extra = format!(r#", {TOOLS}, "tool_choice": {choice}"#);
-            let one = if named { vec![begin()] } else { vec![] };
+            let one = vec![begin()];
             let cases = [
                 ("", one.clone()),
                 ("<tool_c", one.clone()),
