@@ -4,7 +4,7 @@ use regex_syntax::hir::Hir;
 
 use super::{Compiler, SchemaError};
 use crate::openai::json::Json;
-use crate::text::grammar::formats::{format_pattern, is_any_text};
+use crate::text::grammar::formats::{fits, format_pattern, is_any_text};
 use crate::text::grammar::product::{Wanted, combined};
 use crate::text::grammar::regex::{self, RegexError, RegexRules, Writing};
 use crate::text::grammar::schema::Schema;
@@ -17,13 +17,14 @@ impl<'a> Compiler<'a, '_> {
         if max.is_some_and(|max| min > max) {
             return Err(schema.empty());
         }
-        let patterns: Vec<&str> = match schema.get("pattern") {
+        let format = schema.text("format")?;
+        let mut patterns: Vec<&str> = match schema.get("pattern") {
             None => Vec::new(),
             // As they are put together in normal form.
             Some(Json::Array(patterns)) => patterns.iter().filter_map(Json::as_str).collect(),
             Some(_) => schema.text("pattern")?.into_iter().collect(),
         };
-        let format = schema.text("format")?;
+        patterns.retain(|pattern| format.is_none_or(|format| !fits(format, pattern)));
         let spelt = format.and_then(|format| format_pattern(format, max));
         if let Some(format) = format
             && spelt.is_none()

@@ -103,6 +103,23 @@ fn formats_are_held_to() {
         &[r#""123e4567-e89b-42d3-a456-426614174000""#],
         &[r#""123e4567-e89b-12d3-a456-426614174000""#],
     );
+    check(
+        format("jwt"),
+        &[
+            // RFC 7515, A.1 and A.5.
+            r#""eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk""#,
+            r#""eyJhbGciOiJub25lIn0.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.""#,
+            r#""eyJhbGciOiJIUzI1NiJ9.e30.dBjf""#,
+        ],
+        &[
+            r#""""#,
+            r#""abc.def.ghi""#,
+            r#""eyJhbGciOiJub25lIn0.e30""#,
+            r#""eyJhbGciOiJub25lIn0.e30.dBjft""#,
+            r#""eyJhbGciOiJub25lIn0=.e30.""#,
+            r#""eyJhbGciOiJub25lI.e30.dBjf""#,
+        ],
+    );
     check(format("password"), &[r#""any \"text\"""#], &["1"]);
 }
 
@@ -127,6 +144,13 @@ fn a_text_fits_all_that_is_demanded_of_it() {
         json!({"type": "string", "format": "date", "pattern": "^2028-02"}),
         &[r#""2028-02-29""#],
         &[r#""2028-03-01""#, r#""2028-02-30""#, r#""2028-02""#],
+    );
+    // As zod writes it.
+    let labels = "^(?=.{1,253}\\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\\.?$";
+    check(
+        json!({"type": "string", "format": "hostname", "pattern": labels}),
+        &[r#""localhost""#, r#""a-1.example.org""#],
+        &[r#""""#, r#""-a""#, r#""a-.b""#, r#""a..b""#, r#""a b""#],
     );
     // The expression says what the client means by a format that nobody else knows.
     check(
