@@ -5,11 +5,11 @@
 //! with sorted keys, as a real one does, and revisions are named by a hash of such text.
 
 use std::fmt;
+use std::ops::Deref;
 
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Number;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,11 +22,57 @@ pub(crate) enum Json {
     Object(Members),
 }
 
+/// A number as JSON's reader has it, and its text where that says more.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Number {
+    value: serde_json::Number,
+    text: Option<Box<str>>,
+}
+
+/// A double says any decimal of no more digits again.
+const DIGITS_OF_DOUBLE: usize = 15;
+
 /// Members of an object as they came. Of several with one name the last counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Members(Vec<(String, Json)>);
 
 impl Json {
+    /// Of a text, with what its numbers say beyond 64 bits. All else that reads this type rounds them.
+    pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let mut json: Self = serde_json::from_str(text)?;
+        // Where some of them are doubles they may have been rounded.
+        let mut is_rounded = false;
+        json.for_each_number(&mut |number| is_rounded |= number.is_f64());
+        if is_rounded {
+            let mut texts = NumberTexts { rest: text };
+            json.for_each_number(&mut |number| {
+                let text = texts.next().unwrap_or_default();
+                let digits = text.split(['e', 'E']).next().unwrap_or_default();
+                let digits = digits
+                    .bytes()
+                    .filter(u8::is_ascii_digit)
+                    .skip_while(|digit| *digit == b'0');
+                if number.is_f64() && digits.count() > DIGITS_OF_DOUBLE {
+                    number.text = Some(text.into());
+                }
+            });
+        }
+        Ok(json)
+    }
+
+    /// In the order of the text.
+    fn for_each_number(&mut self, visit: &mut dyn FnMut(&mut Number)) {
+        match self {
+            Self::Null | Self::Bool(_) | Self::String(_) => {}
+            Self::Number(number) => visit(number),
+            Self::Array(items) => items.iter_mut().for_each(|item| item.for_each_number(visit)),
+            Self::Object(Members(members)) => {
+                let values = members.iter_mut().map(|(_, value)| value);
+                values.for_each(|value| value.for_each_number(visit));
+            }
+        }
+    }
+
     pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
@@ -100,6 +146,73 @@ impl Members {
     }
 }
 
+impl Number {
+    /// Its decimal, with an exponent perhaps: the text, or the shortest of what the reader made of it.
+    pub(crate) fn decimal(&self) -> String {
+        self.text
+            .as_deref()
+            .map_or_else(|| self.value.to_string(), str::to_owned)
+    }
+
+    /// Whether a whole number was read as another one.
+    pub(crate) fn is_rounded_whole(&self) -> bool {
+        let double = self.value.as_f64().filter(|_| self.text.is_some());
+        double.is_some_and(|double| double.fract() == 0.0 && double.abs() >= 2_f64.powi(63))
+    }
+}
+
+impl<N: Into<serde_json::Number>> From<N> for Number {
+    fn from(value: N) -> Self {
+        Self {
+            value: value.into(),
+            text: None,
+        }
+    }
+}
+
+impl Deref for Number {
+    type Target = serde_json::Number;
+
+    fn deref(&self) -> &serde_json::Number {
+        &self.value
+    }
+}
+
+/// The numbers in a text that is JSON, as they are written there.
+struct NumberTexts<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Iterator for NumberTexts<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        loop {
+            let at = self
+                .rest
+                .find(|c: char| c == '"' || c == '-' || c.is_ascii_digit())?;
+            let (_, rest) = self.rest.split_at(at);
+            if let Some(mut string) = rest.strip_prefix('"') {
+                while let Some(at) = string.find(['"', '\\']) {
+                    // What is escaped does not end it; of longer escapes the rest ends nothing either.
+                    let skipped = if string[at..].starts_with('\\') { 2 } else { 1 };
+                    let is_end = skipped == 1;
+                    string = string.get(at + skipped..).unwrap_or_default();
+                    if is_end {
+                        break;
+                    }
+                }
+                self.rest = string;
+                continue;
+            }
+            let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+            let (number, rest) = rest.split_at(rest.find(|c| !is_part(c)).unwrap_or(rest.len()));
+            self.rest = rest;
+            return Some(number);
+        }
+    }
+}
+
 impl From<&str> for Json {
     fn from(text: &str) -> Self {
         Self::String(text.to_owned())
@@ -111,7 +224,7 @@ impl Serialize for Json {
         match self {
             Self::Null => serializer.serialize_unit(),
             Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Number(number) => number.serialize(serializer),
+            Self::Number(number) => number.value.serialize(serializer),
             Self::String(text) => serializer.serialize_str(text),
             Self::Array(items) => {
                 let mut list = serializer.serialize_seq(Some(items.len()))?;
@@ -161,7 +274,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
+        Ok(serde_json::Number::from_f64(value).map_or(Json::Null, |number| Json::Number(number.into())))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Json, E> {
@@ -203,7 +316,7 @@ mod tests {
     #[test]
     fn of_several_members_the_last_counts_and_keeps_its_place() {
         let mut json: Json = serde_json::from_str(r#"{"a":1,"b":2,"a":3}"#).unwrap();
-        assert_eq!(json.get("a"), Some(&Json::Number(3.into())));
+        assert_eq!(json.get("a"), Some(&Json::Number(3_u64.into())));
         let members = json.as_object_mut().unwrap();
         members.insert("b", Json::Null);
         members.insert("c", Json::Bool(true));
@@ -212,6 +325,36 @@ mod tests {
             r#"{"a":1,"b":null,"a":3,"c":true}"#
         );
         assert_eq!(Json::Null.get("a"), None);
+    }
+
+    #[test]
+    fn numbers_say_what_their_text_says() {
+        let text = r#"{"a\"-1": "-2 \\", "b": [1, -0.1, {"c": 123456789012345678901234567890}], "b": 1e30, "d":-18446744073709551617,
+            "e": 3.4028234663852886e+38, "f": 0.10000000000000000000, "g": "\u00e9 5"}"#;
+        let mut json = Json::parse(text).unwrap();
+        let mut decimals = Vec::new();
+        json.for_each_number(&mut |number| decimals.push((number.decimal(), number.is_rounded_whole())));
+        let decimals: Vec<(&str, bool)> = decimals
+            .iter()
+            .map(|(text, rounded)| (text.as_str(), *rounded))
+            .collect();
+        assert_eq!(
+            decimals,
+            [
+                ("1", false),
+                ("-0.1", false),
+                ("123456789012345678901234567890", true),
+                ("1e+30", false),
+                ("-18446744073709551617", true),
+                ("3.4028234663852886e+38", true),
+                ("0.10000000000000000000", false),
+            ]
+        );
+        assert_eq!(
+            Json::parse("[1, 2.5]").unwrap(),
+            serde_json::from_str("[1, 2.5]").unwrap()
+        );
+        assert!(Json::parse("[1,").is_err());
     }
 
     #[test]

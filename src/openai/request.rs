@@ -13,9 +13,10 @@ pub(crate) mod tokenize;
 
 use std::fmt;
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use self::fields::Fields;
 pub(crate) use self::options::{Options, StreamUsage};
@@ -242,16 +243,20 @@ impl<'de> Visitor<'de> for BodyVisitor {
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
                 "messages" => body.messages = Some(map.next_value()?),
-                name if response_format::NAMES.contains(&name) => {
-                    body.formats.insert(name, map.next_value()?)
-                }
-                "tools" => body.tools = Some(map.next_value()?),
+                name if response_format::NAMES.contains(&name) => body.formats.insert(name, exact(&mut map)?),
+                "tools" => body.tools = Some(exact(&mut map)?),
                 "chat_template_kwargs" => body.template_variables = Some(map.next_value()?),
                 _ => body.fields.insert(name, map.next_value()?),
             }
         }
         Ok(body)
     }
+}
+
+/// A member's value with numbers as they are written: bounds in schemas may have more digits than a double.
+fn exact<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Json, A::Error> {
+    let raw: &RawValue = map.next_value()?;
+    Json::parse(raw.get()).map_err(A::Error::custom)
 }
 
 /// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong should hear so.

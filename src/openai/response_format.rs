@@ -67,7 +67,7 @@ impl ResponseFormat {
             "json" => ContentFormat::Schema(match value {
                 Json::Object(_) | Json::Bool(true) => value.clone(),
                 // Some clients send the schema as text.
-                Json::String(text) => serde_json::from_str(text).map_err(|_| invalid("a JSON Schema"))?,
+                Json::String(text) => Json::parse(text).map_err(|_| invalid("a JSON Schema"))?,
                 Json::Null | Json::Bool(false) | Json::Number(_) | Json::Array(_) => {
                     return Err(invalid("a JSON Schema"));
                 }

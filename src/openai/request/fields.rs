@@ -12,7 +12,9 @@ pub(crate) struct Fields(Map<String, Value>);
 impl Fields {
     /// A body's parameters, and apart from them those whose members' order counts.
     pub(crate) fn split(body: &[u8], ordered: &[&str]) -> Result<(Members, Self), ApiError> {
-        let body = serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))?;
+        let invalid = |reason: String| ApiError::invalid_json(&reason);
+        let text = std::str::from_utf8(body).map_err(|err| invalid(err.to_string()))?;
+        let body = Json::parse(text).map_err(|err| invalid(err.to_string()))?;
         let Json::Object(mut apart) = body else {
             return Err(ApiError::invalid_json("it must be an object."));
         };

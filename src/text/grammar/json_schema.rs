@@ -2,16 +2,11 @@
 //! that it accepts is in the grammar: members come in the schema's order, and where a schema names members and does
 //! not speak of others, there are no others.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
-
-use serde_json::Number;
 
 use super::json::{Rules, member};
 use super::names::name_apart_from;
 use super::normal::normal;
-use super::numbers::{Bound, Step, integers, multiples, numbers};
-use super::product::{TooManyStates, Wanted, combined};
 use super::regex;
 pub(crate) use super::schema::SchemaError;
 use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_apart, check_parts, followed, resolved};
@@ -20,8 +15,6 @@ use crate::openai::json::Json;
 
 /// Schemas inside schemas, references followed.
 const MAX_DEPTH: usize = 100;
-/// Of `multipleOf`, in units of its last decimal: a grammar has a state for each remainder.
-const MAX_STEP: u32 = 1_000;
 /// Values of which each may come once: a grammar has a state for each choice of them.
 const MAX_DIFFERENT: usize = 10;
 /// Longer ones are nobody's, where other names are to be told from them.
@@ -186,67 +179,6 @@ impl<'a> Compiler<'a, '_> {
         }?;
         self.scalars.insert(key, rule);
         Ok(rule)
-    }
-
-    fn number(&mut self, schema: &Schema<'a>, whole: bool) -> Result<NodeId, SchemaError> {
-        let bound = |keyword, exclusive_keyword, tighter| {
-            let inclusive = schema.number(keyword)?.map(|value| Bound::new(value, false));
-            let exclusive = schema.number(exclusive_keyword)?;
-            let exclusive = exclusive.map(|value| Bound::new(value, true));
-            Ok::<_, SchemaError>(match (inclusive, exclusive) {
-                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
-                (_, Some(limit)) => Some(limit),
-                (bound, None) => bound,
-            })
-        };
-        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
-        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
-        let (min, max) = (min.as_ref(), max.as_ref());
-        let whole = match schema.number("multipleOf")?.and_then(Number::as_f64) {
-            None => whole,
-            Some(1.0) => true,
-            Some(step) => return self.multiple(schema, step, (whole, min, max)),
-        };
-        let range = self.range((whole, min, max));
-        range.ok_or_else(|| schema.empty())
-    }
-
-    fn range(&mut self, range: (bool, Option<&Bound>, Option<&Bound>)) -> Option<NodeId> {
-        match range {
-            (true, None, None) => Some(self.rules.integer),
-            (false, None, None) => Some(self.rules.number),
-            (true, min, max) => integers(self.builder, min, max),
-            (false, min, max) => numbers(self.builder, min, max),
-        }
-    }
-
-    /// Told digit by digit.
-    fn multiple(
-        &mut self,
-        schema: &Schema<'a>,
-        step: f64,
-        (whole, min, max): (bool, Option<&Bound>, Option<&Bound>),
-    ) -> Result<NodeId, SchemaError> {
-        let unsupported = |keyword: &str| SchemaError::Unsupported {
-            at: schema.at.clone(),
-            keyword: keyword.to_owned(),
-        };
-        if step <= 0.0 {
-            return Err(schema.invalid("multipleOf", "a number above 0"));
-        }
-        let Some(step) = Step::new(step).filter(|step| step.units <= MAX_STEP) else {
-            return Err(unsupported("multipleOf of such a number"));
-        };
-        let step = if whole { step.of_integers() } else { step };
-        let multiples = multiples(self.builder, step);
-        if min.is_none() && max.is_none() {
-            return Ok(multiples);
-        }
-        let range = self.range((step.places == 0, min, max));
-        let range = range.ok_or_else(|| schema.empty())?;
-        let both = combined(self.builder, (range, multiples), Wanted::Both);
-        let both = both.map_err(|TooManyStates| unsupported("multipleOf with such bounds"))?;
-        both.ok_or_else(|| schema.empty())
     }
 
     fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
@@ -640,11 +572,9 @@ fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     }
 }
 
-/// Whether a number may have been a whole one that was rounded when it was read.
+/// Whether it was a whole number that was rounded when it was read.
 fn is_rounded(value: &Json) -> bool {
-    let Json::Number(number) = value else { return false };
-    let double = number.as_f64().filter(|_| number.is_f64());
-    double.is_some_and(|double| double.fract() == 0.0 && double.abs() >= 2_f64.powi(63))
+    matches!(value, Json::Number(number) if number.is_rounded_whole())
 }
 
 /// Refuses a combination of `keyword` with others that demand something.
@@ -663,6 +593,7 @@ fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
     }
 }
 
+mod numbers;
 mod strings;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,9 @@
 //! Schemas in normal form: what `allOf`, `not`, references and choices say together with other keywords is said by one
 //! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
 
+use std::cmp::Ordering;
+
+use super::numbers::Bound;
 use super::schema::{
     Kind, Schema, SchemaError, ValueSet, are_equal, check_apart, demands, followed, listed_values, resolved,
 };
@@ -544,7 +547,11 @@ fn farther(one: &Json, other: &Json, larger: bool) -> Option<Json> {
     let (Json::Number(left), Json::Number(right)) = (one, other) else {
         return None;
     };
-    let left_is_larger = left.as_f64()? > right.as_f64()?;
+    let order = match (Bound::new(left, false), Bound::new(right, false)) {
+        (Some(left), Some(right)) => left.order(&right),
+        (_, _) => left.as_f64()?.total_cmp(&right.as_f64()?),
+    };
+    let left_is_larger = order == Ordering::Greater;
     Some(if left_is_larger == larger { one } else { other }.clone())
 }
 

@@ -2,9 +2,11 @@
 
 use std::cmp::Ordering;
 
-use serde_json::Number;
-
 use super::{Builder, ByteSet, NodeId, RETURN};
+use crate::openai::json::Number;
+
+/// Of a bound, before the point and behind it: a grammar has states for each. The largest double has 309, the smallest 324.
+const MAX_DIGITS: usize = 400;
 
 /// A decimal without a sign, exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,18 +39,33 @@ impl Decimal {
         }
     }
 
-    /// The digits of a number, as exact as JSON's reader left it.
-    fn new(value: &Number) -> Self {
-        let text = match value.as_f64() {
-            // Rust prints the shortest digits that mean the value, and no exponent.
-            Some(double) if value.is_f64() => format!("{}", double.abs()),
-            Some(_) | None => value.to_string().trim_start_matches('-').to_owned(),
-        };
-        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-        Self {
-            whole: whole.into(),
-            fraction: fraction.trim_end_matches('0').into(),
+    /// The digits of a number, all that were written; `None` where they are too many.
+    fn new(value: &Number) -> Option<Self> {
+        let text = value.decimal();
+        let text = text.trim_start_matches('-');
+        let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let exponent: i32 = exponent.parse().ok()?;
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let length = |digits: &str| i32::try_from(digits.len()).ok();
+        // Where the point stands among all the digits.
+        let point = length(whole)?.checked_add(exponent)?;
+        let all = [whole, fraction].concat();
+        let [before, behind] = [point.checked_neg()?, point.checked_sub(length(&all)?)?]
+            .map(|missing| usize::try_from(missing).unwrap_or(0));
+        if all.len() + before + behind > MAX_DIGITS {
+            return None;
         }
+        let all = [vec![b'0'; before], all.into_bytes(), vec![b'0'; behind]].concat();
+        let (whole, fraction) = all.split_at(usize::try_from(point).unwrap_or(0));
+        let zeros = whole.iter().take_while(|digit| **digit == b'0').count();
+        let last = fraction.iter().rposition(|digit| *digit != b'0');
+        Some(Self {
+            whole: match &whole[zeros..] {
+                [] => b"0".to_vec(),
+                digits => digits.to_vec(),
+            },
+            fraction: fraction[..last.map_or(0, |last| last + 1)].to_vec(),
+        })
     }
 }
 
@@ -72,13 +89,13 @@ impl Edge {
 }
 
 impl Bound {
-    /// `exclusive`: the value itself is outside.
-    pub(super) fn new(value: &Number, exclusive: bool) -> Self {
-        let decimal = Decimal::new(value);
-        Self {
-            negative: value.as_f64().is_some_and(|value| value < 0.0),
+    /// `exclusive`: the value itself is outside. `None` for a number of too many digits.
+    pub(super) fn new(value: &Number, exclusive: bool) -> Option<Self> {
+        let decimal = Decimal::new(value)?;
+        Some(Self {
+            negative: value.decimal().starts_with('-') && decimal != Decimal::zero(),
             edge: Edge { decimal, exclusive },
-        }
+        })
     }
 
     /// Of the values alone.

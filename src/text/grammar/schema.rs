@@ -4,11 +4,10 @@
 use std::collections::HashSet;
 
 use percent_encoding::percent_decode_str;
-use serde_json::Number;
 
 use super::TooLarge;
 use super::regex::RegexError;
-use crate::openai::json::{Json, Members};
+use crate::openai::json::{Json, Members, Number};
 
 const OBJECT: &[&str] = &[
     "properties",
@@ -179,7 +178,7 @@ fn meaning(value: &Json) -> String {
             Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 2f64.powi(63) => {
                 (float as i64).to_string()
             }
-            Some(_) | None => number.to_string(),
+            Some(_) | None => number.decimal(),
         },
         Json::Array(items) => format!("[{}]", items.iter().map(meaning).collect::<Vec<_>>().join(",")),
         Json::Object(members) => {

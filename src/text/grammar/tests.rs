@@ -196,7 +196,7 @@ fn small_ranges_have_each_of_their_integers() {
         .iter()
         .flat_map(|min| edges.iter().map(move |max| (*min, *max)))
     {
-        let bounds = [min, max].map(|value: i32| Bound::new(&value.into(), false));
+        let bounds = [min, max].map(|value: i32| Bound::new(&value.into(), false).unwrap());
         let mut builder = Builder::new();
         let rule = integers(&mut builder, Some(&bounds[0]), Some(&bounds[1]));
         assert_eq!(rule.is_some(), min <= max, "{min}..={max}");
@@ -218,7 +218,7 @@ fn bounds_as_wide_as_a_double_are_small_and_exact() {
         (f64::from(f32::MAX), f64::from(f32::MAX) / 2.0),
         (f64::MAX, 1e-300),
     ] {
-        let bound = |value: f64| Bound::new(&Number::from_f64(value).unwrap(), false);
+        let bound = |value: f64| Bound::new(&Number::from_f64(value).unwrap().into(), false).unwrap();
         let numbers =
             grammar(|builder| numbers(builder, Some(&bound(-largest)), Some(&bound(largest))).unwrap());
         assert!(numbers.nodes.len() < 10_000, "{} nodes", numbers.nodes.len());
@@ -354,7 +354,7 @@ proptest! {
         max in proptest::option::of((-1200_i32..1200, any::<bool>())),
         near in -3_i32..4, of_min: bool, other in -2000_i32..2000,
     ) {
-        let bound = |(value, exclusive): (i32, bool)| Bound::new(&value.into(), exclusive);
+        let bound = |(value, exclusive): (i32, bool)| Bound::new(&value.into(), exclusive).unwrap();
         let (least, most) = (min.map(bound), max.map(bound));
         let inside = |value: i32| {
             min.is_none_or(|(min, exclusive)| value > min || (value == min && !exclusive))
@@ -375,7 +375,7 @@ proptest! {
         one: i64, other: i64, shift in 0_u32..63, near in -3_i128..4, of_min: bool, exclusive: bool, value: i64,
     ) {
         let (min, max) = (one.min(other) >> shift, one.max(other));
-        let bounds = [min, max].map(|value| Bound::new(&value.into(), exclusive));
+        let bounds = [min, max].map(|value| Bound::new(&value.into(), exclusive).unwrap());
         let mut builder = Builder::new();
         let rule = integers(&mut builder, Some(&bounds[0]), Some(&bounds[1]));
         let grammar = rule.map(|rule| Arc::new(builder.finish(rule).unwrap()));
@@ -399,7 +399,7 @@ proptest! {
         let unit = 10_000 / scale;
         let bound = |(value, exclusive): (i32, bool)| {
             let value = Number::from_f64(f64::from(value) / f64::from(scale)).unwrap();
-            Bound::new(&value, exclusive)
+            Bound::new(&value.into(), exclusive).unwrap()
         };
         let (least, most) = (min.map(bound), max.map(bound));
         let inside = |value: i32| {

@@ -1,7 +1,5 @@
 //! Arguments that models write as bare text: what values they are is for the function's schema to say.
 
-use serde_json::Number;
-
 use crate::openai::json::{Json, Members};
 use crate::text::grammar::schema::{Kind, followed, listed_values};
 
@@ -149,7 +147,10 @@ impl Literal<'_> {
             "True" => Some(Json::Bool(true)),
             "False" => Some(Json::Bool(false)),
             "None" => Some(Json::Null),
-            number => serde_json::from_str::<Number>(number).ok().map(Json::Number),
+            number => {
+                let number = serde_json::from_str::<serde_json::Number>(number).ok()?;
+                Some(Json::Number(number.into()))
+            }
         }
     }
 }

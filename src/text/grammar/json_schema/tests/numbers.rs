@@ -116,3 +116,66 @@ fn many_members_have_wide_bounds() {
         &["18446744073709551613"],
     );
 }
+
+/// More digits than a double has: held to as they are written.
+#[test]
+fn bounds_beyond_64_bits_are_exact() {
+    let read = |text: &str| Json::parse(text).unwrap();
+    check_schema(
+        read(
+            r#"{"type": "integer", "minimum": -18446744073709551617, "maximum": 123456789012345678901234567890}"#,
+        ),
+        &["123456789012345678901234567890", "-18446744073709551617", "0"],
+        &["123456789012345678901234567891", "-18446744073709551618"],
+    );
+    check_schema(
+        read(r#"{"type": "integer", "minimum": 1e30, "exclusiveMaximum": 1000000000000000000000000000002}"#),
+        &[
+            "1000000000000000000000000000000",
+            "1000000000000000000000000000001",
+        ],
+        &[
+            "999999999999999999999999999999",
+            "1000000000000000000000000000002",
+        ],
+    );
+    check_schema(
+        read(
+            r#"{"type": "number", "minimum": 0.12345678901234567891, "maximum": 12345678901234567891.5e-1}"#,
+        ),
+        &["0.12345678901234567891", "1234567890123456789.15"],
+        &["0.12345678901234567890", "1234567890123456789.16"],
+    );
+    // Of two demands the tighter, told apart beyond a double's digits.
+    check_schema(
+        read(
+            r#"{"type": "integer", "allOf": [{"maximum": 36893488147419103233}, {"maximum": 36893488147419103232}],
+                "minimum": 36893488147419103230}"#,
+        ),
+        &["36893488147419103232"],
+        &["36893488147419103233", "36893488147419103229"],
+    );
+    let listed = read(r#"{"enum": [1, 18446744073709551616]}"#);
+    assert_eq!(
+        schema_rule(&mut Builder::new(), &listed).unwrap_err().to_string(),
+        "#: 'enum of a whole number beyond 64 bits' is not supported"
+    );
+    for (schema, keyword) in [
+        (
+            format!(r#"{{"type": "integer", "maximum": {}}}"#, "1".repeat(308)),
+            None,
+        ),
+        (
+            format!(r#"{{"type": "number", "minimum": 0.{}}}"#, "1".repeat(401)),
+            Some("minimum"),
+        ),
+        (
+            r#"{"type": "number", "exclusiveMaximum": 1.2345678901234567e-4000}"#.to_owned(),
+            Some("exclusiveMaximum"),
+        ),
+    ] {
+        let built = schema_rule(&mut Builder::new(), &read(&schema)).map(drop);
+        let refused = keyword.map(|keyword| format!("#: '{keyword} of so many digits' is not supported"));
+        assert_eq!(built.err().map(|err| err.to_string()), refused, "{schema}");
+    }
+}
