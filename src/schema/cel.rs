@@ -8,6 +8,7 @@ mod budget;
 mod library;
 mod lists;
 mod reads;
+mod shape;
 
 use std::{
     collections::HashMap,
@@ -50,6 +51,7 @@ pub(super) struct Rule {
     program: Result<IdedExpr, String>,
     message_program: Option<IdedExpr>,
     reads: Reads,
+    shapes: lists::Shapes,
 }
 
 /// Parses an expression with the syntax Kubernetes enables.
@@ -71,12 +73,14 @@ impl Rule {
     fn compile(rule: &Value, node: &Node) -> Rule {
         let text = |key: &str| rule.get(key).and_then(Value::as_str).map(str::to_owned);
         let source = text("rule").unwrap_or_default();
-        let parse = |source: &str| parse(source).map(|program| lists::typed(program, node));
+        let mut shapes = lists::Shapes::default();
+        let mut parse = |source: &str| parse(source).map(|program| lists::typed(program, node, &mut shapes));
         let program = parse(&source).map_err(|err| err.to_string());
         let message_program = text("messageExpression")
             .filter(|source| !source.is_empty())
             .and_then(|source| parse(&source).ok());
         Rule {
+            shapes,
             reads: Reads::of(program.iter().chain(&message_program)),
             uses_old_self: program
                 .as_ref()
@@ -269,6 +273,9 @@ fn run_rules(
         };
         let mut scope = LIBRARY.new_inner_scope();
         scope.add_variable_from_value("self", this.clone());
+        for (name, shape) in rule.shapes.variables() {
+            scope.add_variable_from_value(name, Cel::Opaque(shape));
+        }
         if rule.optional_old_self {
             let old = old.clone().map_or_else(OptionalValue::none, OptionalValue::of);
             scope.add_variable_from_value("oldSelf", Cel::Opaque(Arc::new(old)));

@@ -9,8 +9,9 @@ use std::cell::Cell;
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
     common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
-    extractors::This,
 };
+
+use super::shape::SELECT;
 
 /// About the time to copy one number, some 30 ns. All rules together may take about a second.
 type Ticks = u64;
@@ -36,6 +37,25 @@ const READ: &str = "@read";
 const GROW: &str = "@grow";
 /// Charges for comparing each item of its argument with each.
 const PAIRS: &str = "@pairs";
+/// Charges for its argument, if that is a text that was made.
+const MADE: &str = "@made";
+/// Charges for what a template of `format` asks for beside its arguments.
+const TEMPLATE: &str = "@template";
+/// Bytes of a text that was made for a tick: all together may take some hundred megabytes of memory.
+const MADE_BYTES: u64 = 4;
+/// Functions that make a text of their arguments, but those that charge before they do so.
+const MAKERS: [&str; 10] = [
+    "charAt",
+    "encode",
+    "format",
+    "lowerAscii",
+    "quote",
+    "reverse",
+    "string",
+    "substring",
+    "trim",
+    "upperAscii",
+];
 
 thread_local! {
     static LEFT: Cell<Ticks> = const { Cell::new(BUDGET) };
@@ -82,32 +102,62 @@ pub(super) fn size(value: &Cel) -> Ticks {
     }
 }
 
+/// An error of an argument is told as it is: `This` would say that there is none.
 pub(super) fn register(context: &mut Context<'static>) {
     context.add_function(LOOP, charge_loop);
     context.add_function(READ, charge_read);
     context.add_function(GROW, charge_grow);
     context.add_function(PAIRS, charge_pairs);
+    context.add_function(MADE, charge_made);
+    context.add_function(TEMPLATE, charge_template);
 }
 
-fn charge_loop(This(range): This<Cel>, turn: i64) -> ResolveResult {
+fn charge_loop(range: Cel, turn: i64) -> ResolveResult {
     let turn = TURN + turn.unsigned_abs();
     charge(length(&range).saturating_mul(turn).saturating_add(size(&range)))?;
     Ok(range)
 }
 
-fn charge_grow(This(list): This<Cel>) -> ResolveResult {
+fn charge_grow(list: Cel) -> ResolveResult {
     charge(3 * size(&list))?;
     Ok(list)
 }
 
-fn charge_read(This(value): This<Cel>) -> ResolveResult {
+fn charge_read(value: Cel) -> ResolveResult {
     charge(size(&value))?;
     Ok(value)
 }
 
-fn charge_pairs(This(value): This<Cel>) -> ResolveResult {
+fn charge_pairs(value: Cel) -> ResolveResult {
     charge(length(&value).saturating_mul(size(&value)))?;
     Ok(value)
+}
+
+fn charge_made(value: Cel) -> ResolveResult {
+    if let Cel::String(text) = &value {
+        charge_text(text.len())?;
+    }
+    Ok(value)
+}
+
+/// For a text of so many bytes that is made.
+pub(super) fn charge_text(bytes: usize) -> Result<(), ExecutionError> {
+    charge(1 + bytes as u64 / MADE_BYTES)
+}
+
+/// `%.9f` asks for nine digits, however short the number is.
+fn charge_template(template: Cel) -> ResolveResult {
+    if let Cel::String(text) = &template {
+        for asked in text.split("%.").skip(1) {
+            let digits = asked.find(|c: char| !c.is_ascii_digit()).unwrap_or(asked.len());
+            charge_text(
+                asked[..digits]
+                    .parse()
+                    .unwrap_or(if digits == 0 { 0 } else { usize::MAX }),
+            )?;
+        }
+    }
+    Ok(template)
 }
 
 fn length(value: &Cel) -> u64 {
@@ -146,7 +196,12 @@ impl Meter {
                     wrap(expr, READ, Vec::new());
                 }
             }
-            Expr::Call(call) => self.visit_call(call),
+            Expr::Call(call) => {
+                self.visit_call(call);
+                if makes_text(call) {
+                    wrap(expr, MADE, Vec::new());
+                }
+            }
             Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
             Expr::Map(map) => self.visit_entries(&mut map.entries),
             Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
@@ -160,11 +215,16 @@ impl Meter {
         for part in parts.iter_mut() {
             self.visit(part);
         }
+        if call.func_name == "format"
+            && let Some(template) = parts.first_mut()
+        {
+            wrap(template, TEMPLATE, Vec::new());
+        }
         let is_set = parts.first().is_some_and(|first| is_variable(first, "sets"));
         let charge = match call.func_name.as_str() {
             "distinct" => PAIRS,
             _ if is_set => PAIRS,
-            operators::ADD | operators::IN if self.loops > 0 => READ,
+            operators::ADD | operators::IN | SELECT if self.loops > 0 => READ,
             name if self.loops > 0 && name.starts_with(|first: char| first.is_ascii_alphabetic()) => READ,
             _ => return,
         };
@@ -211,6 +271,30 @@ impl Meter {
         let turn = i64::try_from(turn).unwrap_or(i64::MAX);
         let turn = LiteralValue::Int(turn.into());
         wrap(&mut comprehension.iter_range, LOOP, vec![turn]);
+    }
+}
+
+/// Whether a call may make a text.
+fn makes_text(call: &CallExpr) -> bool {
+    match call.func_name.as_str() {
+        operators::ADD => !call.args.iter().any(is_no_text),
+        name => MAKERS.contains(&name),
+    }
+}
+
+/// Plainly a list or a number.
+fn is_no_text(expr: &IdedExpr) -> bool {
+    match &expr.expr {
+        Expr::List(_) => true,
+        Expr::Literal(literal) => !matches!(literal, LiteralValue::String(_)),
+        Expr::Call(call) if call.func_name == READ => call.args.iter().any(is_no_text),
+        Expr::Call(call) => call.func_name == GROW,
+        Expr::Unspecified
+        | Expr::Comprehension(_)
+        | Expr::Ident(_)
+        | Expr::Map(_)
+        | Expr::Select(_)
+        | Expr::Struct(_) => false,
     }
 }
 

@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 use kube_cel::{
     KubeCelExt as _,
-    cel::{Context, ExecutionError, ResolveResult, Value as Cel, extractors::This, objects::Opaque},
+    cel::{
+        Context, ExecutionError, ResolveResult, Value as Cel,
+        extractors::{Arguments, This},
+        objects::Opaque,
+    },
 };
 use regex::Regex;
 
-use super::{budget, lists};
+use super::{budget, shape};
 use crate::schema::pattern;
 
 /// Compiled patterns that are kept.
@@ -30,8 +34,10 @@ pub(super) fn context() -> Context<'static> {
         context.add_variable_from_value(name, Cel::Opaque(Arc::new(TypeName(name))));
     }
     context.add_function("lists.range", range);
+    context.add_function("replace", replace);
+    context.add_function("join", join);
     budget::register(&mut context);
-    lists::register(&mut context);
+    shape::register(&mut context);
     context
 }
 
@@ -125,6 +131,43 @@ fn type_of(This(value): This<Cel>) -> ResolveResult {
 /// Types are not checked before, so that nothing is to do.
 fn dynamic(This(value): This<Cel>) -> ResolveResult {
     Ok(value)
+}
+
+/// What comes of it may be far longer than what it is made of, and is counted before.
+fn replace(This(text): This<Arc<String>>, Arguments(args): Arguments) -> ResolveResult {
+    let (from, to, most) = match &args[..] {
+        [Cel::String(from), Cel::String(to)] => (from, to, usize::MAX),
+        [Cel::String(from), Cel::String(to), Cel::Int(most)] => {
+            // Below zero it is no bound.
+            (from, to, usize::try_from(*most).unwrap_or(usize::MAX))
+        }
+        _ => return Err(ExecutionError::NoSuchOverload),
+    };
+    let found = text.matches(from.as_str()).take(most).count();
+    budget::charge_text(text.len().saturating_add(found.saturating_mul(to.len())))?;
+    let replaced = text.replacen(from.as_str(), to, most);
+    Ok(Cel::String(Arc::new(replaced)))
+}
+
+/// As [`replace`].
+fn join(This(items): This<Arc<Vec<Cel>>>, Arguments(args): Arguments) -> ResolveResult {
+    let separator = match &args[..] {
+        [] => "",
+        [Cel::String(separator)] => separator.as_str(),
+        _ => return Err(ExecutionError::NoSuchOverload),
+    };
+    let text = |item: &'_ Cel| -> Result<Arc<String>, ExecutionError> {
+        let Cel::String(text) = item else {
+            return Err(ExecutionError::NoSuchOverload);
+        };
+        Ok(Arc::clone(text))
+    };
+    let texts = items.iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    let texts: Vec<&str> = texts.iter().map(|text| text.as_str()).collect();
+    let separators = separator.len().saturating_mul(texts.len().saturating_sub(1));
+    let bytes = texts.iter().map(|text| text.len()).sum::<usize>();
+    budget::charge_text(bytes.saturating_add(separators))?;
+    Ok(Cel::String(Arc::new(texts.join(separator))))
 }
 
 fn range(count: i64) -> ResolveResult {

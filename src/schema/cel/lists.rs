@@ -1,51 +1,144 @@
-//! Lists that are sets or maps by their schema: `==` and `!=` ignore the order of their items, `+` merges. Values know
-//! nothing of their schemas when they are evaluated, so rules are given calls that do this when they are compiled.
+//! Lists that are sets or maps by their schema: `==`, `!=` and `in` ignore the order of their items, `+` merges. Values know
+//! nothing of their schemas when they are evaluated, so rules are given calls that do this when they are compiled. Fields of what may be
+//! missing (`a.?b.c`) become calls on the way.
 
 use std::sync::Arc;
 
 use kube_cel::cel::{
-    Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
-    common::ast::{
-        CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, operators,
-    },
-    extractors::This,
-    objects::Key,
+    IdedExpr,
+    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
 };
 
-use super::{budget, escape};
+use super::{
+    escape,
+    shape::{AMONG, MERGE, SAME, SELECT, Shape},
+};
 use crate::schema::node::{ListType, Node};
 
-/// Whether two lists have the same items.
-const SAME: &str = "@same";
-/// The items of the first list, and of the second what the first has not. Of two with the same keys it is the second's, in the
-/// place of the first's.
-const MERGE: &str = "@merge";
+/// The shapes that a rule's calls are given, as variables.
+#[derive(Debug, Default)]
+pub(super) struct Shapes(Vec<(String, Arc<Shape>)>);
 
-pub(super) fn register(context: &mut Context<'static>) {
-    context.add_function(SAME, same);
-    context.add_function(MERGE, merge);
+impl Shapes {
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, Arc<Shape>)> {
+        self.0
+            .iter()
+            .map(|(name, shape)| (name.as_str(), Arc::clone(shape)))
+    }
+
+    /// The variable's name.
+    fn add(&mut self, shape: Arc<Shape>) -> String {
+        if let Some((name, _)) = self.0.iter().find(|(_, known)| *known == shape) {
+            return name.clone();
+        }
+        let name = format!("@shape{}", self.0.len());
+        self.0.push((name.clone(), shape));
+        name
+    }
 }
 
-/// The expression of a rule of this node, its operators by the types of their left operands.
-pub(super) fn typed(mut expr: IdedExpr, node: &Node) -> IdedExpr {
-    let variables = ["self", "oldSelf"].map(|name| (name.to_owned(), Some(node)));
+/// The expression of a rule of this node, its operators by the types of their operands.
+pub(super) fn typed(mut expr: IdedExpr, node: &Node, shapes: &mut Shapes) -> IdedExpr {
+    let variables = ["self", "oldSelf"].map(|name| (name.to_owned(), Type::Part(node)));
     let mut typing = Typing {
-        variables: variables.into(),
+        types: Types {
+            variables: variables.into(),
+        },
+        shapes,
     };
     typing.visit(&mut expr);
     expr
 }
 
-struct Typing<'n> {
-    /// In scope, the innermost last; what is no value of the schema has no node.
-    variables: Vec<(String, Option<&'n Node>)>,
+/// What is known of a value; an optional one is as what is in it.
+#[derive(Debug, Clone)]
+enum Type<'n> {
+    Unknown,
+    /// A part of the object.
+    Part(&'n Node),
+    /// A list that the rule makes of such items.
+    ListOf(Box<Type<'n>>),
 }
 
-impl<'n> Typing<'n> {
+impl<'n> Type<'n> {
+    fn of_part(node: Option<&'n Node>) -> Self {
+        node.map_or(Self::Unknown, Self::Part)
+    }
+
+    /// The first that says something.
+    fn or(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Unknown => other(),
+            Self::Part(_) | Self::ListOf(_) => self,
+        }
+    }
+
+    /// A list of such items.
+    fn listed(self) -> Self {
+        match self {
+            Self::Unknown => Self::Unknown,
+            Self::Part(_) | Self::ListOf(_) => Self::ListOf(Box::new(self)),
+        }
+    }
+
+    /// Of a list.
+    fn item(&self) -> Self {
+        match self {
+            Self::Unknown => Self::Unknown,
+            Self::Part(node) => Self::of_part(node.items.as_deref()),
+            Self::ListOf(item) => (**item).clone(),
+        }
+    }
+
+    /// Of a list or a map.
+    fn member(&self) -> Self {
+        self.item().or(|| match self {
+            Self::Part(node) => Self::of_part(node.additional_schema()),
+            Self::Unknown | Self::ListOf(_) => Self::Unknown,
+        })
+    }
+
+    fn field(&self, name: &str) -> Self {
+        let Self::Part(object) = self else {
+            return Self::Unknown;
+        };
+        let mut named = object.properties.iter();
+        let named = named.find(|(own, _)| escape(own) == name);
+        Self::of_part(named.map(|(_, node)| node).or(object.additional_schema()))
+    }
+
+    fn shape(&self) -> Option<Arc<Shape>> {
+        match self {
+            Self::Unknown => None,
+            Self::Part(node) => Shape::of(node),
+            Self::ListOf(item) => Some(Shape::list_of(item.shape()?)),
+        }
+    }
+
+    /// Whether it is a set or a map, which `+` merges.
+    fn merges(&self) -> bool {
+        match self {
+            Self::Part(node) => node.list_type != ListType::Atomic,
+            Self::Unknown | Self::ListOf(_) => false,
+        }
+    }
+}
+
+struct Typing<'n, 's> {
+    types: Types<'n>,
+    shapes: &'s mut Shapes,
+}
+
+impl Typing<'_, '_> {
     fn visit(&mut self, expr: &mut IdedExpr) {
         match &mut expr.expr {
             Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
-            Expr::Select(select) => self.visit(&mut select.operand),
+            Expr::Select(select) => {
+                self.visit(&mut select.operand);
+                if !select.test && is_optional(&select.operand) {
+                    choose(expr);
+                }
+            }
             Expr::Call(call) => {
                 call.target.iter_mut().for_each(|target| self.visit(target));
                 call.args.iter_mut().for_each(|arg| self.visit(arg));
@@ -73,45 +166,47 @@ impl<'n> Typing<'n> {
     fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
         self.visit(&mut comprehension.iter_range);
         self.visit(&mut comprehension.accu_init);
-        let list = self.node_of(&comprehension.iter_range);
-        let outer = self.variables.len();
-        let item = list.and_then(|list| list.items.as_deref());
-        self.variables.push((comprehension.iter_var.clone(), item));
-        self.variables.push((comprehension.accu_var.clone(), None));
+        let inner = self.types.inside(comprehension);
+        let outer = std::mem::replace(&mut self.types, inner);
         self.visit(&mut comprehension.loop_cond);
         self.visit(&mut comprehension.loop_step);
         self.visit(&mut comprehension.result);
-        self.variables.truncate(outer);
+        self.types = outer;
     }
 
-    /// Makes an operator on a set or a map the call that knows it.
-    fn replace(&self, expr: &mut IdedExpr) {
+    /// Makes an operator on a set or a map, or on what holds one, the call that knows it.
+    fn replace(&mut self, expr: &mut IdedExpr) {
         let id = expr.id;
         let Expr::Call(call) = &mut expr.expr else {
             return;
         };
-        let function = match call.func_name.as_str() {
-            operators::EQUALS | operators::NOT_EQUALS => SAME,
-            operators::ADD => MERGE,
+        if call.func_name == operators::OPT_SELECT {
+            SELECT.clone_into(&mut call.func_name);
+        }
+        let [left, right] = &call.args[..] else { return };
+        let (function, shape) = match call.func_name.as_str() {
+            operators::EQUALS | operators::NOT_EQUALS => {
+                // The crate's own takes no two optional values for equal.
+                let plain = [left, right].into_iter().any(is_optional).then(Shape::plain);
+                (SAME, self.types.of(left).shape().or(plain))
+            }
+            operators::ADD => {
+                let left = self.types.of(left);
+                (MERGE, left.shape().filter(|_| left.merges()))
+            }
+            // Items are compared with the value as their schema has it, else as the value's own.
+            operators::IN => {
+                let item = self.types.of(right).item();
+                (AMONG, item.or(|| self.types.of(left)).shape())
+            }
             _ => return,
         };
-        let left = call.args.first().and_then(|left| self.node_of(left));
-        let Some(keys) = left.and_then(keys) else {
-            return;
-        };
+        let Some(shape) = shape else { return };
         let negated = call.func_name == operators::NOT_EQUALS;
         function.clone_into(&mut call.func_name);
-        let literal = |key: String| IdedExpr {
-            id,
-            expr: Expr::Literal(LiteralValue::String(key.as_str().into())),
-        };
-        let elements = keys.into_iter().map(literal).collect();
         call.args.push(IdedExpr {
             id,
-            expr: Expr::List(ListExpr {
-                elements,
-                ..ListExpr::default()
-            }),
+            expr: Expr::Ident(self.shapes.add(shape)),
         });
         if negated {
             let same = std::mem::take(expr);
@@ -125,114 +220,125 @@ impl<'n> Typing<'n> {
             };
         }
     }
+}
 
-    /// The schema of an expression's value, where it is a part of the object.
-    fn node_of(&self, expr: &IdedExpr) -> Option<&'n Node> {
+/// Whether an expression says by its form that its value is an optional one.
+fn is_optional(expr: &IdedExpr) -> bool {
+    let Expr::Call(call) = &expr.expr else {
+        return false;
+    };
+    let of_type = |target: &IdedExpr| matches!(&target.expr, Expr::Ident(name) if name == "optional");
+    match (call.func_name.as_str(), call.target.as_deref()) {
+        (SELECT | operators::OPT_INDEX, None) => true,
+        (operators::INDEX, None) => call.args.first().is_some_and(is_optional),
+        ("none" | "of" | "ofNonZeroValue", Some(target)) => of_type(target),
+        (_, _) => false,
+    }
+}
+
+/// Makes the field of an optional object the call that knows it.
+fn choose(expr: &mut IdedExpr) {
+    let id = expr.id;
+    let Expr::Select(select) = &mut expr.expr else {
+        return;
+    };
+    let field = LiteralValue::String(select.field.as_str().into());
+    let field = IdedExpr {
+        id,
+        expr: Expr::Literal(field),
+    };
+    let args = vec![std::mem::take(&mut *select.operand), field];
+    expr.expr = Expr::Call(CallExpr {
+        func_name: SELECT.to_owned(),
+        target: None,
+        args,
+    });
+}
+
+/// The variables in scope, the innermost last.
+#[derive(Debug, Clone)]
+struct Types<'n> {
+    variables: Vec<(String, Type<'n>)>,
+}
+
+impl<'n> Types<'n> {
+    /// In a loop.
+    fn inside(&self, comprehension: &ComprehensionExpr) -> Self {
+        let item = self.of(&comprehension.iter_range).item();
+        let mut inner = self.clone();
+        inner.variables.push((comprehension.iter_var.clone(), item));
+        inner
+            .variables
+            .push((comprehension.accu_var.clone(), Type::Unknown));
+        inner
+    }
+
+    fn of(&self, expr: &IdedExpr) -> Type<'n> {
         match &expr.expr {
             Expr::Ident(name) => {
                 let mut inner_first = self.variables.iter().rev();
-                inner_first.find(|(known, _)| known == name)?.1
+                let known = inner_first.find(|(known, _)| known == name);
+                known.map_or(Type::Unknown, |(_, known)| known.clone())
             }
-            Expr::Select(select) if !select.test => {
-                let object = self.node_of(&select.operand)?;
-                let mut named = object.properties.iter();
-                let named = named.find(|(name, _)| escape(name) == select.field);
-                named.map(|(_, node)| node).or(object.additional_schema())
-            }
-            Expr::Call(call) => match (call.func_name.as_str(), &call.target) {
-                (operators::ADD | MERGE, None) => self.node_of(call.args.first()?),
-                (operators::INDEX, None) => {
-                    let whole = self.node_of(call.args.first()?)?;
-                    whole.items.as_deref().or(whole.additional_schema())
+            Expr::Select(select) if !select.test => self.of(&select.operand).field(&select.field),
+            Expr::Call(call) => self.of_call(call),
+            Expr::List(list) => self.first(&list.elements).listed(),
+            Expr::Comprehension(comprehension) => {
+                let is_built = matches!(&comprehension.result.expr, Expr::Ident(name) if *name == comprehension.accu_var);
+                match is_built {
+                    true => self.inside(comprehension).collected(&comprehension.loop_step),
+                    false => Type::Unknown,
                 }
-                ("value", Some(optional)) => self.node_of(optional),
-                (_, _) => None,
-            },
-            Expr::Unspecified
-            | Expr::Literal(_)
-            | Expr::Select(_)
-            | Expr::List(_)
-            | Expr::Map(_)
-            | Expr::Struct(_)
-            | Expr::Comprehension(_) => None,
-        }
-    }
-}
-
-/// By which fields items are told apart: none of a set, whose items are. `None` for other nodes.
-fn keys(node: &Node) -> Option<Vec<String>> {
-    match &node.list_type {
-        ListType::Atomic => None,
-        ListType::Set => Some(Vec::new()),
-        ListType::Map(keys) => Some(keys.iter().map(|key| escape(key)).collect()),
-    }
-}
-
-fn same(This(left): This<Cel>, right: Cel, keys: Cel) -> ResolveResult {
-    let (Cel::List(left), Cel::List(right)) = (&left, &right) else {
-        return Ok(Cel::Bool(left == right));
-    };
-    let keys = Keys::of(&keys);
-    keys.charge(left, right)?;
-    let is_in_right = |item| keys.place(item, right).is_some_and(|place| right[place] == *item);
-    let is_same = left.len() == right.len() && (left == right || left.iter().all(is_in_right));
-    Ok(Cel::Bool(is_same))
-}
-
-fn merge(This(left): This<Cel>, right: Cel, keys: Cel) -> ResolveResult {
-    let (Cel::List(left), Cel::List(right)) = (&left, &right) else {
-        return Err(ExecutionError::NoSuchOverload);
-    };
-    let keys = Keys::of(&keys);
-    keys.charge(left, right)?;
-    let mut merged = left.to_vec();
-    for item in right.iter() {
-        match keys.place(item, left) {
-            Some(place) => merged[place] = item.clone(),
-            None => merged.push(item.clone()),
-        }
-    }
-    Ok(Cel::List(Arc::new(merged)))
-}
-
-/// What tells items apart.
-struct Keys(Vec<Key>);
-
-impl Keys {
-    fn of(keys: &Cel) -> Self {
-        let Cel::List(keys) = keys else {
-            return Self(Vec::new());
-        };
-        let key = |key: &Cel| {
-            let Cel::String(key) = key else {
-                return None;
-            };
-            Some(Key::String(Arc::clone(key)))
-        };
-        Self(keys.iter().filter_map(key).collect())
-    }
-
-    /// Each item is looked for among all others, by its keys or as a whole, and all may be copied.
-    fn charge(&self, left: &[Cel], right: &[Cel]) -> Result<(), ExecutionError> {
-        let sizes = |items: &[Cel]| items.iter().map(budget::size).sum::<u64>();
-        let pair = match self.0.len() as u64 {
-            0 => sizes(right),
-            keys => keys * right.len() as u64,
-        };
-        let pairs = (left.len() as u64).saturating_mul(pair);
-        budget::charge(pairs.saturating_add(sizes(left)).saturating_add(sizes(right)))
-    }
-
-    fn place(&self, item: &Cel, items: &[Cel]) -> Option<usize> {
-        items.iter().position(|other| self.are_equal(item, other))
-    }
-
-    fn are_equal(&self, one: &Cel, other: &Cel) -> bool {
-        match (one, other) {
-            (Cel::Map(one), Cel::Map(other)) if !self.0.is_empty() => {
-                self.0.iter().all(|key| one.map.get(key) == other.map.get(key))
             }
-            (one, other) => one == other,
+            Expr::Unspecified | Expr::Literal(_) | Expr::Select(_) | Expr::Map(_) | Expr::Struct(_) => {
+                Type::Unknown
+            }
+        }
+    }
+
+    fn of_call(&self, call: &CallExpr) -> Type<'n> {
+        match (call.func_name.as_str(), call.target.as_deref(), &call.args[..]) {
+            (operators::ADD | MERGE, None, [left, right, ..]) => self.of(left).or(|| match self.of(right) {
+                // What is not known merges nothing.
+                right if right.merges() => right.item().listed(),
+                right => right,
+            }),
+            (operators::INDEX | operators::OPT_INDEX, None, [whole, _]) => self.of(whole).member(),
+            (SELECT, None, [object, field]) => {
+                if let Expr::Literal(LiteralValue::String(field)) = &field.expr {
+                    self.of(object).field(field.inner())
+                } else {
+                    Type::Unknown
+                }
+            }
+            (operators::CONDITIONAL, None, [_, one, other]) => self.of(one).or(|| self.of(other)),
+            ("dyn", None, [value]) => self.of(value),
+            ("of" | "ofNonZeroValue", Some(_), [value]) => self.of(value),
+            ("value" | "or" | "orValue", Some(optional), others) => {
+                self.of(optional).or(|| self.first(others))
+            }
+            ("first" | "last", Some(list), []) => self.of(list).item(),
+            ("distinct" | "reverse" | "slice" | "sort", Some(list), _) => self.of(list).item().listed(),
+            (_, _, _) => Type::Unknown,
+        }
+    }
+
+    fn first(&self, exprs: &[IdedExpr]) -> Type<'n> {
+        let unknown = Type::Unknown;
+        exprs
+            .iter()
+            .fold(unknown, |known, expr| known.or(|| self.of(expr)))
+    }
+
+    /// What the macros `map` and `filter` collect: a list is added to it, on a condition perhaps.
+    fn collected(&self, step: &IdedExpr) -> Type<'n> {
+        let Expr::Call(call) = &step.expr else {
+            return Type::Unknown;
+        };
+        match (call.func_name.as_str(), &call.args[..]) {
+            (operators::ADD, [_, added]) => self.of(added),
+            (operators::CONDITIONAL, [_, one, other]) => self.collected(one).or(|| self.collected(other)),
+            (_, _) => Type::Unknown,
         }
     }
 }

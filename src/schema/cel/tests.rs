@@ -202,6 +202,118 @@ fn lists_that_are_sets_or_maps_have_no_order() {
     );
 }
 
+/// What holds sets and maps is equal where these are: Kubernetes' values know their schemas, wherever they are.
+#[test]
+fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
+    let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
+    let part = json!({"type": "object", "properties": {"a-b": set, "n": {"type": "integer"}}});
+    let map = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": set, "part": part}}});
+    let schema = json!({"type": "object", "properties": {"o": part, "p": part, "m": map, "n": map,
+        "l": {"type": "array", "items": part}, "r": {"type": "array", "items": part},
+        "d": {"type": "object", "additionalProperties": set}, "e": {"type": "object", "additionalProperties": set},
+        "w": {"type": "array", "items": set}}});
+    let part = |items: [&str; 2]| json!({"a-b": items, "n": 1});
+    let (one, other) = (part(["x", "y"]), part(["y", "x"]));
+    let value = json!({"o": one, "p": other, "l": [one, other], "r": [other, one],
+        "m": [{"k": "1", "v": ["x", "y"], "part": one}, {"k": "2"}], "n": [{"k": "2"}, {"k": "1", "v": ["y", "x"], "part": other}],
+        "d": {"c": ["x", "y"]}, "e": {"c": ["y", "x"]}, "w": [["x", "y"]]});
+    for (rule, expect) in [
+        ("self.o == self.p && !(self.o != self.p)", true),
+        ("self.l == self.r && self.l[0] == self.r[0]", true),
+        ("self.m == self.n && self.d == self.e", true),
+        (
+            "self.?o == self.?p && self.?o.?a__dash__b == self.?p.?a__dash__b",
+            true,
+        ),
+        (
+            "self.?o.a__dash__b.value() == ['y', 'x'] && self.?o.?a__dash__b.value() == ['y', 'x'] && self.?z.orValue(self.o) == self.p",
+            true,
+        ),
+        (
+            "self.d[?'c'].orValue([]) == ['y', 'x'] && self.l[?0] == self.r[?0]",
+            true,
+        ),
+        ("optional.of(self.o) == optional.of(self.p)", true),
+        ("self.?o == optional.none()", false),
+        (
+            "self.p in self.l && !({'a__dash__b': ['x'], 'n': 1} in self.l)",
+            true,
+        ),
+        (
+            "['y', 'x'] in self.w && self.e.c in [['z'], self.d.c] && 'c' in self.d",
+            true,
+        ),
+        (
+            "self.l.filter(i, i.n == 1) == self.r && self.l.map(i, i.a__dash__b) == self.r.map(i, i.a__dash__b)",
+            true,
+        ),
+        (
+            "[self.o] == [self.p] && (self.l.size() > 0 ? self.o : self.p) == self.p && dyn(self.o) == self.p",
+            true,
+        ),
+        (
+            "self.l.all(i, self.r.exists(j, j == i)) && self.m.all(i, i in self.n)",
+            true,
+        ),
+        (
+            "self.o.n == self.p.n && self.o != {'a__dash__b': ['x', 'z'], 'n': 1} && self.o != {'n': 1}",
+            true,
+        ),
+        // A list of keys that a macro makes has an order.
+        ("self.m.map(i, i.k) == self.n.map(i, i.k)", false),
+    ] {
+        assert_eq!(holds(schema.clone(), rule, value.clone()), expect, "{rule}");
+    }
+    let immutable = |optional: bool, rule: &str, new: &Value| {
+        let rule = json!({"rule": rule, "message": "immutable", "optionalOldSelf": optional});
+        causes(schema.clone(), rule, new.clone(), Some(value.clone()))
+    };
+    let mut turned = value.clone();
+    turned["m"] = value["n"].clone();
+    turned["o"] = value["p"].clone();
+    assert_eq!(immutable(false, "self == oldSelf", &turned), Vec::<String>::new());
+    assert_eq!(
+        immutable(true, "oldSelf.value() == self", &turned),
+        Vec::<String>::new()
+    );
+    turned["m"][1]["v"] = json!(["x"]);
+    assert_eq!(immutable(false, "self == oldSelf", &turned).len(), 1);
+}
+
+/// https://kubernetes.io/docs/reference/using-api/cel/#optional-types: what is missing is no error.
+#[test]
+fn optional_fields_may_be_missing() {
+    let inner = json!({"type": "object", "properties": {"b": {"type": "integer"}, "c": {"type": "integer"}}});
+    let schema = json!({"type": "object", "properties": {"a": inner, "z": inner, "l": {"type": "array", "items": inner}}});
+    let value = json!({"a": {"b": 1}, "l": [{"b": 2}, {"c": 3}]});
+    for rule in [
+        "self.?a.?b.orValue(7) == 1 && self.?a.b.orValue(7) == 1 && self.a.?c.orValue(7) == 7",
+        "!self.?z.hasValue() && !self.?z.?b.hasValue() && !self.?z.b.hasValue() && !self.?a.c.hasValue()",
+        "self.l[?1].?c.orValue(0) == 3 && self.l[?0].c.orValue(0) == 0 && !self.l[?5].c.hasValue()",
+        "self.l.exists(i, i.?c.orValue(0) == 3) && self.?z == optional.none() && self.?a.b == optional.of(1)",
+    ] {
+        assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
+    }
+    // Why an operand is missing is told through whatever is done with it.
+    for rule in [
+        "self.z == self.a",
+        "self.l.all(i, i.c + 1 > 0)",
+        "self.a.b + self.a.c > 0",
+    ] {
+        let found = causes(
+            schema.clone(),
+            json!({"rule": rule, "message": "m"}),
+            value.clone(),
+            None,
+        );
+        assert!(
+            found.len() == 1 && found[0].contains("no such key: "),
+            "{rule}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn names_are_escaped_as_kubernetes_does() {
     assert_eq!(escape("a.b-c/d"), "a__dot__b__dash__c__slash__d");
@@ -244,6 +356,45 @@ fn rules_that_cost_too_much_are_cut_short() {
         value["t"] = json!(["y".repeat(1 << 20)]);
         value
     });
+}
+
+/// Texts that rules make take memory, and each step may double what the one before it made.
+#[test]
+fn texts_that_grow_are_counted() {
+    let spends = |rule: &str, bytes: usize| {
+        let value = json!({"l": [1, 2, 3], "t": ["y".repeat(bytes), "a"]});
+        let found = causes(numbers(), json!({"rule": rule, "message": "m"}), value, None);
+        !found.is_empty() && found[0].ends_with(SPENT)
+    };
+    let doubled = |times: usize| format!("[self.t[0]]{}.size() == 1", ".map(a, a + a)".repeat(times));
+    assert!(spends(&doubled(12), 100_000) && !spends(&doubled(3), 100_000));
+    let added = |times: usize| format!("({}).size() > 0", ["self.t[0]"].repeat(times).join(" + "));
+    assert!(spends(&added(100), 100_000) && !spends(&added(10), 100_000));
+    let replaced = "self.t[0].replace('y', self.t[0]).size() > 0";
+    assert!(spends(replaced, 20_000) && !spends(replaced, 1_000));
+    assert!(!spends(
+        "self.t[0].replace('y', self.t[0], 2).size() == 59998",
+        20_000
+    ));
+    let joined = "self.t[0].split('').join(self.t[0]).size() > 0";
+    assert!(spends(joined, 20_000) && !spends(joined, 1_000));
+    let padded = "self.l.all(n, '%.999999999f'.format([1.5]).size() > 0)";
+    assert!(spends(padded, 1) && !spends("'%.3f'.format([1.5]) == '1.500'", 1));
+    let copied = "lists.range(1000).map(n, self.t[0].upperAscii()).size() == 1000";
+    assert!(spends(copied, 1_000_000) && !spends(copied, 1_000));
+}
+
+#[test]
+fn replace_and_join_are_those_of_kubernetes() {
+    let value = || json!({"l": [1], "t": ["a", "bb", ""]});
+    for rule in [
+        "'hello hello'.replace('he', 'we') == 'wello wello' && 'hello hello'.replace('he', 'we', -1) == 'wello wello'",
+        "'hello hello'.replace('he', 'we', 1) == 'wello hello' && 'hello'.replace('he', 'we', 0) == 'hello'",
+        "'ab'.replace('', '-') == '-a-b-' && 'ab'.replace('', '-', 2) == '-a-b'",
+        "self.t.join() == 'abb' && self.t.join('-') == 'a-bb-' && [].join('x') == ''",
+    ] {
+        assert!(holds(numbers(), rule, value()), "{rule}");
+    }
 }
 
 #[test]
