@@ -1,5 +1,6 @@
 //! Policies side by side over several seeds: the median and, in brackets, the least and the most.
 
+use crate::quantile::{median, sorted};
 use crate::simulation::{Outcome, show};
 
 /// One row a policy, in the order in which they come first.
@@ -29,10 +30,9 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
             .filter(|outcome| outcome.policy == policy)
             .collect();
         let spread = |digits: usize, of: &dyn Fn(&Outcome) -> f64| {
-            let mut values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
-            values.sort_by(f64::total_cmp);
+            let values = sorted(runs.iter().map(|run| of(run)));
             let (least, most) = (values[0], values[values.len() - 1]);
-            let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+            let middle = median(values).unwrap_or_default();
             format!("{middle:.digits$} ({least:.digits$}-{most:.digits$})")
         };
         table.add_row(vec![
