@@ -19,9 +19,12 @@ mod ownership;
 mod plan;
 mod preparation;
 mod refused;
+mod replacement;
 mod replica;
+mod report;
 mod revision;
 mod rollout;
+mod selection;
 mod start;
 #[cfg(test)]
 mod tests;
