@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use super::metrics::KvUse;
 use crate::api::v1alpha1::Sample as Quantiles;
 use crate::clock::Clock;
 use crate::latest::Latest;
+use crate::mutex::lock;
 use crate::quantile::median;
 use crate::wire::{
     EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
@@ -66,11 +67,6 @@ pub(crate) struct Sample {
     pub(crate) completion_tokens: usize,
     /// In the cache, on average while it was decoded.
     pub(crate) context_tokens: f64,
-}
-
-/// The state is plain values: a panic elsewhere cannot leave it half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EngineState {
