@@ -7,6 +7,7 @@ mod bench_roofline;
 mod claim;
 mod cordon;
 mod crd;
+mod digits;
 mod drain;
 mod events;
 mod fit;

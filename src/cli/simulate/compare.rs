@@ -1,5 +1,6 @@
 //! Policies side by side over several seeds: the median and, in brackets, the least and the most.
 
+use crate::cli::ui::Table;
 use crate::quantile::{median, sorted};
 use crate::simulation::{Outcome, show};
 
@@ -15,7 +16,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
         }
     }
     let seeds = outcomes.len() / policies.len().max(1);
-    let mut table = super::table::table(&[
+    let mut table = Table::new([
         "POLICY",
         "AS PROMISED",
         "WORST DEPLOYMENT",
@@ -61,11 +62,10 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
         ]);
     }
     format!(
-        "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{}",
+        "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{table}\n",
         show(first.duration),
         first.nodes,
         first.seed,
-        super::table::done(&table).trim_end().to_owned() + "\n"
     )
 }
 
