@@ -8,9 +8,11 @@ use std::cell::Cell;
 
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
-    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
     extractors::This,
 };
+
+use super::parts::parts_mut;
 
 /// About the time to copy one number, some 30 ns. All rules together may take about a second.
 type Ticks = u64;
@@ -137,29 +139,25 @@ struct Meter {
 
 impl Meter {
     fn visit(&mut self, expr: &mut IdedExpr) {
-        match &mut expr.expr {
-            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
-            Expr::Select(select) => {
-                self.visit(&mut select.operand);
-                let is_copy = !select.test && matches!(select.operand.expr, Expr::Ident(_));
-                if is_copy && self.loops > 0 {
-                    wrap(expr, READ, Vec::new());
-                }
+        if let Expr::Comprehension(comprehension) = &mut expr.expr {
+            return self.visit_loop(comprehension);
+        }
+        for part in parts_mut(&mut expr.expr) {
+            self.visit(part);
+        }
+        if let Expr::Select(select) = &expr.expr {
+            let is_copy = !select.test && matches!(select.operand.expr, Expr::Ident(_));
+            if is_copy && self.loops > 0 {
+                wrap(expr, READ, Vec::new());
             }
-            Expr::Call(call) => self.visit_call(call),
-            Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
-            Expr::Map(map) => self.visit_entries(&mut map.entries),
-            Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
-            Expr::Comprehension(comprehension) => self.visit_loop(comprehension),
+        } else if let Expr::Call(call) = &mut expr.expr {
+            self.charge_call(call);
         }
     }
 
-    fn visit_call(&mut self, call: &mut CallExpr) {
+    fn charge_call(&self, call: &mut CallExpr) {
         let mut parts: Vec<&mut IdedExpr> = call.target.as_deref_mut().into_iter().collect();
         parts.extend(&mut call.args);
-        for part in parts.iter_mut() {
-            self.visit(part);
-        }
         let is_set = parts.first().is_some_and(|first| is_variable(first, "sets"));
         let charge = match call.func_name.as_str() {
             "distinct" => PAIRS,
@@ -183,18 +181,6 @@ impl Meter {
             };
             if is_worth_it {
                 wrap(part, charge, Vec::new());
-            }
-        }
-    }
-
-    fn visit_entries(&mut self, entries: &mut [IdedEntryExpr]) {
-        for entry in entries {
-            match &mut entry.expr {
-                EntryExpr::StructField(field) => self.visit(&mut field.value),
-                EntryExpr::MapEntry(entry) => {
-                    self.visit(&mut entry.key);
-                    self.visit(&mut entry.value);
-                }
             }
         }
     }

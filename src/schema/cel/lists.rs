@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
-    common::ast::{
-        CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, operators,
-    },
+    common::ast::{CallExpr, ComprehensionExpr, Expr, ListExpr, LiteralValue, operators},
     extractors::This,
     objects::Key,
 };
 
+use super::parts::parts_mut;
 use super::{budget, escape};
 use crate::schema::node::{ListType, Node};
 
@@ -43,31 +42,13 @@ struct Typing<'n> {
 
 impl<'n> Typing<'n> {
     fn visit(&mut self, expr: &mut IdedExpr) {
-        match &mut expr.expr {
-            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
-            Expr::Select(select) => self.visit(&mut select.operand),
-            Expr::Call(call) => {
-                call.target.iter_mut().for_each(|target| self.visit(target));
-                call.args.iter_mut().for_each(|arg| self.visit(arg));
-                self.replace(expr);
-            }
-            Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
-            Expr::Map(map) => self.visit_entries(&mut map.entries),
-            Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
-            Expr::Comprehension(comprehension) => self.visit_loop(comprehension),
+        if let Expr::Comprehension(comprehension) = &mut expr.expr {
+            return self.visit_loop(comprehension);
         }
-    }
-
-    fn visit_entries(&mut self, entries: &mut [IdedEntryExpr]) {
-        for entry in entries {
-            match &mut entry.expr {
-                EntryExpr::StructField(field) => self.visit(&mut field.value),
-                EntryExpr::MapEntry(entry) => {
-                    self.visit(&mut entry.key);
-                    self.visit(&mut entry.value);
-                }
-            }
+        for part in parts_mut(&mut expr.expr) {
+            self.visit(part);
         }
+        self.replace(expr);
     }
 
     fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
