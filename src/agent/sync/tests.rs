@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::agent::manifests::Manifest;
+use crate::agent::pressure::Pressure;
 use crate::agent::probe::ProbeState;
 use crate::agent::pulls::Pulls;
 use crate::agent::replica::ReplicaSpec;

@@ -30,6 +30,7 @@ mod start;
 mod tests;
 mod throughput;
 mod trial;
+mod view;
 
 pub(crate) use admission::{HubAnswer, is_template_of};
 pub(super) use apply::DeploymentReconciler;

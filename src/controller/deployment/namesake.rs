@@ -6,7 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::conditions::{View, Writer};
+use super::conditions::Writer;
+use super::view::View;
 use crate::api::conditions::{Truth, condition_type};
 use crate::api::v1alpha1::ModelDeployment;
 

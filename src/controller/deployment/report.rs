@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::conditions::View;
 use super::counts::counts;
 use super::course::{Hold, Standing};
 use super::events::events;
@@ -18,6 +17,7 @@ use super::rollout::{Bounds, Extent};
 use super::selection::Selection;
 use super::start::last_start;
 use super::throughput::{Throughput, rounded};
+use super::view::View;
 use crate::api::conditions::whole_seconds;
 use crate::api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutAbort, RolloutStatus, TrafficShare};
 use crate::client::EventType;
