@@ -169,6 +169,7 @@ mod tests {
     use super::super::AgentConfig;
     use super::*;
     use crate::clock::{Clock, ManualClock};
+    use crate::file::TempDir;
     use crate::host::{FakeHost, Host};
     use crate::units::Bytes;
 
@@ -211,8 +212,8 @@ mod tests {
             (on(None), "worker", false, None, false),
             (on(Some(engine)), "simulated-worker", true, None, false),
         ] {
-            let directory = tempfile::tempdir().unwrap();
-            let state_dir = Utf8PathBuf::try_from(directory.path().join("state")).unwrap();
+            let directory = TempDir::new();
+            let state_dir = directory.path().join("state");
             let clock = Clock::Manual(ManualClock::new(Timestamp::UNIX_EPOCH));
             let host = Host::Fake(FakeHost::new("mini-1", Bytes::gib(16)));
             let agent = Agent::new(config(state_dir, simulated), host, clock).unwrap();
