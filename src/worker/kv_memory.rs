@@ -148,7 +148,25 @@ impl KvMemory {
         let same = prompts.take_while(|(theirs, own)| theirs == own).count();
         other.takes_prefixes()
             && other.cache_salt() == later.cache_salt()
-            && same >= other.prefilled() + least
+            && same >= other.shared_tokens() + least
+    }
+
+    /// Lets one of `active` that has just joined go on in the cache of a request that is over, where one has as much of its
+    /// prompt as there is anywhere. True: it does.
+    pub(crate) fn resume(&mut self, active: &mut [Sequence], index: usize) -> bool {
+        let sequence = &active[index];
+        let mut before = active[..index].iter().filter(|other| !other.is_decoding());
+        if !sequence.takes_prefixes() || before.any(|other| self.is_worth_waiting(sequence, other)) {
+            return false;
+        }
+        // It may be larger than the request would come to; others have been promised theirs.
+        let others = active.iter().filter(|other| other.id() != sequence.id());
+        let promised = others.map(|other| other.as_running().bytes).sum();
+        let most = self.limit() - Bytes(promised);
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let row = self.prefixes.row(salt, prompt, most);
+        let row = self.sound(row).flatten();
+        row.map(|row| active[index].begin_with(row)).is_some()
     }
 
     /// The beginning of a prompt, where it is kept.
@@ -172,6 +190,16 @@ impl KvMemory {
         let (salt, cache) = (sequence.cache_salt(), sequence.cache());
         let kept = self.prefixes.keep(salt, &sequence.tokens(), cache, keep, room);
         self.sound(kept);
+    }
+
+    /// Keeps a request that is over, and none of the `active` ones, as far as there is room.
+    pub(crate) fn retire(&mut self, sequence: Sequence, active: &[Sequence]) {
+        self.keep(&sequence, Keep::Everything, active);
+        if sequence.takes_prefixes() {
+            let room = self.room_beside(active);
+            let (salt, tokens) = (sequence.cache_salt().to_owned(), sequence.tokens());
+            self.prefixes.keep_row(&salt, tokens, sequence.into_cache(), room);
+        }
     }
 
     /// What these requests leave, of which those that wait for their prefix are about to hold their prompts.

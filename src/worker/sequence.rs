@@ -104,6 +104,8 @@ pub(crate) struct Sequence {
     prefilled: usize,
     /// Those of them that were there already.
     cached: usize,
+    /// Those of these that other requests find, too.
+    in_blocks: usize,
     /// Tokens of the prompt after which what was computed is kept, in ascending order.
     stops: Vec<usize>,
     /// What is gathered of the prompt beside.
@@ -178,6 +180,7 @@ impl Sequence {
             cache: model.new_cache(),
             prefilled: 0,
             cached: 0,
+            in_blocks: 0,
             stops: Vec::new(),
             reading: Reading::new(&queued.job.request),
             loading: Loading::NotYet,
@@ -335,6 +338,15 @@ impl Sequence {
         self.prefilled
     }
 
+    /// Tokens of the prompt that other requests find: all that was computed is kept.
+    pub(crate) fn shared_tokens(&self) -> usize {
+        if self.prefilled == self.cached {
+            self.in_blocks
+        } else {
+            self.prefilled
+        }
+    }
+
     /// It waits for parts of its cache.
     pub(crate) fn is_loading(&self) -> bool {
         matches!(self.loading, Loading::Now(_))
@@ -368,10 +380,18 @@ impl Sequence {
     }
 
     /// Begins with what is known of the prompt, before anything of it is computed.
-    pub(crate) fn begin_with(&mut self, Prefix { cache, tokens }: Prefix) {
+    pub(crate) fn begin_with(&mut self, prefix: Prefix) {
+        let Prefix {
+            cache,
+            tokens,
+            in_blocks,
+        } = prefix;
+        // It may have more room than the request would come to.
+        self.queued.bytes = self.queued.bytes.max(cache.bytes() as u64);
         self.cache = cache;
         self.prefilled = tokens;
         self.cached = tokens;
+        self.in_blocks = in_blocks;
     }
 
     pub(crate) fn stop_at(&mut self, stops: Vec<usize>) {
@@ -391,6 +411,10 @@ impl Sequence {
 
     pub(crate) fn cache(&self) -> &KvCache {
         &self.cache
+    }
+
+    pub(crate) fn into_cache(self) -> KvCache {
+        self.cache
     }
 
     pub(crate) fn cache_mut(&mut self) -> &mut KvCache {
@@ -473,7 +497,7 @@ impl Sequence {
     pub(crate) fn begin_alone(&mut self, model: &Decoder) {
         self.is_shunned = true;
         self.cache = model.new_cache();
-        (self.prefilled, self.cached) = (0, 0);
+        (self.prefilled, self.cached, self.in_blocks) = (0, 0, 0);
     }
 
     /// Counts the next tokens of the prompt as computed, and says which they are.

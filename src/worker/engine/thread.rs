@@ -96,7 +96,7 @@ impl EngineThread {
             let comes = || !self.waiting.is_empty() || !self.commands.is_empty();
             kv.tend(&mut self.active, comes, self.pace, &self.config.clock);
             let plan = self.plan(kv.limit(), backend);
-            self.join(&plan, &model);
+            self.join(&plan, &model, &mut kv);
             let rows = self.active.len();
             kv.give_way(&self.active, &plan.prefill);
             self.tell_load(&kv);
@@ -219,7 +219,8 @@ impl EngineThread {
         StepPlan::new(&waiting, &running, limits, self.pace)
     }
 
-    fn join(&mut self, plan: &StepPlan, model: &Decoder) {
+    fn join(&mut self, plan: &StepPlan, model: &Decoder, kv: &mut KvMemory) {
+        let rows = self.active.len();
         for queued in &mut self.waiting {
             queued.overtaken += u32::from(plan.overtaken.contains(&queued.id));
         }
@@ -240,6 +241,18 @@ impl EngineThread {
                 self.active.push(sequence);
             }
         }
+        // Behind all who join: none may take what another was promised.
+        for index in rows..self.active.len() {
+            if kv.resume(&mut self.active, index) {
+                self.count_prefix(index);
+            }
+        }
+    }
+
+    fn count_prefix(&self, index: usize) {
+        let sequence = &self.active[index];
+        let metrics = &self.config.metrics;
+        metrics.prefix(sequence.prompt_tokens(), sequence.cached_tokens());
     }
 
     /// One token for every sequence that decodes.
@@ -317,7 +330,7 @@ impl EngineThread {
                 let computed = outcome.is_ok();
                 self.end(&sequence, outcome);
                 if computed {
-                    kv.keep(&sequence, Keep::Everything, &self.active);
+                    kv.retire(sequence, &self.active);
                 }
             }
         }
@@ -381,9 +394,7 @@ impl EngineThread {
                 }
                 let stops = kv.stops(sequence);
                 sequence.stop_at(stops);
-                self.config
-                    .metrics
-                    .prefix(sequence.prompt_tokens(), sequence.cached_tokens());
+                self.count_prefix(index);
             }
             let tokens = self.active[index].until_stop(tokens);
             parts.push(Chunk { id, tokens });
@@ -418,7 +429,7 @@ impl EngineThread {
             Ok(Prefilled::Done(done)) => {
                 let sequence = self.active.swap_remove(index);
                 self.end(&sequence, Ok(done));
-                kv.keep(&sequence, Keep::Everything, &self.active);
+                kv.retire(sequence, &self.active);
             }
             Ok(Prefilled::Again) => {}
             Err(err) => {

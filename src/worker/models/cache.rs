@@ -119,6 +119,16 @@ impl KvCache {
         Ok(Self { layers, offset })
     }
 
+    /// This with its first `tokens` only, which another sequence has, too, and room for `capacity` in all: a copy only where it
+    /// lacks that. Where all layers keep everything.
+    pub(crate) fn continued(mut self, tokens: usize, capacity: usize) -> Result<Self> {
+        self.truncate(length(tokens));
+        for layer in &mut self.layers {
+            layer.make_room_for(self.offset, length(capacity))?;
+        }
+        Ok(self)
+    }
+
     /// Copies of these tokens' keys and values, each range right behind the one before, which stay what they are when this
     /// goes on; the last one with what the layers that do not keep all tokens hold now, if `snapshot`. Lazy.
     pub(crate) fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
@@ -260,6 +270,19 @@ impl LayerCache {
             quantised: self.quantised,
             ..Self::full()
         })
+    }
+
+    /// Of a layer that keeps all tokens and holds `used` of them.
+    fn make_room_for(&mut self, used: i32, capacity: i32) -> Result<()> {
+        let grown = |(keys, values): (Array, Array)| {
+            if capacity <= keys.dim(2) {
+                return Ok((keys, values));
+            }
+            Ok((grown(keys, used, capacity)?, grown(values, used, capacity)?))
+        };
+        let buffers = std::mem::take(&mut self.buffers).into_iter();
+        self.buffers = buffers.map(grown).collect::<Result<_>>()?;
+        Ok(())
     }
 
     /// What a layer that does not keep all tokens holds after `offset` of them.
@@ -421,7 +444,7 @@ impl LayerCache {
             let end = at + keys.dim(2);
             let (all_keys, all_values) = match old.next() {
                 Some((old_keys, old_values)) if end <= old_keys.dim(2) => (old_keys, old_values),
-                Some((old_keys, old_values)) => (grown(old_keys, at, keys)?, grown(old_values, at, values)?),
+                Some((old_keys, old_values)) => (grown(old_keys, at, end)?, grown(old_values, at, end)?),
                 None => (empty(keys, keys.dim(2))?, empty(values, values.dim(2))?),
             };
             let (all_keys, all_values) = (
@@ -458,9 +481,9 @@ fn empty(like: &Array, count: i32) -> Result<Array> {
     zeros(like, rounded(count))
 }
 
-/// The first `used` tokens with room for `new`, in whole steps.
-fn grown(old: Array, used: i32, new: &Array) -> Result<Array> {
-    let more = zeros(new, rounded(used + new.dim(2)) - used)?;
+/// The first `used` tokens with room for `capacity`, in whole steps.
+fn grown(old: Array, used: i32, capacity: i32) -> Result<Array> {
+    let more = zeros(&old, rounded(capacity) - used)?;
     concatenate(&[tokens(&old, 0, used)?, more], 2)
 }
 

@@ -9,11 +9,15 @@
 //! tokens that lead to them. Neighbouring blocks lie in one piece where they can, and a text that has come together piece
 //! by piece is put into larger ones when a request that had it ends. They use memory that running requests do not hold yet, and give way when those grow. Where
 //! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
+//!
+//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the next turn of a conversation
+//! goes on in it and copies nothing. It is the first to give way, since blocks hold the same in most cases.
 
 mod block_file;
 mod disk;
 mod files;
 mod fingerprint;
+mod idle_rows;
 mod key;
 mod raw;
 mod read_pace;
@@ -32,6 +36,7 @@ use self::disk::{News, Report};
 use self::files::FoundFile;
 pub(crate) use self::files::{BlockFiles, OpenFilesError};
 pub(crate) use self::fingerprint::fingerprint;
+use self::idle_rows::{IdleRow, IdleRows};
 pub(crate) use self::key::BlockKey;
 use self::raw::{BlockArrays, Copying};
 use self::read_pace::ReadPace;
@@ -71,6 +76,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
     tree: Tree<KvBlock>,
+    rows: IdleRows<KvCache>,
     /// The most it may hold in memory, whatever else is free.
     capacity: Bytes,
     /// Names the model, and what computes with it.
@@ -131,12 +137,15 @@ pub(crate) enum Keep {
 pub(crate) struct Prefix {
     pub(crate) cache: KvCache,
     pub(crate) tokens: usize,
+    /// Those of them that other requests find, too.
+    pub(crate) in_blocks: usize,
 }
 
 impl PrefixCache {
     pub(crate) fn new(capacity: Bytes, cuts: Cuts) -> Self {
         Self {
             tree: Tree::new(cuts),
+            rows: IdleRows::default(),
             capacity,
             model: String::new(),
             files: None,
@@ -181,7 +190,7 @@ impl PrefixCache {
 
     /// In memory.
     pub(crate) fn bytes(&self) -> Bytes {
-        Bytes(self.tree.bytes())
+        Bytes(self.tree.bytes() + self.rows.bytes())
     }
 
     /// In files.
@@ -199,7 +208,50 @@ impl PrefixCache {
             return Ok(None);
         }
         let cache = empty.begun(&blocks, prompt.len())?;
-        Ok(Some(Prefix { cache, tokens }))
+        Ok(Some(Prefix {
+            cache,
+            tokens,
+            in_blocks: tokens,
+        }))
+    }
+
+    /// The cache of a request that is over, of no more than `most`, for a prompt to go on in: one that holds no less of its
+    /// beginning than there is elsewhere. `None` where there is none worth it.
+    pub(crate) fn row(&mut self, salt: &str, prompt: &[u32], most: Bytes) -> Result<Option<Prefix>> {
+        let root = BlockKey::root(&self.model, salt);
+        let beginning = but_the_last(prompt);
+        let found = self.tree.find(root, beginning, Tiers::Both);
+        let in_blocks = found.held_tokens();
+        let filed: usize = found.filed.iter().map(|filed| filed.tokens).sum();
+        let least = MIN_TOKENS.max(in_blocks + filed);
+        let Some((cache, tokens)) = self.rows.take(root, beginning, least, most.0) else {
+            return Ok(None);
+        };
+        let cache = cache.continued(tokens, prompt.len())?;
+        Ok(Some(Prefix {
+            cache,
+            tokens,
+            in_blocks,
+        }))
+    }
+
+    /// Keeps the cache of a request that is over, which holds these tokens and maybe more, as it is; as far as there is `room`
+    /// beside what all requests hold.
+    pub(crate) fn keep_row(&mut self, salt: &str, mut tokens: Vec<u32>, cache: KvCache, room: Bytes) {
+        tokens.truncate(usize::try_from(cache.offset()).unwrap_or(0));
+        let bytes = cache.bytes() as u64;
+        // No block goes for it: to compute what was in one costs far more than the copy that a row saves.
+        let most = (room.min(self.capacity) - Bytes(self.tree.bytes())).0;
+        if self.tree.cuts() == Cuts::AtSnapshots || tokens.len() < MIN_TOKENS || bytes > most {
+            return;
+        }
+        self.rows.shrink(most - bytes);
+        self.rows.put(IdleRow {
+            root: BlockKey::root(&self.model, salt),
+            tokens,
+            cache,
+            bytes,
+        });
     }
 
     /// How many tokens of `prompt`, of which the first `from` are known, are to be in a cache when it is kept, in
@@ -296,7 +348,7 @@ impl PrefixCache {
         }
         if keep == Keep::Everything {
             for run in self.tree.scattered(root, &tokens[..end]) {
-                let bytes = self.tree.bytes();
+                let bytes = self.bytes().0;
                 let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
                 let blocks = cache.blocks(&ranges, false)?;
                 // Nobody gives way for it.
@@ -325,12 +377,10 @@ impl PrefixCache {
             let snapshot = snapshots && last.range.end == end;
             let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
             let blocks = cache.blocks(&ranges, snapshot)?;
-            if let Some(others) = limit.checked_sub(blocks.iter().map(KvBlock::bytes).sum()) {
-                self.tree.shrink(others, false);
-                if self.tree.bytes() <= others {
-                    self.insert(&run, tokens, blocks, kept);
-                    break;
-                }
+            let others = limit.checked_sub(blocks.iter().map(KvBlock::bytes).sum());
+            if others.is_some_and(|others| self.shrink(others, false)) {
+                self.insert(&run, tokens, blocks, kept);
+                break;
             }
             run.pop();
         }
@@ -394,9 +444,16 @@ impl PrefixCache {
         }
     }
 
-    /// Lets go of blocks in memory until they have no more than `room`.
+    /// Lets go of rows and blocks in memory until they have no more than `room`.
     pub(crate) fn give_way(&mut self, room: Bytes) {
-        self.tree.shrink(room.0, true);
+        self.shrink(room.0, true);
+    }
+
+    /// The same; whether it is so in the end. See [`Tree::shrink`].
+    fn shrink(&mut self, bytes: u64, all: bool) -> bool {
+        self.rows.shrink(bytes.saturating_sub(self.tree.bytes()));
+        self.tree.shrink(bytes - self.rows.bytes(), all);
+        self.bytes().0 <= bytes
     }
 
     /// Whether [`tend`](Self::tend) has something to write.
@@ -510,8 +567,7 @@ impl PrefixCache {
         let others = room.min(self.capacity).0.checked_sub(bytes);
         if let (Some(others), true) = (others, self.tree.continues_memory(key)) {
             self.tree.touch_path(key);
-            self.tree.shrink(others, false);
-            if self.tree.bytes() <= others {
+            if self.shrink(others, false) {
                 let snapshot = block.snapshot().is_some();
                 self.tree.hold(key, Stored { bytes, snapshot }, block);
             }

@@ -124,6 +124,98 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
     }
 }
 
+/// In place, or in a copy where it lacks room; after what another request said behind the beginning that they share.
+#[test]
+fn what_goes_on_in_the_row_of_another_has_the_bits_of_a_fresh_start() {
+    let _mlx = mlx::exclusive();
+    for (name, model, cuts) in models() {
+        let mut prefixes = PrefixCache::new(ROOMY, cuts);
+        for (same, more) in [(539, 0), (530, 40), (300, 0), (535, 300)] {
+            let (mut row, mut tokens) = (model.new_cache(), text(530));
+            tokens.extend(compute(&model, &mut row, &tokens, 100, 9).0);
+            let capacity = row.bytes();
+            prefixes.keep_row("", tokens.clone(), row, ROOMY);
+            let mut asked = tokens[..same].to_vec();
+            asked.extend((0..more).map(|at| 90 - at % 50));
+            let found = prefixes.row("", &asked, ROOMY).unwrap();
+            assert_eq!(prefixes.bytes(), Bytes::ZERO, "it is the request's now");
+            if cuts == Cuts::AtSnapshots {
+                assert!(found.is_none(), "{name}: it has forgotten too much");
+                continue;
+            }
+            let found = found.unwrap();
+            assert_eq!((found.tokens, found.in_blocks), (same.min(asked.len() - 1), 0));
+            let mut cache = found.cache;
+            assert_eq!(
+                cache.bytes() == capacity,
+                asked.len() <= 768,
+                "{name}: {same} and {more}"
+            );
+            let reused = compute(&model, &mut cache, &asked[found.tokens..], 2048, 3);
+            let fresh = compute(&model, &mut model.new_cache(), &asked, 2048, 3);
+            let is_cpu = Backend::current().unwrap() == Backend::Cpu;
+            assert!(
+                reused == fresh || !is_cpu,
+                "{name}: {same} tokens and {more} others"
+            );
+        }
+    }
+}
+
+#[test]
+fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
+    let _mlx = mlx::exclusive();
+    let model = model();
+    let computed = |tokens: u32| {
+        let mut row = model.new_cache();
+        compute(&model, &mut row, &text(tokens), 700, 0);
+        row
+    };
+    let token = block(&computed(1), 0..1).bytes();
+    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
+    let room = Bytes(token * (768 + 700));
+    prefixes
+        .keep("", &text(700), &computed(700), Keep::Everything, room)
+        .unwrap();
+    prefixes.keep_row("", text(600), computed(600), room);
+    assert_eq!(prefixes.bytes(), room);
+    let mut row = |prompt: &[u32]| {
+        prefixes
+            .row("", prompt, ROOMY)
+            .unwrap()
+            .map(|row| (row.tokens, row.in_blocks))
+    };
+    assert_eq!(row(&text(700)), None, "blocks have 699");
+    assert_eq!(row(&text(600)), Some((599, 599)));
+    assert_eq!(row(&text(600)), None, "another has it");
+    prefixes.keep_row("", text(600), computed(600), room);
+    prefixes
+        .keep("other", &text(1), &computed(1), Keep::Everything, room)
+        .unwrap();
+    assert_eq!(prefixes.bytes(), room, "too short to be kept");
+    prefixes
+        .keep("other", &text(10), &computed(10), Keep::Everything, room)
+        .unwrap();
+    assert_eq!(prefixes.bytes(), Bytes(token * 710));
+    // No block goes for a row, and older rows do.
+    prefixes.keep_row("", text(300), computed(300), Bytes(token * (710 + 511)));
+    assert_eq!(prefixes.bytes(), Bytes(token * 710));
+    for (tokens, all) in [
+        (600, 710 + 768),
+        (300, 710 + 768 + 512),
+        (700, 710 + 768 + 512),
+        (20, 710 + 768 + 256),
+    ] {
+        prefixes.keep_row(
+            "",
+            text(tokens),
+            computed(tokens),
+            Bytes(token * (710 + 768 + 512)),
+        );
+        assert_eq!(prefixes.bytes(), Bytes(token * all), "{tokens}");
+    }
+}
+
 /// As the engine does it: begins with what is known, reads on in chunks with stops, answers, and keeps it. Returns how
 /// much was known, what it said, and the bits of all logits.
 fn serve(

@@ -47,7 +47,8 @@ fn a_known_beginning_is_not_computed_again_and_is_told() {
             let said = worker.app.prompter.tokenizer().encode_prompt(text).unwrap();
             longer.extend(said);
             longer.extend(prompt(20));
-            assert!(cached(&complete(worker, &longer, json!({})).await) >= 300);
+            let longer = complete(worker, &longer, json!({})).await;
+            assert!(cached(&longer) >= 300, "{longer}");
 
             let metrics = worker.send("GET", "/metrics", "").await.body;
             let of = |name: &str| {
@@ -150,6 +151,24 @@ fn prefixes_give_way_to_requests() {
             assert!(cached(&complete(worker, &text(2), json!({})).await) > 0);
             complete(worker, &[cue], json!({"max_tokens": 1023})).await;
             within_limits().await;
+        })
+    });
+}
+
+/// Room for 1024 tokens: what a request of 900 holds cannot be copied beside it, and is there for the next turn nevertheless.
+#[test]
+fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(with_memory_for(1024, config), |worker| {
+        Box::pin(async move {
+            let mut text = vec![cue; 800];
+            for tokens in [0, 800, 820, 840] {
+                let answer = complete(worker, &text, json!({})).await;
+                assert_eq!(cached(&answer), tokens);
+                text.extend([5; 20]);
+            }
+            // One of four goes on in it, and the others wait for what they share.
+            assert_eq!(cached(&complete(worker, &text[..200], json!({"n": 4})).await), 0);
         })
     });
 }
