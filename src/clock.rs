@@ -48,6 +48,12 @@ impl Clock {
     }
 }
 
+/// So many seconds after 1970.
+#[cfg(test)]
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
 /// See `Clock::Manual`. Clones share the same time.
 #[cfg(test)]
 #[derive(Debug, Clone)]

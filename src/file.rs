@@ -60,6 +60,28 @@ pub(crate) fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
     paths.filter(|path| path.is_dir()).collect()
 }
 
+/// A directory of a test's own, which goes with the value.
+#[cfg(test)]
+pub(crate) struct TempDir(tempfile::TempDir);
+
+#[cfg(test)]
+impl TempDir {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory for temporary files"))
+    }
+
+    pub(crate) fn path(&self) -> &Utf8Path {
+        Utf8Path::from_path(self.0.path()).expect("a path of UTF-8")
+    }
+}
+
+#[cfg(test)]
+impl AsRef<Path> for TempDir {
+    fn as_ref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;

@@ -17,6 +17,7 @@ mod meter;
 mod metrics;
 mod mutex;
 mod percent;
+mod quantile;
 mod quantity;
 mod task;
 mod telemetry;

@@ -292,17 +292,18 @@ fn add_headers(dir: &Utf8Path, path: &Utf8Path, tensors: &mut TensorTable) -> Re
 mod tests {
     use super::*;
     use crate::error::Chain;
+    use crate::file::TempDir;
 
     const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1,
         "intermediate_size": 128, "num_attention_heads": 4, "rms_norm_eps": 1e-5, "vocab_size": 32,
         "max_position_embeddings": 128}"#;
 
     fn message(files: &[(&str, &[u8])]) -> String {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TempDir::new();
         for (name, bytes) in files {
             std::fs::write(dir.path().join(name), bytes).unwrap();
         }
-        let path = Utf8Path::from_path(dir.path()).unwrap();
+        let path = dir.path();
         let err = ModelDir::inspect(path).unwrap_err();
         Chain(&err).to_string().replace(path.as_str(), "DIR")
     }

@@ -119,6 +119,13 @@ impl Drop for PanicGuard {
     }
 }
 
+/// Waits for what a test is sure of: one that hangs would not tell what it waits for.
+#[cfg(test)]
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    let outcome = tokio::time::timeout(Duration::from_secs(10), future);
+    outcome.await.expect("within the deadline")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

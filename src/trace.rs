@@ -3,20 +3,19 @@
 //! Development (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>). Prompts and answers are in none of them. What a
 //! [`Meter`] is told of requests follows from their spans, sampled or not.
 
-use std::fmt;
+mod context;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
+pub(crate) use self::context::{SpanId, TRACEPARENT, TraceContext, TraceId};
 use crate::clock::Clock;
 use crate::meter::{Attributes, Instrument, Meter};
 use crate::mutex::lock;
-
-/// Of W3C Trace Context, level 1.
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Attributes that measurements read.
 pub(crate) const OPERATION: &str = "gen_ai.operation.name";
@@ -25,89 +24,6 @@ pub(crate) const REQUEST_MODEL: &str = "gen_ai.request.model";
 pub(crate) const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";
 pub(crate) const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
 pub(crate) const ERROR_TYPE: &str = "error.type";
-
-/// A trace's id, never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TraceId(u128);
-
-/// A span's id, never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SpanId(u64);
-
-impl SpanId {
-    fn random() -> Self {
-        Self(random_id() as u64 | 1)
-    }
-}
-
-impl fmt::Display for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-/// Where a span is: what its children and other processes are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TraceContext {
-    pub(crate) trace: TraceId,
-    pub(crate) span: SpanId,
-    is_sampled: bool,
-}
-
-impl TraceContext {
-    /// From `traceparent`; later versions begin as this one does. `None` where it is none: then a trace begins here.
-    fn parse(header: &str) -> Option<Self> {
-        let mut parts = header.trim().split('-');
-        let mut hexadecimal = |digits: usize| {
-            let part = parts.next()?;
-            let is_hexadecimal = part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-            (part.len() == digits && is_hexadecimal).then_some(part)
-        };
-        let version = hexadecimal(2)?;
-        let trace = u128::from_str_radix(hexadecimal(32)?, 16).ok()?;
-        let span = u64::from_str_radix(hexadecimal(16)?, 16).ok()?;
-        let flags = u8::from_str_radix(hexadecimal(2)?, 16).ok()?;
-        let has_more = parts.next().is_some();
-        if version == "ff" || (version == "00" && has_more) || trace == 0 || span == 0 {
-            return None;
-        }
-        Some(Self {
-            trace: TraceId(trace),
-            span: SpanId(span),
-            is_sampled: flags & 1 == 1,
-        })
-    }
-
-    fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut all = headers.get_all(TRACEPARENT).iter();
-        let only = all.next().filter(|_| all.next().is_none())?;
-        Self::parse(only.to_str().ok()?)
-    }
-
-    fn child(self) -> Self {
-        Self {
-            span: SpanId::random(),
-            ..self
-        }
-    }
-
-    /// As `traceparent`.
-    pub(crate) fn to_header(self) -> HeaderValue {
-        let text = format!(
-            "00-{}-{}-{:02x}",
-            self.trace,
-            self.span,
-            u8::from(self.is_sampled)
-        );
-        HeaderValue::from_str(&text).expect("digits and dashes")
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanKind {
@@ -198,7 +114,7 @@ impl Sampler {
         match caller.filter(|_| self.asks_caller) {
             Some(caller) => caller.is_sampled,
             // As OpenTelemetry's TraceIdRatioBased: the same for all who see the trace.
-            None => ((trace.0 as u64) >> 11) as f64 / (1_u64 << 53) as f64 <= self.share && self.share > 0.0,
+            None => (trace.low_bits() >> 11) as f64 / (1_u64 << 53) as f64 <= self.share && self.share > 0.0,
         }
     }
 }
@@ -272,7 +188,7 @@ impl Tracer {
     pub(crate) fn server(&self, name: String, headers: &HeaderMap) -> Option<OpenSpan> {
         let collecting = self.0.as_ref()?;
         let caller = TraceContext::of(headers);
-        let trace = caller.map_or_else(|| TraceId(random_id()), |caller| caller.trace);
+        let trace = caller.map_or_else(TraceId::random, |caller| caller.trace);
         let spans = collecting.spans.as_ref();
         let is_sampled = spans.is_some_and(|queue| queue.sampler.takes(caller, trace));
         if !is_sampled && collecting.meter.is_none() {
@@ -438,50 +354,12 @@ impl Drop for OpenSpan {
     }
 }
 
-fn random_id() -> u128 {
-    // 1 of 2^128 is 0, which is no id.
-    rand::random::<u128>().max(1)
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
     use crate::clock::ManualClock;
-    use proptest::prelude::*;
-
-    /// The examples of W3C Trace Context, sections 3.2.2 and 4.
-    #[test]
-    fn a_traceparent_is_read_as_the_standard_says() {
-        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let context = TraceContext::parse(parent).unwrap();
-        assert_eq!(context.to_header(), parent);
-        let unsampled = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00");
-        assert!(!unsampled.unwrap().is_sampled);
-        let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-the-future-will-be-like";
-        assert_eq!(TraceContext::parse(later), Some(context));
-        for none in [
-            "",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
-            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-            "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        ] {
-            assert_eq!(TraceContext::parse(none), None, "{none}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_header_breaks_it(header in ".{0,80}") {
-            if let Some(context) = TraceContext::parse(&header) {
-                let again = TraceContext::parse(context.to_header().to_str().unwrap());
-                prop_assert_eq!(again, Some(context));
-            }
-        }
-    }
 
     fn tracer(room: usize, sampler: Sampler) -> (Tracer, mpsc::Receiver<Span>) {
         let (spans_tx, spans_rx) = mpsc::channel(room);

@@ -212,6 +212,7 @@ fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -
 mod tests {
     use super::*;
     use crate::api::v1alpha1::{Measurements, Sustained};
+    use crate::file::TempDir;
     use crate::roofline::chip;
     use crate::roofline::predict::MeasuredMachine;
     use crate::units::Bytes;
@@ -262,8 +263,8 @@ mod tests {
         }
     }
 
-    fn open(directory: &tempfile::TempDir) -> Calibrator {
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+    fn open(directory: &TempDir) -> Calibrator {
+        let path = directory.path();
         Calibrator::new(Arc::new(StateDir::open(path).unwrap()))
     }
 
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn every_request_counts_once_and_what_was_learned_survives_a_restart() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let mut see = |completed, expect| {
             calibrator.observe(&key(), &worker(completed, 0.9, "1"), &model(), m4_pro());
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(runs(&calibrator, "1"), 3);
         assert_eq!(runs(&calibrator, "2"), 0, "another release of the engine");
         let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let path = directory.path();
         assert_eq!(
             kept(path, &worker(0, 1.0, "1").engine, m4_pro()),
             learned,
@@ -334,7 +335,7 @@ mod tests {
                 ..Sustained::default()
             }))
         };
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let seen = worker(10, 1.0, "1");
         calibrator.observe(&key(), &seen, &model(), probed(None));
@@ -348,7 +349,7 @@ mod tests {
     /// Two workers of one Mac: what the other one takes is not learned as slowness of the chip.
     #[test]
     fn requests_beside_those_of_another_worker_teach_nothing() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let other = ReplicaKey::new("default", "b");
         let mut see = |completed, running, factor, expect| {
@@ -370,7 +371,7 @@ mod tests {
     /// First tokens are learned from requests that had the engine to themselves, enough of them and with long prompts.
     #[test]
     fn first_tokens_are_learned_beside_decode_speed() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let load = Load::of_prompt(1000.0);
         let plain = speed_under(load, m4_pro(), &model());
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn another_release_starts_anew_and_an_impossible_run_teaches_nothing() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let mut calibrator = open(&directory);
         calibrator.observe(&key(), &worker(10, 0.9, "1"), &model(), m4_pro());
         calibrator.observe(&key(), &worker(100, 3.0, "1"), &model(), m4_pro());

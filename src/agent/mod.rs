@@ -9,6 +9,7 @@ mod awake;
 mod backoff;
 pub(crate) mod calibrator;
 mod company;
+mod control_plane;
 mod golden;
 mod holder;
 mod in_flight;
@@ -20,6 +21,7 @@ mod node;
 mod node_conditions;
 pub(crate) mod node_status;
 mod pacing;
+mod parts;
 mod prefix_files;
 pub(crate) mod pressure;
 pub(crate) mod probe;
@@ -37,48 +39,41 @@ pub(crate) mod workers;
 pub(crate) use node::LEASE_PERIOD;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
-use http::Uri;
+use camino::Utf8PathBuf;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::Client;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::calibrator::Calibrator;
+use self::control_plane::{ControlPlane, Farewell};
 use self::holder::{Holder, TakenError};
 use self::manifests::{OpenManifestsError, Parser};
 use self::metrics::AgentMetrics;
-use self::models::{ComputeType, Models, ServableModel};
+use self::models::ServableModel;
 use self::node::NodeReporter;
+use self::parts::Parts;
 use self::pressure::MemoryWatch;
-use self::probe::{ProbeState, ProbeStep, Prober};
-use self::pulls::Pulls;
+use self::probe::Prober;
 pub(crate) use self::quiet_hours::{ParseQuietHoursError, QuietHours};
-use self::report::Reporter;
 use self::server::App;
 use self::state::{OpenStateError, StateDir};
 use self::sync::{Reports, Sources, SyncLoop};
 use self::wired::WiredWatch;
 use self::workers::{WorkerCommand, Workers};
-use crate::api::v1alpha1::{FleetNode, ModelReplica};
-use crate::artifact::ModelDirectory;
 use crate::artifact::remote::HubAccess;
-use crate::client::{Changes, Recorder, watch as watch_kind};
+use crate::client::Changes;
 use crate::clock::Clock;
-use crate::connection;
 use crate::error::Chain;
 use crate::host::{Host, Identity};
-use crate::latest::Latest;
 use crate::metrics::Registry;
-use crate::openai::pages::{AllowedOrigins, PageRules};
+use crate::openai::pages::AllowedOrigins;
 use crate::proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use crate::task::Tasks;
 
@@ -218,102 +213,54 @@ impl Agent {
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<(), String> {
-        let Self {
-            config,
-            host,
-            clock,
-            state,
-            identity,
-            holder,
-            registry,
-            metrics,
-        } = self;
-        match state.keep_node_name(&config.node_name) {
+        self.keep_node_name();
+        self.start(client, listener).until(stop).await
+    }
+
+    fn keep_node_name(&self) {
+        let node = &self.config.node_name;
+        match self.state.keep_node_name(node) {
             Ok(None) => {}
             Ok(Some(before)) => warn!(
-                node = config.node_name,
+                node,
                 before,
                 "this machine's node has another name: delete the FleetNode that it was, or go back to that --node-name"
             ),
             Err(err) => warn!(error = %Chain(&err), "the node's name could not be kept"),
         }
+    }
+
+    /// Takes over the workers of its last life and starts every task.
+    fn start(self, client: Option<Client>, listener: TcpListener) -> Running {
         let tasks = Tasks::new();
         let changes = Changes::new();
         let proxy = Proxy::new();
-        let simulated_engine = config
-            .simulated
-            .as_ref()
-            .and_then(|machine| machine.engine.as_ref());
-        let engine = match simulated_engine {
-            Some(_) => program_with("a simulated engine"),
-            None => program_with(&engine_version()),
-        };
-        let command = WorkerCommand {
-            program: config.program.clone(),
-            engine: engine.clone(),
-            arguments: match simulated_engine {
-                Some(engine) => engine.worker.clone(),
-                None => vec!["worker".to_owned()],
-            },
-            grace: config.grace,
-            answer_grace: config.answer_grace,
-        };
-        let quarantined = quarantine::look(&state, &host, &engine, &identity.os_build, clock.now());
-        let workers = Workers::adopt(
-            state.clone(),
-            command,
-            tasks.clone(),
-            clock.clone(),
-            changes.clone(),
-            proxy.clone(),
-            host.clone(),
-        );
-        let manifests_rx = config.manifest_dir.clone().map(|path| {
-            let parser = Parser::new(&config.node_name);
+        let parts = Parts::of(&self, &tasks, &changes);
+        // By the records as the last life left them.
+        let quarantined = self.quarantined(&parts);
+        let workers = self.adopt_workers(&parts, &tasks, &changes, &proxy);
+        let must_probe = parts.must_probe(self.clock.now());
+
+        let manifests_rx = self.config.manifest_dir.clone().map(|path| {
+            let parser = Parser::new(&self.config.node_name);
             manifests::watch(&tasks, path, parser, workers.records(), changes.clone())
         });
-        let conditions = measuring_conditions(&holder.machine_id, &identity, config.probe_sustained);
-        let probe = match &config.simulated {
-            Some(_) => ProbeState::simulated(),
-            None => ProbeState {
-                step: ProbeStep::Waiting,
-                last: Prober::remembered(&state, &conditions),
-            },
-        };
-        let device = probe.last.as_ref().map(|last| last.report.engine.device.clone());
-        let now = clock.now();
-        let is_fresh = probe
-            .last
-            .as_ref()
-            .is_some_and(|last| !last.fresh_for(now).is_zero());
-        let must_probe = config.probe && config.simulated.is_none() && !is_fresh;
-        let (probe_tx, probe_rx) = watch::channel(probe);
+        let (probe_tx, probe_rx) = watch::channel(parts.probe);
         // Held back from the start if there is something to measure and nothing running: the first pass must not
         // start a worker just before the probe asks for the machine.
         let (probing_tx, probing) = watch::channel(must_probe && workers.is_idle());
         let (reports_tx, reports_rx) = watch::channel(Arc::<Reports>::default());
-        let app = App {
-            node: config.node_name.as_str().into(),
-            endpoints_rx: workers.endpoints(),
-            reports_rx: reports_rx.clone(),
-            manifests_rx: manifests_rx.clone(),
-            proxy,
-            body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
-            registry,
-            turn: Arc::default(),
-            in_flight: in_flight::InFlight::default(),
-            pacing: workers.pacing().clone(),
-            stop: tasks.stop_token(),
-        };
-        let api = client.map(|client| Connection::open(client, &tasks, &clock, &config, &changes));
-        if config.probe && config.simulated.is_none() {
+
+        let control_plane =
+            client.map(|client| ControlPlane::open(client, &tasks, &self.clock, &self.config, &changes));
+        if let Some(measuring) = parts.measuring {
             let prober = Prober {
-                state: state.clone(),
-                program: config.program.clone(),
-                arguments: probe_arguments(config.model_dir.as_deref(), config.probe_sustained),
-                sustained: config.probe_sustained.unwrap_or_default(),
-                conditions,
-                clock: clock.clone(),
+                state: self.state.clone(),
+                program: self.config.program.clone(),
+                arguments: measuring.arguments,
+                sustained: measuring.sustained,
+                conditions: measuring.conditions,
+                clock: self.clock.clone(),
                 changes: changes.clone(),
                 reports_rx: reports_rx.clone(),
                 probing_tx,
@@ -321,212 +268,170 @@ impl Agent {
             };
             tasks.spawn_detached(prober.run(tasks.stop_token()));
         }
-        if config.simulated.is_none() {
+        if parts.stays_awake {
             tasks.spawn_detached(awake::while_serving(reports_rx.clone(), tasks.stop_token()));
         }
-        serve(&tasks, listener, app, &config);
+        let app = App {
+            node: self.config.node_name.as_str().into(),
+            endpoints_rx: workers.endpoints(),
+            reports_rx: reports_rx.clone(),
+            manifests_rx: manifests_rx.clone(),
+            proxy,
+            body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
+            registry: self.registry,
+            turn: Arc::default(),
+            in_flight: in_flight::InFlight::default(),
+            pacing: workers.pacing().clone(),
+            stop: tasks.stop_token(),
+        };
+        server::serve(&tasks, listener, app, &self.config);
 
         let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
-        let wired = WiredWatch::load(state.clone(), host.boot_id());
+        let wired = WiredWatch::load(self.state.clone(), self.host.boot_id());
         let sync = SyncLoop {
-            node: config.node_name.clone(),
-            host: host.clone(),
-            chip: identity.chip.clone(),
-            computes_here: config.simulated.is_none() || simulated_engine.is_some(),
+            node: self.config.node_name.clone(),
+            host: self.host.clone(),
+            chip: self.identity.chip.clone(),
+            computes_here: parts.computes_here,
             quarantined,
             wired: wired.clone(),
-            clock: clock.clone(),
+            clock: self.clock.clone(),
             sources: Sources {
-                api: api.as_ref().map(|api| api.replicas.clone()),
+                api: control_plane.as_ref().map(|side| side.replicas.clone()),
                 manifests: manifests_rx,
                 probing,
                 probe: probe_rx.clone(),
             },
+            memory_watch,
             workers,
-            models: match simulated_engine {
-                Some(engine) => Models::simulated(engine.models.clone()),
-                None => {
-                    let compute = ComputeType::of_device(device.as_deref());
-                    let models = Models::new(ModelDirectory::new(config.model_dir.clone()), compute);
-                    match config.hub.clone() {
-                        Some(hub) => {
-                            models.with_pulls(Pulls::new(hub, &state, &tasks, clock.clone(), changes.clone()))
-                        }
-                        None => models,
-                    }
-                }
-            },
+            models: parts.models,
             used_models: None,
             prepared: BTreeMap::new(),
-            calibrator: Calibrator::new(state.clone()),
-            memory_watch,
-            recorder: api.as_ref().map(|api| api.recorder.clone()),
-            metrics,
+            calibrator: Calibrator::new(self.state),
+            recorder: control_plane.as_ref().map(|side| side.recorder.clone()),
+            metrics: self.metrics,
             changes: changes.clone(),
             reports_tx,
             said: BTreeMap::new(),
             listed: None,
         };
         let stopping = CancellationToken::new();
-        let (done_tx, done_rx) = tokio::sync::oneshot::channel();
-        let keep_workers = config.keep_workers;
-        let sync_stop = stopping.clone();
-        tasks.spawn::<String>("sync", move |_| {
-            Box::pin(async move {
-                sync.run(sync_stop, keep_workers).await;
-                // Nobody waits any more if the agent is ending for another reason.
-                let _ = done_tx.send(());
-                Ok(())
-            })
-        });
-        let farewell = api.map(|api| {
+        let synced = spawn_sync(&tasks, sync, stopping.clone(), self.config.keep_workers);
+        let farewell = control_plane.map(|side| {
             let node = NodeReporter {
-                client: api.client.clone(),
-                name: config.node_name.clone(),
-                host,
-                identity,
-                holder,
+                client: side.client.clone(),
+                name: self.config.node_name.clone(),
+                host: self.host,
+                identity: self.identity,
+                holder: self.holder,
                 is_held: Arc::default(),
-                state_path: config.state_dir.clone(),
-                endpoint: config.endpoint.clone(),
-                quiet_hours: config.quiet_hours.clone(),
+                state_path: self.config.state_dir.clone(),
+                endpoint: self.config.endpoint.clone(),
+                quiet_hours: self.config.quiet_hours.clone(),
                 wired,
-                simulated: config.simulated.clone(),
-                clock,
-                cache: api.nodes.clone(),
+                simulated: self.config.simulated.clone(),
+                clock: self.clock,
+                cache: side.nodes.clone(),
                 changes: changes.clone(),
-                recorder: api.recorder.clone(),
+                recorder: side.recorder.clone(),
                 reports_rx: reports_rx.clone(),
                 probe_rx,
             };
-            api.report(&tasks, &config, node, &changes, reports_rx, &stopping)
+            side.report(&tasks, &self.config, node, &changes, reports_rx, &stopping)
         });
         info!(
-            node = config.node_name,
-            endpoint = config.endpoint,
+            node = self.config.node_name,
+            endpoint = self.config.endpoint,
             "the agent runs"
         );
+        Running {
+            tasks,
+            stopping,
+            synced,
+            farewell,
+        }
+    }
 
-        let failed = tasks.stop_token();
+    fn quarantined(&self, parts: &Parts) -> BTreeMap<u64, String> {
+        let (os_build, now) = (&self.identity.os_build, self.clock.now());
+        quarantine::look(&self.state, &self.host, &parts.engine, os_build, now)
+    }
+
+    fn adopt_workers(&self, parts: &Parts, tasks: &Tasks, changes: &Changes, proxy: &Proxy) -> Workers {
+        let command = WorkerCommand {
+            program: self.config.program.clone(),
+            engine: parts.engine.clone(),
+            arguments: parts.worker.clone(),
+            grace: self.config.grace,
+            answer_grace: self.config.answer_grace,
+        };
+        Workers::adopt(
+            self.state.clone(),
+            command,
+            tasks.clone(),
+            self.clock.clone(),
+            changes.clone(),
+            proxy.clone(),
+            self.host.clone(),
+        )
+    }
+}
+
+/// Runs the loop until `stopping`; what is returned hears when the last worker is gone.
+fn spawn_sync(
+    tasks: &Tasks,
+    sync: SyncLoop,
+    stopping: CancellationToken,
+    keep_workers: bool,
+) -> oneshot::Receiver<()> {
+    let (done_tx, done_rx) = oneshot::channel();
+    tasks.spawn::<String>("sync", move |_| {
+        Box::pin(async move {
+            sync.run(stopping, keep_workers).await;
+            // Nobody waits any more if the agent is ending for another reason.
+            let _ = done_tx.send(());
+            Ok(())
+        })
+    });
+    done_rx
+}
+
+/// An agent at work.
+struct Running {
+    tasks: Tasks,
+    /// Ends the sync loop, which stops the workers, and the node's reports.
+    stopping: CancellationToken,
+    /// Hears when the sync loop has ended.
+    synced: oneshot::Receiver<()>,
+    /// `None` without an API server.
+    farewell: Option<Farewell>,
+}
+
+impl Running {
+    /// Ends in order at `stop`, or at once when a task fails.
+    async fn until(self, stop: CancellationToken) -> Result<(), String> {
+        let failed = self.tasks.stop_token();
         tokio::select! {
             () = stop.cancelled() => {}
             () = failed.cancelled() => {}
         }
-        stopping.cancel();
+        self.stopping.cancel();
         if failed.is_cancelled() {
             // A task the agent depends on has failed. Workers stay for the next life.
-            return tasks.join(TASKS_END).await;
+            return self.tasks.join(TASKS_END).await;
         }
         // The loop ends when the last worker is gone.
-        drop(done_rx.await);
-        if let Some(farewell) = farewell
+        drop(self.synced.await);
+        if let Some(farewell) = self.farewell
             && tokio::time::timeout(FAREWELL, farewell.say()).await.is_err()
         {
             warn!("the API server did not take the agent's last words in time");
         }
-        tasks.cancel();
-        let outcome = tasks.join(TASKS_END).await;
+        self.tasks.cancel();
+        let outcome = self.tasks.join(TASKS_END).await;
         info!("the agent has stopped");
         outcome
     }
-}
-
-/// The API server's side of an agent.
-struct Connection {
-    client: Client,
-    replicas: crate::client::Cache<ModelReplica>,
-    nodes: crate::client::Cache<FleetNode>,
-    recorder: Recorder,
-}
-
-impl Connection {
-    fn open(client: Client, tasks: &Tasks, clock: &Clock, config: &AgentConfig, changes: &Changes) -> Self {
-        let bound_here = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node_name));
-        let this_node = watcher::Config::default().fields(&format!("metadata.name={}", config.node_name));
-        Self {
-            replicas: watch_kind(tasks, Api::all(client.clone()), bound_here, changes),
-            nodes: watch_kind(tasks, Api::all(client.clone()), this_node, changes),
-            recorder: Recorder::spawn(
-                tasks,
-                client.clone(),
-                clock.clone(),
-                "rooflet-agent",
-                config.node_name.clone(),
-            ),
-            client,
-        }
-    }
-
-    /// Starts whatever tells the API server something.
-    fn report(
-        self,
-        tasks: &Tasks,
-        config: &AgentConfig,
-        node: NodeReporter,
-        changes: &Changes,
-        reports_rx: watch::Receiver<Arc<Reports>>,
-        stopping: &CancellationToken,
-    ) -> Farewell {
-        let (written_tx, written_rx) = watch::channel(Arc::<Reports>::default());
-        let reporter = Reporter {
-            client: self.client,
-            node: config.node_name.clone(),
-            cache: self.replicas,
-            changes: changes.clone(),
-            reports_rx: reports_rx.clone(),
-            written_tx,
-        };
-        tasks.spawn_detached(reporter.run(tasks.stop_token()));
-        tasks.spawn_detached(node.clone().renew(tasks.stop_token()));
-        // The node is reported as it is until the agent stops, and then once more by the farewell.
-        tasks.spawn_detached(node.clone().report(stopping.clone()));
-        Farewell {
-            node,
-            reports_rx,
-            written_rx,
-            keep_workers: config.keep_workers,
-        }
-    }
-}
-
-/// What is said last.
-struct Farewell {
-    node: NodeReporter,
-    reports_rx: watch::Receiver<Arc<Reports>>,
-    written_rx: watch::Receiver<Arc<Reports>>,
-    keep_workers: bool,
-}
-
-impl Farewell {
-    async fn say(mut self) {
-        if self.keep_workers {
-            // The next life is expected soon, and its replicas serve on.
-            return;
-        }
-        if let Err(err) = self.node.say_stopping().await {
-            warn!(error = %Chain(&err), "the API server does not know that the agent stops");
-        }
-        let last = self.reports_rx.latest();
-        drop(self.written_rx.wait_for(|written| *written == last).await);
-    }
-}
-
-fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &AgentConfig) {
-    let advertised = config.endpoint.parse().ok();
-    let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
-    let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
-    let pages = PageRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
-    let router = server::router(app, pages);
-    tasks.spawn("http", move |stop| {
-        Box::pin(async move {
-            // Connections end with their clients or the process: a stream must not hold up the agent's end.
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = connection::serve_tcp(listener, router, stop.clone()) => {}
-            }
-            Ok::<_, Infallible>(())
-        })
-    });
 }
 
 /// The machine's own id; where it has none, one that is made up once and kept.
@@ -543,41 +448,4 @@ fn machine_id(state: &StateDir, identity: &Identity) -> String {
         warn!(error = %Chain(&err), "the made-up machine id could not be kept");
     }
     id
-}
-
-/// The disk that is read is the one models are loaded from.
-fn probe_arguments(model_dir: Option<&Utf8Path>, sustained: Option<Duration>) -> Vec<String> {
-    let mut arguments = ["probe", "--output", "json"].map(str::to_owned).to_vec();
-    if let Some(model_dir) = model_dir {
-        arguments.extend(["--disk".to_owned(), model_dir.to_string()]);
-    }
-    if let Some(sustained) = sustained {
-        arguments.extend(["--sustained".to_owned(), sustained.as_secs().to_string()]);
-    }
-    arguments
-}
-
-/// What a measured figure depends on.
-fn measuring_conditions(machine_id: &str, identity: &Identity, sustained: Option<Duration>) -> String {
-    let hot = sustained.map_or_else(String::new, |time| format!(", hot after {} s", time.as_secs()));
-    format!(
-        "machine {machine_id}, {} {}, {}, {}{hot}",
-        identity.operating_system,
-        identity.os_build,
-        identity.chip.name,
-        program_with(&engine_version()),
-    )
-}
-
-/// This version of rooflet with an engine.
-fn program_with(engine: &str) -> String {
-    format!("rooflet {}, {engine}", env!("CARGO_PKG_VERSION"))
-}
-
-/// Asked of the library itself, which another installation may have replaced under the same rooflet.
-fn engine_version() -> String {
-    #[cfg(feature = "mlx")]
-    return format!("mlx {}", crate::mlx::device::engine_version());
-    #[cfg(not(feature = "mlx"))]
-    return "no engine".to_owned();
 }

@@ -443,6 +443,7 @@ fn of_shape(shape: &ModelShape, compute: ComputeType, path: Utf8PathBuf, fingerp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     const CONFIG: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
@@ -450,7 +451,7 @@ mod tests {
         "tie_word_embeddings": true}"#;
 
     fn listed(config: &str) -> NodeModel {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let header = r#"{"model.embed_tokens.weight": {"dtype": "BF16", "shape": [100, 64], "data_offsets": [0, 12800]}}"#;
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend_from_slice(header.as_bytes());
@@ -459,7 +460,7 @@ mod tests {
         std::fs::create_dir(&model).unwrap();
         std::fs::write(model.join("config.json"), config).unwrap();
         std::fs::write(model.join("model.safetensors"), file).unwrap();
-        let root = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        let root = directory.path().to_owned();
         let mut models = Models::new(ModelDirectory::new(Some(root)), ComputeType::Stored);
         models.list().unwrap().remove(0)
     }
@@ -486,8 +487,8 @@ mod tests {
     /// Permissions and a limit of open files change no file.
     #[test]
     fn what_could_not_be_read_is_looked_at_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        let directory = TempDir::new();
+        let root = directory.path().to_owned();
         for name in ["no-json", "unreadable/config.json"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }

@@ -132,6 +132,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::file::TempDir;
 
     fn asking(text: &str) -> KvCacheSpec {
         KvCacheSpec {
@@ -186,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_directory_is_private_and_what_cannot_be_made_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let root = dir.path();
         let dir = root.join("id/0");
         for _ in 0..2 {
             prepare(&dir).unwrap();
@@ -202,8 +203,8 @@ mod tests {
 
     #[test]
     fn what_nobody_has_used_for_a_week_goes() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let root = dir.path();
         let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
         let place = |name: &str, hours: u64| {
             let dir = root.join(name);
@@ -224,8 +225,8 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_makes_room_for_what_is_promised_the_oldest_first() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let root = dir.path();
         let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
         let place = |name: &str, hours: u64| {
             let dir = root.join(name);

@@ -279,6 +279,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::api::v1alpha1::{Measurements, Plausibility, PlausibilityVerdict};
+    use crate::file::TempDir;
     use crate::wire::{EngineInfo, ProbedMachine};
 
     fn report() -> ProbeReport {
@@ -308,8 +309,8 @@ mod tests {
     /// It is old, and all there is: of an earlier life, and while the next one fails.
     #[tokio::test]
     async fn an_old_figure_stays_until_there_is_a_new_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path();
         let state = Arc::new(StateDir::open(path).unwrap());
         let kept = Kept {
             conditions: "here".to_owned(),

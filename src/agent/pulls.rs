@@ -21,6 +21,7 @@ use crate::client::Changes;
 use crate::clock::Clock;
 use crate::error::Chain;
 use crate::mutex::lock;
+use crate::quantile::median;
 use crate::task::Tasks;
 use crate::units::Bytes;
 
@@ -244,12 +245,9 @@ impl Pulls {
     /// How fast models came lately; `None` where none did.
     pub(crate) fn speed(&self) -> Option<DownloadSpeed> {
         let speeds = lock(&self.speeds);
-        let mut sorted: Vec<f64> = speeds.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.get(sorted.len().saturating_sub(1) / 2)?;
         Some(DownloadSpeed {
-            median_bytes_per_second: middle.round(),
-            downloads: sorted.len() as u32,
+            median_bytes_per_second: median(speeds.iter().copied())?.round(),
+            downloads: speeds.len() as u32,
         })
     }
 }

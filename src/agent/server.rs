@@ -1,6 +1,7 @@
 //! The agent's HTTP server: the way to the workers' sockets, their logs, and an OpenAI endpoint over what runs here.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,10 +16,12 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::AgentConfig;
 use super::in_flight::InFlight;
 use super::manifests::ManifestSet;
 use super::pacing::Pacing;
@@ -26,7 +29,9 @@ use super::replica::ReplicaKey;
 use super::sync::Reports;
 use super::workers::{Endpoint, Endpoints};
 use crate::anthropic;
+use crate::connection;
 use crate::error::Chain;
+use crate::host::Host;
 use crate::latest::Latest;
 use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
@@ -38,6 +43,7 @@ use crate::openai::routes::{BY_MODEL, closed};
 use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
 use crate::proxy::{BodyRoom, ForwardError, Proxy, peek_model};
+use crate::task::Tasks;
 use crate::wire::CHIP_SHARE_HEADER;
 
 /// The most lines of a log that can be asked for from its end.
@@ -58,6 +64,25 @@ pub(crate) struct App {
     pub(crate) in_flight: InFlight,
     pub(crate) pacing: Pacing,
     pub(crate) stop: CancellationToken,
+}
+
+/// Serves as one of the tasks.
+pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &AgentConfig) {
+    let advertised = config.endpoint.parse().ok();
+    let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
+    let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
+    let pages = PageRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
+    let router = router(app, pages);
+    tasks.spawn("http", move |stop| {
+        Box::pin(async move {
+            // Connections end with their clients or the process: a stream must not hold up the agent's end.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = connection::serve_tcp(listener, router, stop.clone()) => {}
+            }
+            Ok::<_, Infallible>(())
+        })
+    });
 }
 
 pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {

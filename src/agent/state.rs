@@ -333,6 +333,7 @@ fn digest(bytes: &[u8]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     pub(crate) fn record(name: &str) -> Record {
         Record {
@@ -363,13 +364,13 @@ pub(super) mod tests {
         }
     }
 
-    fn open(directory: &tempfile::TempDir) -> Result<StateDir, OpenStateError> {
-        StateDir::open(Utf8Path::from_path(directory.path()).unwrap())
+    fn open(directory: &TempDir) -> Result<StateDir, OpenStateError> {
+        StateDir::open(directory.path())
     }
 
     #[test]
     fn records_survive_and_a_broken_one_harms_no_other() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let state = open(&directory).unwrap();
         for name in ["a", "b"] {
             state.replica(&record(name).key).save(&record(name)).unwrap();
@@ -393,7 +394,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_nodes_name_is_kept_and_another_one_is_told() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let state = open(&directory).unwrap();
         let kept = || node_name_in(state.path()).unwrap();
         assert_eq!(kept(), None);
@@ -410,7 +411,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_second_agent_is_told_who_is_in_the_way() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         let _state = open(&directory).unwrap();
         let err = open(&directory).unwrap_err();
         assert!(
@@ -421,8 +422,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_in_the_way_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap().join("state");
+        let directory = TempDir::new();
+        let path = directory.path().join("state");
         fs::write(&path, "").unwrap();
         let err = StateDir::open(&path).unwrap_err();
         assert!(err.to_string().contains(path.as_str()), "{err}");
@@ -430,10 +431,8 @@ pub(super) mod tests {
 
     #[test]
     fn sockets_are_short_enough_wherever_the_state_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let deep = Utf8Path::from_path(directory.path())
-            .unwrap()
-            .join("d".repeat(120));
+        let directory = TempDir::new();
+        let deep = directory.path().join("d".repeat(120));
         let state = StateDir::open(&deep).unwrap();
         let socket = state.replica(&record("a").key).socket;
         assert!(socket.as_str().len() <= MAX_SOCKET_PATH_BYTES, "{socket}");
@@ -443,8 +442,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_directory_where_every_user_writes_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path();
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
         let refused = StateDir::open(path).unwrap_err();
         assert!(matches!(refused, OpenStateError::Foreign { .. }), "{refused}");

@@ -160,10 +160,7 @@ pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("in range")
-    }
+    use crate::clock::at;
 
     #[test]
     fn the_transition_time_moves_only_with_the_status() {

@@ -228,9 +228,8 @@ fn stay_inside(path: &Utf8Path, real: &Utf8Path, root: Option<&Utf8Path>) -> Res
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use tempfile::TempDir;
-
     use super::*;
+    use crate::file::TempDir;
 
     struct Scene {
         directory: TempDir,
@@ -239,8 +238,8 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let root = Utf8Path::from_path(directory.path()).unwrap().join("models");
+            let directory = TempDir::new();
+            let root = directory.path().join("models");
             fs::create_dir_all(root.join("guide")).unwrap();
             fs::write(root.join("guide/config.json"), "{}").unwrap();
             Self {
@@ -250,7 +249,7 @@ mod tests {
         }
 
         fn path(&self, name: &str) -> Utf8PathBuf {
-            Utf8Path::from_path(self.directory.path()).unwrap().join(name)
+            self.directory.path().join(name)
         }
 
         fn check(&self, source: &str, expect: &str) {

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::matrix::{Cell, Matrix};
 use super::sample::{Conditions, Sample, Taint};
-use super::statistics::{Estimate, Ratio, estimate, median, ratio};
+use super::statistics::{Estimate, Ratio, estimate, ratio};
+use crate::quantile::{median, nearest};
 
 /// What one target did in one run of a cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -186,7 +187,7 @@ impl TargetFigures {
         let middle = |count: fn(&Sample) -> Option<u64>| {
             let mut counts: Vec<u64> = samples.iter().filter_map(count).collect();
             counts.sort_unstable();
-            counts.get(counts.len() / 2).copied()
+            nearest(&counts, 0.5)
         };
         Self {
             prompt_tokens: middle(|sample| sample.prompt_tokens),

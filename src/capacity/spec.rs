@@ -540,12 +540,8 @@ mod tests {
             node.status = Some(serde_json::from_value(status).unwrap());
             node
         };
-        let replica = serde_json::json!({
-            "model": { "source": "local://guide" }, "nodeName": "b",
-            "serving": { "contextTokens": 16, "maxConcurrency": 1, "kvCache": { "diskSize": "30Gi" } },
-        });
-        let mut replica = ModelReplica::new("guide", serde_json::from_value(replica).unwrap());
-        replica.metadata.namespace = Some("default".to_owned());
+        let spec = serde_json::json!({ "nodeName": "b", "serving": { "kvCache": { "diskSize": "30Gi" } } });
+        let replica = ModelReplica::test("guide", spec);
         let nodes = [
             node("a", Some("200Gi")),
             node("b", Some("100Gi")),

@@ -7,6 +7,7 @@ mod bench_roofline;
 mod claim;
 mod cordon;
 mod crd;
+mod digits;
 mod drain;
 mod events;
 mod fit;
@@ -313,6 +314,7 @@ fn as_node_name(hostname: &str) -> String {
 mod tests {
     use super::*;
     use crate::agent::state::StateDir;
+    use crate::file::TempDir;
 
     #[test]
     fn a_directory_that_is_named_by_nothing_is_refused_with_its_variable() {
@@ -324,8 +326,8 @@ mod tests {
 
     #[test]
     fn a_node_keeps_its_name_whatever_the_machine_is_called_since() {
-        let directory = tempfile::tempdir().unwrap();
-        let state_dir = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let state_dir = directory.path();
         let name = |told: Option<&str>| node_name(told.map(str::to_owned), state_dir);
         let hostname = as_node_name(&Host::Native.identity().hostname);
         assert_eq!(name(None).unwrap(), hostname);
@@ -350,8 +352,8 @@ mod tests {
 
     #[test]
     fn our_own_kubeconfig_is_used_where_kubectl_has_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let home = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let home = directory.path();
         let write = |path: &str| {
             let path = home.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

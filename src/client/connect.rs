@@ -195,10 +195,11 @@ fn single_line(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::error::Chain;
+    use crate::file::TempDir;
 
     async fn check_file(content: &str, expect: &str) {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = Utf8PathBuf::from_path_buf(directory.path().join("kubeconfig")).expect("UTF-8");
+        let directory = TempDir::new();
+        let path = directory.path().join("kubeconfig");
         std::fs::write(&path, content).expect("written");
         let outcome = connect(&KubeconfigSource::File(path.clone())).await;
         let said = outcome

@@ -159,29 +159,11 @@ impl SharedFleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::fixture::node;
     use crate::scheduler::{ReplicaRequest, bind_all};
 
     fn replica(name: &str) -> ModelReplica {
-        let spec = serde_json::json!({
-            "model": { "source": "local://guide" },
-            "serving": { "contextTokens": 16, "maxConcurrency": 1 },
-        });
-        let mut replica = ModelReplica::new(name, serde_json::from_value(spec).expect("valid"));
-        replica.metadata.namespace = Some("default".to_owned());
-        replica
-    }
-
-    fn node(name: &str, gib: u64) -> FleetNode {
-        let mut node = FleetNode::new(name, crate::api::v1alpha1::FleetNodeSpec::default());
-        let model = crate::roofline::memory::ServedModel::of_size(crate::units::Bytes::gib(1), 4);
-        let status = serde_json::json!({
-            "allocatable": { "memory": format!("{gib}Gi") },
-            "models": [model.publish("guide".to_owned(), "llama".to_owned(), 64)],
-            "conditions": [{ "type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z" }],
-        });
-        node.status = Some(serde_json::from_value(status).expect("valid"));
-        node
+        ModelReplica::test(name, serde_json::json!({}))
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod binder;
 mod capacity_plan;
 mod claim;
 mod deployment;
+#[cfg(test)]
+mod fixture;
 mod fleet;
 mod hub;
 pub(crate) mod intent;

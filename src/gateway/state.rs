@@ -1,14 +1,17 @@
 //! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
 //! comes in as a value; `W` is how one that waits is told of its turn.
 
+mod replica;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use self::replica::{Flight, ReplicaState};
 use super::affinity::PrefixMemory;
 use super::ask::Ask;
 use super::choice::{Candidate, Shares, Wishes, choose, share_of};
-use super::estimate::{Estimate, Experience, Load};
-use super::health::{Fault, Health, Standing};
+use super::estimate::Estimate;
+use super::health::{Fault, Standing};
 use super::queue::{FairQueue, Pushed, Slip};
 use super::starts::{By, Expected, Starts};
 use super::table::{Model, Replica, RoutingTable};
@@ -22,8 +25,6 @@ const MAX_HELD_BYTES: usize = 256 << 20;
 const MAX_HELD_REQUESTS: usize = 256;
 /// Tokens of an answer before any was seen.
 const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
-/// How long what was seen of other gateways' requests counts: about as long as an answer takes.
-const OTHERS_STAND: Duration = Duration::from_secs(10);
 /// How long a model may have nothing but replicas that no node was found for, before nothing is expected any more: the
 /// scheduler may just not have seen yet that a node has room again.
 const UNPLACED_STANDS: Duration = Duration::from_secs(5);
@@ -38,48 +39,6 @@ pub(super) type ModelKey = (String, String);
 pub(super) struct Grant {
     pub(super) replica: Replica,
     pub(super) flight: u64,
-}
-
-/// One request at a replica.
-#[derive(Debug)]
-struct Flight {
-    rows: u32,
-    began: Instant,
-    load: Load,
-    /// What was seen of the replica before, and what was expected by it.
-    experience: Experience,
-    expected: Estimate,
-    first_token: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct ReplicaState {
-    health: Health,
-    experience: Experience,
-    flights: BTreeMap<u64, Flight>,
-    last_chosen: u64,
-    others: Others,
-}
-
-/// Requests that other gateways have at a replica, as far as that was seen.
-#[derive(Debug, Default)]
-struct Others {
-    seen: Option<(u64, Instant)>,
-    /// What its agent had reported when that was looked at last.
-    reported: Option<u64>,
-    /// When this gateway's last request there was over.
-    ours_ended: Option<Instant>,
-}
-
-impl Others {
-    fn at(&self, now: Instant) -> u32 {
-        let fresh = |seen: Instant| now.saturating_duration_since(seen) < OTHERS_STAND;
-        let count = self
-            .seen
-            .filter(|(_, seen)| fresh(*seen))
-            .map_or(0, |(count, _)| count);
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
 }
 
 /// One that waits.
@@ -555,53 +514,6 @@ impl<W> State<W> {
         standings
             .filter(|standing| *standing == Standing::LeftOut)
             .count()
-    }
-}
-
-impl ReplicaState {
-    fn rows(&self) -> u32 {
-        self.flights.values().map(|flight| flight.rows).sum()
-    }
-
-    fn land(&mut self, flight: u64, now: Instant) -> Option<Flight> {
-        self.others.ours_ended = Some(now);
-        self.flights.remove(&flight)
-    }
-
-    /// An agent's report holds our own requests, too; it tells of the others where there were none of ours.
-    fn saw_report(&mut self, reported: Option<u64>, now: Instant) {
-        let is_new = self.others.reported != reported;
-        self.others.reported = reported;
-        let quiet = |ended: Instant| now.saturating_duration_since(ended) >= 2 * OTHERS_STAND;
-        if is_new && self.flights.is_empty() && self.others.ours_ended.is_none_or(quiet) {
-            self.others.seen = reported.map(|count| (count, now));
-        }
-    }
-
-    fn load(&self, ask: &Ask, rows: u32, seen_bytes: u64, typical_answer: u64, now: Instant) -> Load {
-        let streams = self
-            .rows()
-            .saturating_add(self.others.at(now))
-            .saturating_add(ask.rows);
-        Load {
-            backlog_tokens: self.flights.values().map(|flight| flight.unread(now)).sum(),
-            unread_tokens: ask.prompt_tokens.saturating_sub(Ask::tokens(seen_bytes)),
-            streams,
-            ahead: streams.saturating_sub(rows),
-            answer_tokens: ask.answer_tokens(typical_answer),
-        }
-    }
-}
-
-impl Flight {
-    /// Tokens of its prompt that should not be read yet. Whole answers show no first token, so time has to tell.
-    fn unread(&self, now: Instant) -> u64 {
-        let elapsed = now.saturating_duration_since(self.began).as_secs_f64();
-        let left = 1.0 - elapsed / self.expected.first_token;
-        match self.first_token {
-            None if left > 0.0 => (self.load.unread_tokens as f64 * left) as u64,
-            None | Some(_) => 0,
-        }
     }
 }
 

@@ -3,7 +3,6 @@ mod refusing;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -28,15 +27,8 @@ use crate::api::v1alpha1::*;
 use crate::meter::{Instrument, Meter};
 use crate::openai::pages::{AllowedOrigins, PageRules};
 use crate::proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
+use crate::task::within;
 use crate::wire::KEEPER_HEADER;
-
-const DEADLINE: Duration = Duration::from_secs(10);
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .expect("within the deadline")
-}
 
 /// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME
 /// hedges=TIME traffic=REVISION:PERCENT,…`

@@ -163,6 +163,7 @@ fn read_chunks(mut file: File, clock: &Clock) -> io::Result<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     fn file(directory: &Utf8Path, name: &str, mebibytes: usize) -> Utf8PathBuf {
         let path = directory.join(name);
@@ -172,8 +173,8 @@ mod tests {
 
     #[test]
     fn the_largest_file_of_a_tree_is_read_in_chunks() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path();
         fs::create_dir(path.join("model")).unwrap();
         let weights = file(&path.join("model"), "weights", 65);
         file(path, "small", 1);
@@ -184,8 +185,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path();
         let small = file(path, "small", 1);
         let said = |path: &Utf8Path| read(path, &Clock::System).unwrap_err().to_string();
         assert_eq!(

@@ -104,6 +104,7 @@ pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     /// The kernel's text as people published it (github.com/jundot/omlx issues 248 and 862), cut.
     const TEXT: &str = "panic(cpu 7 caller 0xfffffe004c88b4ac): \"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550\nDebugger message: panic\nMemory ID: 0xff\nOS release type: User\nOS version: 25D2128\nEpoch Time:        sec       usec\n  Boot    : 0x69b75d63 0x0001b85b\n  Sleep   : 0x00000000 0x00000000\n  Wake    : 0x00000000 0x00000000\n  Calendar: 0x69b7656c 0x0000b12e\n";
@@ -142,8 +143,8 @@ mod tests {
 
     #[test]
     fn only_new_reports_in_the_directory_count() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let path = dir.path();
         let none = read(&path.join("none"), Timestamp::UNIX_EPOCH);
         assert!(none.read.is_empty() && none.unreadable.is_none());
         fs::write(path.join("panic-full.panic"), TEXT).unwrap();
@@ -155,8 +156,8 @@ mod tests {
 
     #[test]
     fn reports_that_cannot_be_read_are_not_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let path = dir.path();
         fs::write(path.join("panic-full.panic"), TEXT).unwrap();
         assert!(read(path, Timestamp::UNIX_EPOCH).unreadable.is_none());
         // Nobody can read a directory as a report. The others count.

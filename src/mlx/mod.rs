@@ -40,5 +40,5 @@ pub(crate) fn bytes_of(array: &Array) -> Result<&[u8]> {
 #[cfg(test)]
 pub(crate) fn exclusive() -> std::sync::MutexGuard<'static, ()> {
     static MLX: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    MLX.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    crate::mutex::lock(&MLX)
 }

@@ -20,6 +20,7 @@ use crate::artifact::remote::HubAccess;
 use crate::client::{ApiError, CachedKind, KubeconfigSource, connect, patch_status};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
+use crate::file::TempDir;
 use crate::metrics::Registry;
 use crate::pki::{self, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use crate::roofline::memory::ServedModel;
@@ -35,7 +36,7 @@ struct Scene {
     client: Client,
     kubeconfig: Utf8PathBuf,
     tasks: Tasks,
-    _directory: tempfile::TempDir,
+    _directory: TempDir,
 }
 
 impl Drop for Scene {
@@ -48,22 +49,22 @@ impl Scene {
     async fn start() -> Self {
         // Only the first test of a process gets to say which.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = TempDir::new();
         let authority = Arc::new(
-            Authority::open(directory.path(), AuthorityKind::Serving, &Clock::System).expect("an authority"),
+            Authority::open(directory.as_ref(), AuthorityKind::Serving, &Clock::System)
+                .expect("an authority"),
         );
-        let token = Token::open(directory.path()).expect("a token");
+        let token = Token::open(directory.as_ref()).expect("a token");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
         let tasks = Tasks::new();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("https://{}", listener.local_addr().expect("bound"));
-        let kubeconfig =
-            Utf8PathBuf::from_path_buf(directory.path().join("kubeconfig")).expect("a UTF-8 path");
+        let kubeconfig = directory.path().join("kubeconfig");
         pki::kubeconfig::write(kubeconfig.as_std_path(), &url, &authority, &token).expect("written");
         let certificate = ServingCertificate::issue(authority, [], Clock::System).expect("a certificate");
         let clients =
-            Authority::open(directory.path(), AuthorityKind::Client, &Clock::System).expect("another");
+            Authority::open(directory.as_ref(), AuthorityKind::Client, &Clock::System).expect("another");
         let users = UserCertificates::new(&clients, Clock::System).expect("a trust anchor");
         let tls = Some(Arc::new(
             certificate.server_config(&users).expect("a configuration"),
@@ -142,9 +143,7 @@ impl Scene {
     }
 
     async fn deploy(&self, name: &str, spec: Value) {
-        let mut full = json!({ "model": { "source": "local://guide" } });
-        json_patch::merge(&mut full, &spec);
-        let deployment = ModelDeployment::new(name, serde_json::from_value(full).expect("valid"));
+        let deployment = ModelDeployment::test(name, spec);
         self.api()
             .create(&PostParams::default(), &deployment)
             .await
@@ -353,16 +352,22 @@ async fn a_wrong_authority_token_or_port_is_told_apart() {
     let said = outcome(good.replace(token, "rooflet_wrong")).await;
     assert!(said.contains("does not allow it"), "{said}");
 
-    let other = tempfile::tempdir().expect("a directory");
+    let other = TempDir::new();
     let authority =
-        Authority::open(other.path(), AuthorityKind::Serving, &Clock::System).expect("another authority");
+        Authority::open(other.as_ref(), AuthorityKind::Serving, &Clock::System).expect("another authority");
     let path = other.path().join("kubeconfig");
     let url = good
         .lines()
         .find_map(|line| line.trim().strip_prefix("server: "))
         .expect("a URL");
-    let token = Token::open(other.path()).expect("a token");
-    pki::kubeconfig::write(&path, url.trim_matches(['"', '\'']), &authority, &token).expect("written");
+    let token = Token::open(other.as_ref()).expect("a token");
+    pki::kubeconfig::write(
+        path.as_std_path(),
+        url.trim_matches(['"', '\'']),
+        &authority,
+        &token,
+    )
+    .expect("written");
     let said = outcome(std::fs::read_to_string(&path).expect("written")).await;
     assert!(said.contains("not to be trusted"), "{said}");
 

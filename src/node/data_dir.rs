@@ -20,11 +20,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::file::TempDir;
 
     #[test]
     fn what_is_made_is_its_owners_alone_and_what_was_there_stays() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let there = Utf8Path::from_path(directory.path()).expect("UTF-8");
+        let directory = TempDir::new();
+        let there = directory.path();
         fs::set_permissions(there, Permissions::from_mode(0o755)).expect("ours");
         create(&there.join("a/b")).expect("created");
         create(&there.join("a/b")).expect("it may be there already");

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::api::v1alpha1::Sample;
+use crate::quantile::{nearest, sorted};
 use crate::wire::MeasuredSpeed;
 
 /// Requests that the medians are over at most.
@@ -34,41 +35,22 @@ impl RecentAnswers {
     }
 
     pub(super) fn measured(&self) -> MeasuredSpeed {
-        let all = |of: fn(&Answered) -> Option<f64>| -> Vec<f64> {
-            let mut values: Vec<f64> = self.0.iter().filter_map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
+        let all = |of: fn(&Answered) -> Option<f64>| sorted(self.0.iter().filter_map(of));
+        let middle = |sorted: &[f64]| nearest(sorted, 0.5);
         let rates = all(|one| one.tokens_per_second);
         let first_tokens = all(|one| Some(one.first_token));
         MeasuredSpeed {
-            decode_tokens_per_second: at(&rates, 5),
-            time_to_first_token_seconds: at(&first_tokens, 5),
-            streams: at(&all(|one| Some(one.streams)), 5),
-            prompt_tokens: at(&all(|one| Some(one.prompt_tokens)), 5),
-            context_tokens: at(&all(|one| Some(one.context_tokens)), 5),
+            decode_tokens_per_second: middle(&rates),
+            time_to_first_token_seconds: middle(&first_tokens),
+            streams: middle(&all(|one| Some(one.streams))),
+            prompt_tokens: middle(&all(|one| Some(one.prompt_tokens))),
+            context_tokens: middle(&all(|one| Some(one.context_tokens))),
             samples: self.0.len() as u64,
             prefill: None,
-            decode_tokens_per_second_sample: sample(&rates),
-            time_to_first_token_seconds_sample: sample(&first_tokens),
+            decode_tokens_per_second_sample: Sample::of(rates),
+            time_to_first_token_seconds_sample: Sample::of(first_tokens),
         }
     }
-}
-
-/// Of sorted values the one that so many tenths of them do not exceed.
-fn at(sorted: &[f64], tenths: usize) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get((last * tenths + 5) / 10).copied()
-}
-
-fn sample(sorted: &[f64]) -> Option<Sample> {
-    let shown = |tenths| at(sorted, tenths).map(|value| (value * 1e3).round() / 1e3);
-    Some(Sample {
-        count: sorted.len() as u64,
-        p10: shown(1)?,
-        p50: shown(5)?,
-        p90: shown(9)?,
-    })
 }
 
 #[cfg(test)]

@@ -55,11 +55,12 @@ fn is_held(file: &Utf8Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     #[test]
     fn busy_workers_share_a_chip_until_they_rest_or_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8PathBuf::from_path_buf(directory.path().join("busy")).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path().join("busy");
         let mut one = Chip::join(path.clone(), "1").unwrap();
         let mut two = Chip::join(path, "2").unwrap();
         one.set_busy(true).unwrap();

@@ -309,6 +309,7 @@ fn timeline(faults: &[FaultSpec]) -> Vec<(Duration, usize, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
 
     #[test]
     fn steps_of_a_trace_follow_one_another() {
@@ -331,10 +332,8 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_slower_where_nothing_is_written() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = Utf8Path::from_path(directory.path())
-            .unwrap()
-            .join("conditions.json");
+        let directory = TempDir::new();
+        let file = directory.path().join("conditions.json");
         assert_eq!(Conditions::read(&file).await, Conditions::default());
         let hot = Conditions { chip: 1.5, disk: 1.0 };
         std::fs::write(&file, serde_json::to_vec(&hot).unwrap()).unwrap();

@@ -274,9 +274,9 @@ mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
-    use tempfile::TempDir;
 
     use super::*;
+    use crate::file::TempDir;
 
     struct Scene {
         _directory: TempDir,
@@ -286,8 +286,8 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let log = Log::new(Utf8Path::from_path(directory.path()).unwrap().join("worker.log"));
+            let directory = TempDir::new();
+            let log = Log::new(directory.path().join("worker.log"));
             let child = log.open_append().unwrap();
             Self {
                 _directory: directory,
@@ -355,8 +355,8 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_there_yet_reads_as_empty_and_then_as_it_comes() {
-        let directory = tempfile::tempdir().unwrap();
-        let log = Log::new(Utf8Path::from_path(directory.path()).unwrap().join("worker.log"));
+        let directory = TempDir::new();
+        let log = Log::new(directory.path().join("worker.log"));
         let mut reader = log.read(From::LastLines(5)).unwrap();
         assert_eq!(drain(&mut reader), "");
         log.open_append().unwrap().write_all(b"hello\n").unwrap();

@@ -178,12 +178,12 @@ pub(crate) fn find_by_argument(word: &str, prefix: &str) -> Vec<ProcessId> {
 
 #[cfg(test)]
 mod tests {
-    use camino::{Utf8Path, Utf8PathBuf};
-    use tempfile::TempDir;
+    use camino::Utf8PathBuf;
 
     use super::super::logs::Log;
     use super::super::{Command, spawn};
     use super::*;
+    use crate::file::TempDir;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -196,12 +196,12 @@ mod tests {
         fn new() -> Self {
             Self {
                 tasks: Tasks::new(),
-                directory: tempfile::tempdir().unwrap(),
+                directory: TempDir::new(),
             }
         }
 
         fn path(&self, name: &str) -> Utf8PathBuf {
-            Utf8Path::from_path(self.directory.path()).unwrap().join(name)
+            self.directory.path().join(name)
         }
 
         fn start(&self, script: &str) -> Process {

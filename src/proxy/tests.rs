@@ -4,7 +4,6 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, StatusCode};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
-use camino::Utf8PathBuf;
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use std::net::SocketAddr;
@@ -13,15 +12,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::task::Tasks;
-
-const DEADLINE: Duration = Duration::from_secs(10);
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .expect("within the deadline")
-}
+use crate::file::TempDir;
+use crate::task::{Tasks, within};
 
 async fn serve(tasks: &Tasks, router: Router) -> Upstream {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -94,8 +86,8 @@ async fn a_request_arrives_rewritten_and_its_answer_unchanged() {
 #[tokio::test]
 async fn a_unix_socket_is_reached() {
     let tasks = Tasks::new();
-    let directory = tempfile::tempdir().expect("a directory");
-    let socket = Utf8PathBuf::from_path_buf(directory.path().join("w.sock")).expect("UTF-8");
+    let directory = TempDir::new();
+    let socket = directory.path().join("w.sock");
     let listener = UnixListener::bind(&socket).expect("bound");
     tasks.spawn_detached(async move {
         axum::serve(listener, Router::new().fallback(any(echo)))

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::api::v1alpha1::{Figure, Plausibility, PlausibilityVerdict, Spread};
+use crate::quantile::{quantile, sorted};
 use crate::units::BytesPerSecond;
 
 /// A measured figure is good for a week; the driver, the system or the cooling may have changed since.
@@ -20,13 +21,10 @@ const MAX_UNSTEADINESS: f64 = 0.05;
 const PLAUSIBLE_SHARES: std::ops::RangeInclusive<f64> = 0.70..=0.98;
 
 /// Sums up samples, of which there is at least one.
-pub(crate) fn spread(mut samples: Vec<f64>) -> Spread {
-    samples.sort_by(f64::total_cmp);
-    let (p10, median, p90) = (
-        quantile(&samples, 0.1),
-        quantile(&samples, 0.5),
-        quantile(&samples, 0.9),
-    );
+pub(crate) fn spread(samples: Vec<f64>) -> Spread {
+    let samples = sorted(samples);
+    let at = |share| quantile(&samples, share).expect("at least one sample");
+    let (p10, median, p90) = (at(0.1), at(0.5), at(0.9));
     Spread {
         median,
         p10,
@@ -39,13 +37,6 @@ pub(crate) fn spread(mut samples: Vec<f64>) -> Spread {
 /// Width of a spread, relative to its median.
 pub(crate) fn unsteadiness(spread: &Spread) -> f64 {
     (spread.p90 - spread.p10) / spread.median
-}
-
-/// Of sorted, non-empty values, between the two nearest.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let position = share * (sorted.len() - 1) as f64;
-    let (low, high) = (position.floor() as usize, position.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * (position - low as f64)
 }
 
 /// `amount` per unit of time, where `seconds` is what it took. Slow samples are low rates: the percentiles change places.
@@ -121,14 +112,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn quantiles_lie_between_the_nearest_values() {
-        let sorted = [1.0, 2.0, 3.0, 4.0, 5.0];
-        assert_eq!(quantile(&sorted, 0.5), 3.0);
-        assert_eq!(quantile(&sorted, 0.9), 4.6);
-        assert_eq!(quantile(&[7.0], 0.1), 7.0);
-    }
 
     #[test]
     fn more_than_five_percent_is_unsteady() {

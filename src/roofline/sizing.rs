@@ -1,10 +1,10 @@
 //! Whether a model fits a machine, how fast it would be there, and the smallest change that would make it fit. Pure:
 //! `rooflet fit` asks for one machine or for every chip there is.
 
-use std::cmp::Reverse;
-use std::fmt;
+mod advice;
 
-use super::chip::{self, ChipVariant};
+pub(crate) use self::advice::Suggestion;
+use super::chip::ChipVariant;
 use super::dimensions::KvBits;
 use super::facts::{ModelFacts, WeightsSource};
 use super::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
@@ -14,17 +14,8 @@ use super::predict::calibration::Calibration;
 use super::predict::{Basis, Engine, Hardware, Interval, Parameters, Prediction, Workload};
 use crate::units::Bytes;
 
-/// A shorter context is no advice worth giving, in tokens.
-const SHORTEST_ADVICE_TOKENS: u32 = 256;
-
 /// The most streams that are looked for.
 const MOST_STREAMS: u32 = 1024;
-
-/// KV caches and weights of fewer bits that are worth trying, the largest first.
-const KV_BITS: [u32; 2] = [8, 4];
-const WEIGHT_BITS: [u32; 5] = [8, 6, 5, 4, 3];
-/// An affine format of these bits adds half a bit of scale and offset per weight, in groups of 64.
-const SCALE_BITS: f64 = 0.5;
 
 /// How the model is to be served.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -121,42 +112,6 @@ impl Obstacle {
             Self::WorkingSet => "WorkingSet",
             Self::Context { .. } => "Context",
             Self::UnknownFamily => "UnknownFamily",
-        }
-    }
-}
-
-/// One change with which it would fit, everything else as it is.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Suggestion {
-    ContextTokens(u32),
-    Concurrency(u32),
-    KvBits(u32),
-    /// Weights quantised to so many bits, and what they would weigh.
-    WeightBits(u32, Bytes),
-    /// The smallest machine of the catalogue.
-    Machine(&'static ChipVariant, Bytes),
-}
-
-impl fmt::Display for Suggestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ContextTokens(tokens) => write!(f, "a context of {tokens} tokens: --context {tokens}"),
-            Self::Concurrency(1) => f.write_str("one stream at a time: --concurrency 1"),
-            Self::Concurrency(streams) => write!(f, "{streams} streams at a time: --concurrency {streams}"),
-            Self::KvBits(bits) => write!(f, "a KV cache of {bits} bits: --kv-bits {bits}"),
-            Self::WeightBits(bits, weights) => {
-                write!(
-                    f,
-                    "a version of the model quantised to {bits} bits, about {weights} of weights"
-                )
-            }
-            Self::Machine(chip, memory) => {
-                write!(
-                    f,
-                    "a machine with {memory}, such as {} with {} GPU cores",
-                    chip.name, chip.gpu_cores
-                )
-            }
         }
     }
 }
@@ -340,79 +295,6 @@ impl Asked<'_> {
     fn fits(&self, machine: &Machine) -> bool {
         self.obstacle(machine).is_none()
     }
-
-    fn suggestions(
-        &self,
-        machine: &Machine,
-        max_context_tokens: Option<u32>,
-        max_concurrency: Option<u32>,
-    ) -> Vec<Suggestion> {
-        let service = self.service;
-        let mut found = Vec::new();
-        found.extend(
-            max_context_tokens
-                .filter(|tokens| (SHORTEST_ADVICE_TOKENS..service.context_tokens).contains(tokens))
-                .map(Suggestion::ContextTokens),
-        );
-        found.extend(
-            max_concurrency
-                .filter(|streams| *streams < service.concurrency)
-                .map(Suggestion::Concurrency),
-        );
-        let fewer = KV_BITS.into_iter().filter(|bits| *bits < service.kv_bits);
-        let with_bits = |kv_bits| Self {
-            service: Service { kv_bits, ..service },
-            ..*self
-        };
-        found.extend(
-            fewer
-                .into_iter()
-                .find(|bits| {
-                    let asked = with_bits(*bits);
-                    asked.fits(machine) && asked.service.kv_problem(self.facts).is_none()
-                })
-                .map(Suggestion::KvBits),
-        );
-        found.extend(self.smaller_weights(machine));
-        found.extend(self.larger_machine(machine));
-        found
-    }
-
-    /// The format with most bits in which the weights would be small enough.
-    fn smaller_weights(&self, machine: &Machine) -> Option<Suggestion> {
-        let need = self.need();
-        let room = machine.limit - (need.total() - need.weights);
-        WEIGHT_BITS.into_iter().find_map(|bits| {
-            let weights = Bytes((self.facts.parameters as f64 * (f64::from(bits) + SCALE_BITS) / 8.0) as u64);
-            (weights < need.weights && weights <= room).then_some(Suggestion::WeightBits(bits, weights))
-        })
-    }
-
-    /// The machine with the least memory in which it fits: of the same chip if that comes with enough, else the least of
-    /// the newest generation.
-    fn larger_machine(&self, machine: &Machine) -> Option<Suggestion> {
-        let fits = |chip: &'static ChipVariant, memory: Bytes| self.fits(&Machine::of_chip(chip, memory));
-        let smallest = |chip: &'static ChipVariant| {
-            let mut sizes: Vec<Bytes> = chip.memory.clone();
-            sizes.sort_unstable();
-            sizes
-                .into_iter()
-                .find(|memory| fits(chip, *memory))
-                .map(|memory| (chip, memory))
-        };
-        let own = match machine.hardware {
-            Some(Hardware::Chip(chip)) => smallest(chip),
-            Some(Hardware::Measured(_)) | None => None,
-        };
-        let any = || {
-            chip::catalogue()
-                .iter()
-                .filter_map(smallest)
-                .min_by_key(|(chip, memory)| (*memory, chip.tier, Reverse(chip.generation), chip.gpu_cores))
-        };
-        own.or_else(any)
-            .map(|(chip, memory)| Suggestion::Machine(chip, memory))
-    }
 }
 
 #[cfg(test)]
@@ -420,6 +302,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::roofline::chip;
     use crate::roofline::facts::Tensors;
     use crate::roofline::library;
 

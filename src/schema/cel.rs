@@ -7,6 +7,7 @@
 mod budget;
 mod library;
 mod lists;
+mod parts;
 mod reads;
 mod shape;
 

@@ -17,6 +17,7 @@ use crate::agent::workers::{DRAIN_NOTICE, GRACE, GRACE_MARGIN};
 use crate::api::v1alpha1::{ModelSource, Termination};
 use crate::clock::since;
 use crate::controller::FirstToken;
+use crate::quantile::{nearest, sorted};
 use crate::roofline::published::{Load, speed_under};
 use crate::units::Bytes;
 use crate::wire::{
@@ -84,10 +85,9 @@ impl Worker {
 
     /// Median of the last requests.
     pub(super) fn first_token(&self) -> Option<FirstToken> {
-        let mut seconds: Vec<_> = self.first_tokens.iter().copied().collect();
-        seconds.sort_by(f64::total_cmp);
+        let seconds = sorted(self.first_tokens.iter().copied());
         Some(FirstToken {
-            seconds: *seconds.get(seconds.len() / 2)?,
+            seconds: nearest(&seconds, 0.5)?,
             requests: seconds.len() as u64,
         })
     }

@@ -1,10 +1,11 @@
 //! The share of the chip's time that the engine keeps to. The agent says how much, as long as another replica makes use of
 //! what it was promised; see `agent/pacing.rs`.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
+use crate::mutex::{lock, wait};
 
 /// What was said holds for so long, and no longer: an agent that is gone must not leave a slow worker behind.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
@@ -47,23 +48,23 @@ impl Allowance {
     /// The engine may take so much of the time; what is no part of 1 is all of it.
     pub(crate) fn allow(&self, share: f64) {
         let until = self.clock.instant() + HOLDS_FOR;
-        self.lock().share = (share > 0.0 && share < 1.0).then_some((share, until));
+        lock(&self.told).share = (share > 0.0 && share < 1.0).then_some((share, until));
         self.changed.notify_all();
     }
 
     pub(crate) fn end(&self) {
-        self.lock().ended = true;
+        lock(&self.told).ended = true;
         self.changed.notify_all();
     }
 
     pub(crate) fn is_limited(&self) -> bool {
-        self.lock().share(self.clock.instant()).is_some()
+        lock(&self.told).share(self.clock.instant()).is_some()
     }
 
     /// Leaves others their part of the time after having worked for so long, by what is allowed meanwhile.
     pub(crate) fn rest(&self, worked: Duration) {
         let begin = self.clock.instant();
-        let mut told = self.lock();
+        let mut told = lock(&self.told);
         loop {
             let now = self.clock.instant();
             let Some(share) = told.share(now) else { return };
@@ -73,13 +74,8 @@ impl Allowance {
             if left.is_zero() {
                 return;
             }
-            let waited = self.changed.wait_timeout(told, left);
-            told = waited.unwrap_or_else(PoisonError::into_inner).0;
+            told = wait(&self.changed, told, left);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,15 +3,18 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::allowance::Allowance;
 use super::metrics::KvUse;
+use crate::api::v1alpha1::Sample as Quantiles;
 use crate::clock::Clock;
 use crate::latest::Latest;
+use crate::mutex::lock;
+use crate::quantile::median;
 use crate::wire::{
     EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
 };
@@ -64,11 +67,6 @@ pub(crate) struct Sample {
     pub(crate) completion_tokens: usize,
     /// In the cache, on average while it was decoded.
     pub(crate) context_tokens: f64,
-}
-
-/// The state is plain values: a panic elsewhere cannot leave it half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EngineState {
@@ -227,8 +225,10 @@ impl EngineState {
                 prompt_tokens,
                 samples: alone().count() as u64,
             }),
-            decode_tokens_per_second_sample: sample(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
-            time_to_first_token_seconds_sample: sample(
+            decode_tokens_per_second_sample: Quantiles::of(
+                recent.iter().filter_map(|s| s.decode_tokens_per_second),
+            ),
+            time_to_first_token_seconds_sample: Quantiles::of(
                 computed().map(|s| s.time_to_first_token.as_secs_f64()),
             ),
         }
@@ -244,27 +244,6 @@ impl EngineState {
         let tokens = median(lock(&self.recent).iter().map(|s| s.completion_tokens as f64));
         tokens.map(|tokens| tokens.ceil() as usize)
     }
-}
-
-/// Quantiles of nearest rank, three digits behind the point; `None` of nothing.
-fn sample(values: impl Iterator<Item = f64>) -> Option<crate::api::v1alpha1::Sample> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    let at = |tenths: usize| (sorted[(last * tenths + 5) / 10] * 1e3).round() / 1e3;
-    Some(crate::api::v1alpha1::Sample {
-        count: sorted.len() as u64,
-        p10: at(1),
-        p50: at(5),
-        p90: at(9),
-    })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
-    Some(f64::midpoint(sorted[low], sorted[high]))
 }
 
 #[cfg(test)]
@@ -287,16 +266,6 @@ mod tests {
         assert!(state.is_stalled());
         state.set_progress();
         assert!(!state.is_stalled());
-    }
-
-    #[test]
-    fn a_sample_has_the_nearest_ranks() {
-        let tenths = (0..=10).rev().map(f64::from);
-        let quantiles =
-            |values: &[f64]| sample(values.iter().copied()).map(|s| (s.count, s.p10, s.p50, s.p90));
-        assert_eq!(quantiles(&tenths.collect::<Vec<_>>()), Some((11, 1.0, 5.0, 9.0)));
-        assert_eq!(quantiles(&[0.123_456]), Some((1, 0.123, 0.123, 0.123)));
-        assert_eq!(quantiles(&[]), None);
     }
 
     #[test]

@@ -248,9 +248,8 @@ fn remembered<'a>(records: impl Iterator<Item = &'a Record>) -> BTreeMap<String,
 mod tests {
     use std::fs;
 
-    use tempfile::TempDir;
-
     use super::*;
+    use crate::file::TempDir;
     use crate::latest::Latest;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -269,12 +268,12 @@ mod tests {
 
     impl Scene {
         fn new(files: &[(&str, &str)]) -> Self {
-            let directory = tempfile::tempdir().unwrap();
+            let directory = TempDir::new();
             for (name, text) in files {
                 fs::write(directory.path().join(name), text).unwrap();
             }
             let tasks = Tasks::new();
-            let path = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+            let path = directory.path().to_owned();
             let set_rx = watch(&tasks, path, Parser::new("n"), std::iter::empty(), Changes::new());
             Self {
                 directory,
@@ -340,13 +339,13 @@ mod tests {
 
     #[test]
     fn a_file_that_is_broken_at_the_start_keeps_what_ran_before() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = TempDir::new();
         fs::write(directory.path().join("a.yaml"), "kind: [").unwrap();
         let good = Parser::new("n")
             .parse("a.yaml", &deployment("a", "local://m"))
             .unwrap();
         let mut scanned = Directory {
-            path: Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap(),
+            path: directory.path().to_owned(),
             parser: Parser::new("n"),
             files: BTreeMap::from([(
                 "a.yaml".to_owned(),
@@ -369,8 +368,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_vanishes_takes_nothing_along() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8PathBuf::from_path_buf(directory.path().join("manifests")).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path().join("manifests");
         assert!(matches!(
             check_readable(&path),
             Err(OpenManifestsError::Missing { .. })

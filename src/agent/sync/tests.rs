@@ -4,10 +4,10 @@
 use std::fs;
 
 use camino::Utf8Path;
-use tempfile::TempDir;
 
 use super::*;
 use crate::agent::manifests::Manifest;
+use crate::agent::pressure::Pressure;
 use crate::agent::probe::ProbeState;
 use crate::agent::pulls::Pulls;
 use crate::agent::replica::ReplicaSpec;
@@ -18,6 +18,7 @@ use crate::api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use crate::artifact::ModelDirectory;
 use crate::artifact::remote::HubAccess;
 use crate::clock::ManualClock;
+use crate::file::TempDir;
 use crate::host::FakeHost;
 use crate::latest::Latest;
 use crate::metrics::Registry;
@@ -66,11 +67,11 @@ fn key(name: &str) -> ReplicaKey {
 
 impl Scene {
     fn new(script: &str) -> Self {
-        Self::on(tempfile::tempdir().unwrap(), script)
+        Self::on(TempDir::new(), script)
     }
 
     fn on(directory: TempDir, script: &str) -> Self {
-        let state_path = Utf8Path::from_path(directory.path()).unwrap().join("state");
+        let state_path = directory.path().join("state");
         let (tasks, changes) = (Tasks::new(), Changes::new());
         let time = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
         let clock = Clock::Manual(time.clone());
@@ -144,7 +145,7 @@ impl Scene {
     }
 
     fn path(&self, name: &str) -> Utf8PathBuf {
-        Utf8Path::from_path(self.directory.path()).unwrap().join(name)
+        self.directory.path().join(name)
     }
 
     fn want(&self, names: &[&str]) {

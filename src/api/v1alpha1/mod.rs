@@ -3,6 +3,8 @@
 mod autoscaling;
 mod capacity_plan;
 mod count_or_percent;
+#[cfg(test)]
+mod fixture;
 mod fleet_node;
 mod model;
 mod model_deployment;

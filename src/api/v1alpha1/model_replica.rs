@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{ArtifactSpec, GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
+use crate::quantile::{nearest, sorted};
 
 /// One copy of a model on one node: what a Pod is to a Deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -407,6 +408,20 @@ pub(crate) struct Sample {
     pub(crate) p90: f64,
 }
 
+impl Sample {
+    /// Of values that were seen, with three digits behind the point; `None` of no values.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let sorted = sorted(values);
+        let at = |share| nearest(&sorted, share).map(|value| (value * 1e3).round() / 1e3);
+        Some(Self {
+            count: sorted.len() as u64,
+            p10: at(0.1)?,
+            p50: at(0.5)?,
+            p90: at(0.9)?,
+        })
+    }
+}
+
 /// Requests of a worker. Written at most every ten seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -458,4 +473,19 @@ pub(crate) struct Termination {
     pub(crate) message: String,
     /// When, in RFC 3339.
     pub(crate) finished_at: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_the_nearest_ranks() {
+        let tenths: Vec<f64> = (0..=10).rev().map(f64::from).collect();
+        let quantiles =
+            |values: &[f64]| Sample::of(values.iter().copied()).map(|s| (s.count, s.p10, s.p50, s.p90));
+        assert_eq!(quantiles(&tenths), Some((11, 1.0, 5.0, 9.0)));
+        assert_eq!(quantiles(&[0.123_456]), Some((1, 0.123, 0.123, 0.123)));
+        assert_eq!(quantiles(&[]), None);
+    }
 }

@@ -1,7 +1,8 @@
 use super::*;
+use crate::file::TempDir;
 
 struct Scene {
-    directory: tempfile::TempDir,
+    directory: TempDir,
     downloads: Downloads,
 }
 
@@ -11,8 +12,8 @@ fn model(text: &str) -> HubModel {
 
 impl Scene {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let root = Utf8Path::from_path(directory.path()).unwrap().join("models");
+        let directory = TempDir::new();
+        let root = directory.path().join("models");
         Self {
             directory,
             downloads: Downloads::new(root),

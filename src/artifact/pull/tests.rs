@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 
 use super::*;
 use crate::artifact::hub::survey;
+use crate::file::TempDir;
 use crate::roofline::checkpoint::TOOL_USE_FILE;
 
 const CONFIG: &[u8] = br#"{"model_type": "qwen3"}"#;
@@ -108,7 +109,7 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
 struct Scene {
     server: Server,
     downloads: Downloads,
-    _directory: tempfile::TempDir,
+    _directory: TempDir,
 }
 
 impl Scene {
@@ -117,8 +118,8 @@ impl Scene {
         let mut weights = (header.len() as u64).to_le_bytes().to_vec();
         weights.extend_from_slice(header);
         weights.extend((0..2000_u32).map(|n| n as u8));
-        let directory = tempfile::tempdir().unwrap();
-        let root = Utf8PathBuf::from_path_buf(directory.path().to_owned()).unwrap();
+        let directory = TempDir::new();
+        let root = directory.path().to_owned();
         Self {
             server: Server {
                 weights: Arc::new(weights),

@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use sysinfo::System;
 
 use self::models::{SHAPES, Shape};
+use super::digits::three_digits;
 use super::{Failure, fit, ui};
 use crate::model_dir::ModelDir;
 use crate::node::shutdown;
@@ -240,8 +241,8 @@ fn table(report: &ProbeReport, subjects: &[Subject]) -> String {
             subject.name,
             subject.parameters as f64 / 1e6,
             moving.median * 100.0,
-            three_digits(predicted),
-            three_digits(measured),
+            three_digits(predicted, 2),
+            three_digits(measured, 2),
             measured / predicted,
             ratio.median,
             ratio.p10,
@@ -256,12 +257,4 @@ fn table(report: &ProbeReport, subjects: &[Subject]) -> String {
         errors.p90 * 100.0
     ));
     text
-}
-
-fn three_digits(value: f64) -> String {
-    match value {
-        _ if value >= 100.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
 }

@@ -275,6 +275,7 @@ fn random_block() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::TempDir;
     use crate::model_dir::ModelDir;
 
     /// 2^-k and its multiples are written down in IEEE 754's half precision.
@@ -288,8 +289,8 @@ mod tests {
 
     #[test]
     fn a_random_model_is_one_that_can_be_served() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = Utf8Path::from_path(directory.path()).unwrap();
+        let directory = TempDir::new();
+        let path = directory.path();
         for (bits, weight_bits) in [(4, 4.5), (8, 8.5)] {
             let path = path.join(bits.to_string());
             SHAPES[0].write(&path, bits).unwrap();

@@ -8,7 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use sysinfo::System;
 
 use super::models::SHAPES;
-use super::{Args, PROMPT_TOKENS, three_digits, written};
+use super::{Args, PROMPT_TOKENS, written};
+use crate::cli::digits::three_digits;
 use crate::cli::{Failure, ui};
 use crate::clock::Clock;
 use crate::roofline::probing::spread;
@@ -36,7 +37,7 @@ pub(super) fn run(args: &Args, directory: &Utf8Path) -> Result<(), Failure> {
             let (in_turn, together) = (over(|round| round.in_turn), over(|round| round.together));
             let ratio = over(|round| round.together / round.in_turn);
             let range = |of: &crate::api::v1alpha1::Spread| {
-                let [median, low, high] = [of.median, of.p10, of.p90].map(three_digits);
+                let [median, low, high] = [of.median, of.p10, of.p90].map(|figure| three_digits(figure, 2));
                 format!("{median} ({low}-{high})")
             };
             ui::output(&format!(

@@ -1,8 +1,8 @@
 //! A plan's answer as text for a terminal.
 
-use comfy_table::Table;
-
 use crate::api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
+use crate::cli::digits::{amount, number};
+use crate::cli::ui::Table;
 use crate::units::{Bytes, BytesPerSecond};
 
 /// More rows of models on classes of node than this are cut to those that the placement uses.
@@ -76,7 +76,7 @@ pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
 
 /// Several fleets side by side, one row each.
 pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
-    let mut table = table([
+    let mut table = Table::new([
         "FLEET",
         "FEASIBLE",
         "CARRIES",
@@ -125,7 +125,7 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
             known(verdict.watts),
         ]);
     }
-    let mut out = format!("{}\n", trimmed(&table));
+    let mut out = format!("{table}\n");
     for (name, verdict) in verdicts {
         out += &format!("\n{name}: {}\n", verdict.summary);
     }
@@ -179,7 +179,7 @@ pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
 }
 
 fn models(verdict: &PlanVerdict) -> Table {
-    let mut table = table([
+    let mut table = Table::new([
         "MODEL",
         "REQ/S",
         "REPLICAS",
@@ -250,7 +250,7 @@ fn classes(verdict: &PlanVerdict) -> Table {
         "AT",
     ];
     columns.retain(|column| has_disks || *column != "DISK");
-    let mut table = table(columns);
+    let mut table = Table::new(columns);
     for class in &verdict.classes {
         let disk = class.disk_used_bytes.zip(class.disk_limit_bytes);
         let disk = disk.map_or("-".to_owned(), |(used, limit)| {
@@ -283,7 +283,7 @@ fn classes(verdict: &PlanVerdict) -> Table {
 }
 
 fn placements(verdict: &PlanVerdict) -> Table {
-    let mut table = table(["NODES", "EACH RUNS", "REQ/S", "BUSY", "MEAN FIRST TOKEN"]);
+    let mut table = Table::new(["NODES", "EACH RUNS", "REQ/S", "BUSY", "MEAN FIRST TOKEN"]);
     for placement in &verdict.placements {
         for (index, replica) in placement.replicas.iter().enumerate() {
             let nodes = format!("{} x {}", placement.nodes, placement.class);
@@ -302,7 +302,7 @@ fn placements(verdict: &PlanVerdict) -> Table {
 }
 
 fn losses(verdict: &PlanVerdict) -> Table {
-    let mut table = table(["NODE", "DEMAND STILL CARRIED", "NOT ANSWERED UNTIL MOVED"]);
+    let mut table = Table::new(["NODE", "DEMAND STILL CARRIED", "NOT ANSWERED UNTIL MOVED"]);
     for loss in &verdict.node_losses {
         table.add_row([loss.class.clone(), still_carried(loss), list(&loss.interrupted)]);
     }
@@ -379,43 +379,8 @@ fn gives(basket: &PlanBasket) -> String {
     )
 }
 
-/// Money to the unit: 1998, not 2000.
-pub(super) fn amount(value: f64) -> String {
-    let text = format!("{value:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 fn section(title: &str, table: Table) -> String {
-    format!("\n{title}\n{}\n", trimmed(&table))
-}
-
-fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(header);
-    table
-}
-
-fn trimmed(table: &Table) -> String {
-    table
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
-/// Three significant digits: more would pretend.
-pub(super) fn number(value: f64) -> String {
-    let digits = if value == 0.0 {
-        0
-    } else {
-        2 - value.abs().log10().floor() as i32
-    };
-    let text = format!("{value:.*}", digits.clamp(0, 4) as usize);
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+    format!("\n{title}\n{table}\n")
 }
 
 fn percent(value: f64) -> String {

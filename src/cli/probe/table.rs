@@ -1,6 +1,8 @@
 //! The report for people: the figures in groups, and what is to be said about them.
 
 use crate::api::v1alpha1::{Figure, Measurements, PlausibilityVerdict, PowerSource, Spread, ThermalState};
+use crate::cli::digits::three_digits;
+use crate::cli::ui::Table;
 use crate::units::Bytes;
 use crate::wire::ProbeReport;
 
@@ -45,14 +47,11 @@ pub(super) fn titles(report: &ProbeReport) -> (String, String) {
     )
 }
 
-struct Table(comfy_table::Table);
+struct Figures(Table);
 
-impl Table {
+impl Figures {
     fn new() -> Self {
-        let mut table = comfy_table::Table::new();
-        table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(["", "MEDIAN", "P10", "P90", "SAMPLES", "BUFFERS"]);
-        Self(table)
+        Self(Table::new(["", "MEDIAN", "P10", "P90", "SAMPLES", "BUFFERS"]))
     }
 
     fn bytes(&mut self, name: &str, figure: &Figure) {
@@ -84,7 +83,7 @@ fn marked(text: String, steady: bool) -> String {
 }
 
 fn figures(measured: &Measurements) -> String {
-    let mut table = Table::new();
+    let mut table = Figures::new();
     table.bytes("memory read", &measured.read);
     if let Some(copy) = &measured.copy {
         table.bytes("memory copy", copy);
@@ -123,28 +122,12 @@ fn figures(measured: &Measurements) -> String {
     if let Some(disk) = &measured.disk_read {
         table.bytes("disk read", &disk.figure);
     }
-    trimmed(&table.0.to_string())
-}
-
-/// Without the blanks at the ends of lines that a table without borders has.
-fn trimmed(text: &str) -> String {
-    text.lines()
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
+    format!("{}\n", table.0)
 }
 
 /// Three digits: slow engines have figures far below 1 GB/s.
 pub(super) fn gigabytes_per_second(bytes_per_second: f64) -> String {
-    format!("{} GB/s", three_digits(bytes_per_second / 1e9))
-}
-
-fn three_digits(value: f64) -> String {
-    match value {
-        _ if value >= 100.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ if value >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
+    format!("{} GB/s", three_digits(bytes_per_second / 1e9, 3))
 }
 
 fn microseconds(seconds: f64) -> String {
@@ -154,8 +137,8 @@ fn microseconds(seconds: f64) -> String {
 /// Operations per second, three digits.
 pub(super) fn flops(per_second: f64) -> String {
     match per_second {
-        _ if per_second >= 1e12 => format!("{} TFLOPS", three_digits(per_second / 1e12)),
-        _ => format!("{} GFLOPS", three_digits(per_second / 1e9)),
+        _ if per_second >= 1e12 => format!("{} TFLOPS", three_digits(per_second / 1e12, 3)),
+        _ => format!("{} GFLOPS", three_digits(per_second / 1e9, 3)),
     }
 }
 

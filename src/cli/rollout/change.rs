@@ -137,9 +137,7 @@ mod tests {
     use crate::api::v1alpha1::{ModelDeploymentStatus, ModelRevisionSpec};
 
     fn deployment(spec: &Value) -> ModelDeployment {
-        let mut full = json!({ "model": { "source": "local://guide" } });
-        json_patch::merge(&mut full, spec);
-        let mut deployment = ModelDeployment::new("guide", serde_json::from_value(full).unwrap());
+        let mut deployment = ModelDeployment::test("guide", spec.clone());
         deployment.metadata.resource_version = Some("7".to_owned());
         deployment
     }

@@ -55,12 +55,9 @@ mod tests {
     use super::*;
 
     fn revision(number: i64, cause: Option<&str>) -> ModelRevision {
-        let spec = serde_json::json!({
-            "revision": number,
-            "model": { "source": "local://guide" },
-            "serving": { "name": "guide", "contextTokens": 64 * number }
-        });
-        let mut revision = ModelRevision::new(&format!("r{number}"), serde_json::from_value(spec).unwrap());
+        let serving = serde_json::json!({ "name": "guide", "contextTokens": 64 * number });
+        let spec = serde_json::json!({ "revision": number, "serving": serving });
+        let mut revision = ModelRevision::test(&format!("r{number}"), spec);
         if let Some(cause) = cause {
             let annotations = revision.annotations_mut();
             annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.to_owned());
@@ -107,10 +104,7 @@ mod tests {
     }
 
     fn deployment(context_tokens: u32) -> ModelDeployment {
-        let spec = serde_json::json!({
-            "model": { "source": "local://guide" },
-            "serving": { "name": "guide", "contextTokens": context_tokens }
-        });
-        ModelDeployment::new("guide", serde_json::from_value(spec).unwrap())
+        let serving = serde_json::json!({ "name": "guide", "contextTokens": context_tokens });
+        ModelDeployment::test("guide", serde_json::json!({ "serving": serving }))
     }
 }

@@ -1,5 +1,7 @@
 //! Policies side by side over several seeds: the median and, in brackets, the least and the most.
 
+use crate::cli::ui::Table;
+use crate::quantile::{median, sorted};
 use crate::simulation::{Outcome, show};
 
 /// One row a policy, in the order in which they come first.
@@ -14,7 +16,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
         }
     }
     let seeds = outcomes.len() / policies.len().max(1);
-    let mut table = super::table::table(&[
+    let mut table = Table::new([
         "POLICY",
         "AS PROMISED",
         "WORST DEPLOYMENT",
@@ -29,10 +31,9 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
             .filter(|outcome| outcome.policy == policy)
             .collect();
         let spread = |digits: usize, of: &dyn Fn(&Outcome) -> f64| {
-            let mut values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
-            values.sort_by(f64::total_cmp);
+            let values = sorted(runs.iter().map(|run| of(run)));
             let (least, most) = (values[0], values[values.len() - 1]);
-            let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+            let middle = median(values).unwrap_or_default();
             format!("{middle:.digits$} ({least:.digits$}-{most:.digits$})")
         };
         table.add_row(vec![
@@ -61,11 +62,10 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
         ]);
     }
     format!(
-        "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{}",
+        "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{table}\n",
         show(first.duration),
         first.nodes,
         first.seed,
-        super::table::done(&table).trim_end().to_owned() + "\n"
     )
 }
 

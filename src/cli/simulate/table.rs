@@ -1,7 +1,6 @@
 //! Outcomes for people.
 
-use comfy_table::Table;
-
+use crate::cli::ui::Table;
 use crate::simulation::{DemandOutcome, Outcome, show};
 use crate::yaml;
 
@@ -42,23 +41,11 @@ pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-pub(super) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(header.to_vec());
-    table
-}
-
-pub(super) fn done(table: &Table) -> String {
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n") + "\n\n"
-}
-
 fn requests(outcomes: &[Outcome]) -> String {
     if outcomes.iter().all(|outcome| outcome.demand.is_empty()) {
         return String::new();
     }
-    let mut table = table(&[
+    let mut table = Table::new([
         "POLICY",
         "DEPLOYMENT",
         "REQUESTS",
@@ -74,7 +61,7 @@ fn requests(outcomes: &[Outcome]) -> String {
             table.add_row(request_row(&outcome.policy, demand));
         }
     }
-    done(&table)
+    format!("{table}\n\n")
 }
 
 fn request_row(policy: &str, demand: &DemandOutcome) -> Vec<String> {
@@ -107,7 +94,7 @@ fn request_row(policy: &str, demand: &DemandOutcome) -> Vec<String> {
 }
 
 fn deployments(outcomes: &[Outcome]) -> String {
-    let mut table = table(&[
+    let mut table = Table::new([
         "POLICY",
         "DEPLOYMENT",
         "AVAILABLE",
@@ -129,12 +116,12 @@ fn deployments(outcomes: &[Outcome]) -> String {
             ]);
         }
     }
-    done(&table)
+    format!("{table}\n\n")
 }
 
 /// How many replicas were wanted when, where that changed.
 fn scaled(outcomes: &[Outcome]) -> String {
-    let mut table = table(&["POLICY", "DEPLOYMENT", "REPLICAS WANTED"]);
+    let mut table = Table::new(["POLICY", "DEPLOYMENT", "REPLICAS WANTED"]);
     for outcome in outcomes {
         let scaled = outcome
             .deployments
@@ -163,11 +150,11 @@ fn scaled(outcomes: &[Outcome]) -> String {
     if table.is_empty() {
         return String::new();
     }
-    done(&table)
+    format!("{table}\n\n")
 }
 
 fn control(outcomes: &[Outcome]) -> String {
-    let mut table = table(&[
+    let mut table = Table::new([
         "POLICY",
         "PLACEMENTS",
         "MOVES",
@@ -190,5 +177,5 @@ fn control(outcomes: &[Outcome]) -> String {
             control.events.to_string(),
         ]);
     }
-    done(&table).trim_end().to_owned() + "\n"
+    format!("{table}\n")
 }

@@ -1,6 +1,10 @@
 //! The only code that prints. What may be piped goes to standard output, everything else to standard error.
 //! Messages that cannot be written, because nobody reads them any more or the disk is full, are dropped.
 
+mod table;
+
+pub(super) use table::Table;
+
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;

@@ -72,19 +72,13 @@ mod tests {
     use crate::clock::{Clock, ManualClock};
 
     fn deployment(name: &str, replicas: i32, known: i32) -> Arc<ModelDeployment> {
-        let spec = serde_json::json!({ "model": { "source": "local://guide" }, "replicas": replicas });
-        let mut deployment = ModelDeployment::new(name, serde_json::from_value(spec).expect("valid"));
+        let mut deployment = ModelDeployment::test(name, serde_json::json!({ "replicas": replicas }));
         deployment.status.get_or_insert_default().replicas = known;
         Arc::new(deployment)
     }
 
     fn replica(of: &str, node: Option<&str>) -> Arc<ModelReplica> {
-        let spec = serde_json::json!({
-            "model": { "source": "local://guide" },
-            "serving": { "contextTokens": 16, "maxConcurrency": 1 },
-            "nodeName": node,
-        });
-        let mut replica = ModelReplica::new("guide-1", serde_json::from_value(spec).expect("valid"));
+        let mut replica = ModelReplica::test("guide-1", serde_json::json!({ "nodeName": node }));
         replica.metadata.labels = Some([(DEPLOYMENT_LABEL.to_owned(), of.to_owned())].into());
         Arc::new(replica)
     }

@@ -2,35 +2,12 @@
 
 use super::*;
 use crate::api::v1alpha1::FleetNode;
-use crate::roofline::memory::ServedModel;
-use crate::units::Bytes;
+use crate::clock::at;
+use crate::controller::fixture::node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
-}
-
-fn node(name: &str, gib: u64) -> FleetNode {
-    let mut node = FleetNode::new(name, crate::api::v1alpha1::FleetNodeSpec::default());
-    let status: crate::api::v1alpha1::FleetNodeStatus = serde_json::from_value(serde_json::json!({
-        "allocatable": { "memory": format!("{gib}Gi") },
-        "models": [ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 64)],
-        "conditions": [{ "type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z" }],
-    }))
-    .expect("valid");
-    node.status = Some(status);
-    node
-}
-
 fn replica(name: &str, created: i64, node: Option<&str>) -> ModelReplica {
-    let spec = serde_json::json!({
-        "model": { "source": "local://guide" },
-        "serving": { "contextTokens": 16, "maxConcurrency": 1 },
-        "nodeName": node,
-    });
-    let mut replica = ModelReplica::new(name, serde_json::from_value(spec).expect("valid"));
-    replica.metadata.namespace = Some("default".to_owned());
+    let mut replica = ModelReplica::test(name, serde_json::json!({ "nodeName": node }));
     replica.metadata.creation_timestamp = Some(Time(at(created)));
     let labels = [(DEPLOYMENT_LABEL, "guide"), (REVISION_LABEL, "guide-1")];
     replica.metadata.labels = Some(

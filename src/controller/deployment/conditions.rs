@@ -7,14 +7,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::admission::{ASKING_HUB, Admission, PAUSED};
-use super::course::{Hold, progress_deadline};
+use super::course::progress_deadline;
 use super::figures::{Comparison, Figures};
-use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, is_ready, trouble};
+use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, trouble};
 use super::rollout::Bounds;
+use super::view::View;
 use crate::api::conditions::{
     ADMISSION_OVERRIDDEN, OVERCOMMITTED, SIMULATED_CHIP, Truth, condition_type, set_condition,
 };
-use crate::api::v1alpha1::{ModelDeployment, ModelReplica, ObjectivesSpec, RolloutAbort};
+use crate::api::v1alpha1::{ModelReplica, ObjectivesSpec, RolloutAbort};
 use crate::clock::since;
 use crate::quantity;
 
@@ -36,44 +37,6 @@ const OF_AUTOSCALING: [&str; 3] = [
 /// Reasons of a replica that is admitted although the numbers speak against it.
 pub(super) const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
 
-/// What is known of a deployment's replicas once the plan is carried out.
-pub(super) struct View<'a> {
-    pub(super) deployment: &'a ModelDeployment,
-    pub(super) admission: &'a Admission,
-    /// The revision that replicas should be of, and its number; `None` while there is none.
-    pub(super) current: Option<(&'a str, i64)>,
-    /// Whether `current` is what the spec asks for now.
-    pub(super) is_current_wanted: bool,
-    /// Since when the template is refused, where that is to come to an end.
-    pub(super) refused_since: Option<Timestamp>,
-    /// The older deployment that is served under the same name.
-    pub(super) namesake: Option<&'a str>,
-    /// Why nothing is replaced for now.
-    pub(super) hold: Option<&'a Hold>,
-    /// A canary is between its first and its last step.
-    pub(super) is_canary: bool,
-    /// Why the template's revision was given up; `current` is then the one before.
-    pub(super) aborted: Option<&'a RolloutAbort>,
-    /// Replicas that stay and are of `current`.
-    pub(super) updated: &'a [&'a ModelReplica],
-    /// Replicas that stay and are not.
-    pub(super) old: &'a [&'a ModelReplica],
-    /// Replicas that are there beyond the wanted number until their replacements have come.
-    pub(super) leaving: usize,
-    /// Replicas of `current` that are created now.
-    pub(super) created: usize,
-    /// Replicas of the revision before that are created now.
-    pub(super) created_stable: usize,
-    /// Replicas that their node refused.
-    pub(super) refused: &'a [&'a ModelReplica],
-    pub(super) figures: Figures,
-    /// One that answers from a node whose chip is simulated.
-    pub(super) on_simulated: Option<&'a ModelReplica>,
-    /// When something last came forward.
-    pub(super) progressed_at: Option<Timestamp>,
-    pub(super) now: Timestamp,
-}
-
 /// The conditions, and when they have to be looked at again if nothing happens.
 pub(super) struct Outcome {
     pub(super) conditions: Vec<Condition>,
@@ -81,49 +44,6 @@ pub(super) struct Outcome {
 }
 
 impl View<'_> {
-    fn bounds(&self) -> Bounds {
-        Bounds::of(&self.deployment.spec)
-    }
-
-    fn staying(&self) -> impl Iterator<Item = &ModelReplica> {
-        self.updated.iter().chain(self.old).copied()
-    }
-
-    pub(super) fn total(&self) -> usize {
-        self.updated.len() + self.old.len() + self.created + self.created_stable
-    }
-
-    fn of_others(&self) -> usize {
-        self.old.len() + self.created_stable
-    }
-
-    fn ready(&self) -> usize {
-        self.staying().filter(|replica| is_ready(replica)).count()
-    }
-
-    pub(super) fn rollout_is_complete(&self) -> bool {
-        let wanted = self.bounds().wanted;
-        let ready = self.updated.iter().filter(|replica| is_ready(replica)).count();
-        self.is_current_wanted
-            && !self.is_canary
-            && self.old.is_empty()
-            // A replacement that comes before its replica goes is no rollout.
-            && self.created + self.created_stable <= self.leaving
-            && (wanted..=wanted + self.leaving).contains(&self.total())
-            && ready >= wanted
-    }
-
-    /// What keeps replicas from answering, the worst first.
-    fn troubles(&self) -> Vec<(&ModelReplica, Trouble)> {
-        let mut troubles: Vec<_> = self
-            .staying()
-            .chain(self.refused.iter().copied())
-            .filter_map(|replica| Some((replica, trouble(replica)?)))
-            .collect();
-        troubles.sort_by_key(|(_, trouble)| !trouble.is_fault);
-        troubles
-    }
-
     pub(super) fn conditions(&self) -> Outcome {
         let status = self.deployment.status.clone().unwrap_or_default();
         let mut writer = Writer {

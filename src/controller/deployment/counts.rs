@@ -2,8 +2,8 @@
 
 use kube::ResourceExt;
 
-use super::conditions::View;
 use super::replica::is_ready;
+use super::view::View;
 use crate::api::meta::DEPLOYMENT_LABEL;
 use crate::api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutStatus};
 

@@ -19,14 +19,18 @@ mod ownership;
 mod plan;
 mod preparation;
 mod refused;
+mod replacement;
 mod replica;
+mod report;
 mod revision;
 mod rollout;
+mod selection;
 mod start;
 #[cfg(test)]
 mod tests;
 mod throughput;
 mod trial;
+mod view;
 
 pub(crate) use admission::{HubAnswer, is_template_of};
 pub(super) use apply::DeploymentReconciler;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::conditions::{View, Writer};
+use super::conditions::Writer;
+use super::view::View;
 use crate::api::conditions::{Truth, condition_type};
 use crate::api::v1alpha1::ModelDeployment;
 
@@ -71,12 +72,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::at;
 
     fn deployment(namespace: &str, name: &str, served: Option<&str>, second: i64) -> Arc<ModelDeployment> {
-        let spec = json!({ "model": { "source": "local://guide" }, "serving": { "name": served } });
-        let mut deployment = ModelDeployment::new(name, serde_json::from_value(spec).unwrap());
+        let mut deployment = ModelDeployment::test(name, json!({ "serving": { "name": served } }));
         deployment.metadata.namespace = Some(namespace.to_owned());
-        deployment.metadata.creation_timestamp = jiff::Timestamp::from_second(second).ok().map(Time);
+        deployment.metadata.creation_timestamp = Some(Time(at(second)));
         Arc::new(deployment)
     }
 

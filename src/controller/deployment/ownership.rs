@@ -90,17 +90,13 @@ mod tests {
     use crate::api::v1alpha1::ModelRevision;
 
     fn deployment(name: &str, uid: &str) -> ModelDeployment {
-        let spec = json!({ "model": { "source": "local://guide" } });
-        let mut deployment = ModelDeployment::new(name, serde_json::from_value(spec).unwrap());
-        deployment.metadata.namespace = Some("default".to_owned());
+        let mut deployment = ModelDeployment::test(name, json!({}));
         deployment.metadata.uid = Some(uid.to_owned());
         deployment
     }
 
     fn revision(name: &str, label: Option<&str>, owner: Option<&ModelDeployment>) -> Arc<ModelRevision> {
-        let spec = json!({ "revision": 1, "model": { "source": "local://guide" }, "serving": {} });
-        let mut revision = ModelRevision::new(name, serde_json::from_value(spec).unwrap());
-        revision.metadata.namespace = Some("default".to_owned());
+        let mut revision = ModelRevision::test(name, json!({}));
         revision.metadata.resource_version = Some("7".to_owned());
         revision.metadata.labels =
             label.map(|label| [(DEPLOYMENT_LABEL.to_owned(), label.to_owned())].into());

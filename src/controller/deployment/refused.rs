@@ -5,9 +5,10 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::admission::{Admission, Template};
-use super::conditions::{DEADLINE_EXCEEDED, View, Writer};
+use super::conditions::{DEADLINE_EXCEEDED, Writer};
 use super::course::progress_deadline;
 use super::plan::Observed;
+use super::view::View;
 use crate::api::conditions::{Truth, condition_type, whole_seconds};
 use crate::api::v1alpha1::RefusedTemplate;
 use crate::clock::since;

@@ -8,7 +8,6 @@ mod refused;
 mod rollouts;
 mod waiting;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use proptest::prelude::*;
@@ -22,6 +21,7 @@ use super::rollout::{Bounds, DeleteReason};
 use crate::api::conditions::{Truth, condition_type, set_condition};
 use crate::api::meta::{ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, SIMULATED_LABEL};
 use crate::api::v1alpha1::*;
+use crate::clock::at;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::Fleet;
 use crate::units::Bytes;
@@ -49,16 +49,9 @@ struct Scene {
     named: usize,
 }
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
-}
-
 impl Scene {
     fn new(spec: Value) -> Self {
-        let mut full = json!({ "model": { "source": "local://guide" } });
-        json_patch::merge(&mut full, &spec);
-        let mut deployment = ModelDeployment::new("guide", serde_json::from_value(full).expect("valid"));
-        deployment.metadata.namespace = Some("default".to_owned());
+        let mut deployment = ModelDeployment::test("guide", spec);
         deployment.metadata.uid = Some("uid-guide".to_owned());
         deployment.metadata.generation = Some(1);
         let model =

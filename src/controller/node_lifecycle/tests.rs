@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -13,6 +12,7 @@ use crate::api::meta::{
     DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER,
 };
 use crate::api::v1alpha1::*;
+use crate::clock::at;
 use crate::roofline::memory::ServedModel;
 use crate::scheduler::taints_of;
 use crate::units::Bytes;
@@ -22,10 +22,6 @@ mod reserve;
 mod surge;
 
 const NOW: i64 = 1_000_000;
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
-}
 
 /// `a mem=8 silent=SECONDS stopped=SECONDS taint drain battery since=SECONDS version=V skewed`: silent nodes have been found so that long ago, and taints
 /// have been there so long.
@@ -104,12 +100,8 @@ fn replica(line: &str) -> ModelReplica {
     let words: Vec<_> = line.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
     let on = words.iter().find_map(|word| word.strip_prefix("on="));
-    let mut spec: ModelReplicaSpec = serde_json::from_value(serde_json::json!({
-        "model": { "source": "local://guide" },
-        "serving": { "name": "guide", "contextTokens": 16, "maxConcurrency": 1 },
-    }))
-    .expect("valid");
-    spec.node_name = on.map(str::to_owned);
+    let spec = serde_json::json!({ "serving": { "name": "guide" }, "nodeName": on });
+    let mut replica = ModelReplica::test(words[0], spec);
     let number = |key: &str| {
         let value = words
             .iter()
@@ -118,15 +110,13 @@ fn replica(line: &str) -> ModelReplica {
     };
     let tolerated_for = number("tolerates");
     if has("tolerates") || tolerated_for.is_some() {
-        spec.placement.tolerations.push(Toleration {
+        replica.spec.placement.tolerations.push(Toleration {
             operator: TolerationOperator::Exists,
             effect: tolerated_for.map(|_| TaintEffect::NoExecute),
             toleration_seconds: tolerated_for,
             ..Toleration::default()
         });
     }
-    let mut replica = ModelReplica::new(words[0], spec);
-    replica.metadata.namespace = Some("default".to_owned());
     if !has("alone") {
         let labels = BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), "guide".to_owned())]);
         replica.metadata.labels = Some(labels);
@@ -211,14 +201,9 @@ fn deployment(replicas: &[ModelReplica]) -> ModelDeployment {
 }
 
 fn deployment_of(replicas: usize, max_unavailable: i32, max_surge: i32) -> ModelDeployment {
-    let spec = serde_json::from_value(serde_json::json!({
-        "model": { "source": "local://guide" },
-        "replicas": replicas,
-        "strategy": { "rollingUpdate": { "maxUnavailable": max_unavailable, "maxSurge": max_surge } },
-    }));
-    let mut deployment = ModelDeployment::new("guide", spec.expect("valid"));
-    deployment.metadata.namespace = Some("default".to_owned());
-    deployment
+    let rolling = serde_json::json!({ "maxUnavailable": max_unavailable, "maxSurge": max_surge });
+    let spec = serde_json::json!({ "replicas": replicas, "strategy": { "rollingUpdate": rolling } });
+    ModelDeployment::test("guide", spec)
 }
 
 /// `silent` names the nodes whose Lease has expired, `missing` those that have not been there for long enough.

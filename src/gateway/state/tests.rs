@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
+use super::replica::OTHERS_STAND;
 use super::*;
 use crate::api::v1alpha1::ModelReplicaStatus;
 use crate::clock::{Clock, ManualClock};
-use crate::gateway::estimate::Speed;
+use crate::gateway::estimate::{Load, Speed};
 use crate::gateway::table::Target;
 use crate::proxy::Upstream;
 

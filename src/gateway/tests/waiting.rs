@@ -2,6 +2,8 @@
 
 use super::*;
 
+const DEADLINE: Duration = Duration::from_secs(10);
+
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(DEADLINE, async {
         while !holds() {

@@ -6,6 +6,7 @@
 //! to no say.
 
 use super::{Interval, ModelCost};
+use crate::quantile::{nearest, sorted};
 
 /// Runs that are remembered; older ones were of another driver, season or fan.
 const REMEMBERED_RUNS: usize = 32;
@@ -211,12 +212,12 @@ fn learned(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64
     Some((factor, spread))
 }
 
-/// Mean and deviation of the logarithm, given the prior's. Starts at the runs' median, so that the majority wins.
+/// Mean and deviation of the logarithm, given the prior's. Starts at a run in the middle, so that the majority wins: between
+/// two that disagree there may be none.
 fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
     let belief = prior.powi(-2);
-    let mut sorted = errors.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let mut mean = sorted[sorted.len() / 2] * (1.0 - (errors.len() as f64).recip());
+    let middle = nearest(&sorted(errors.iter().copied()), 0.5).unwrap_or_default();
+    let mut mean = middle * (1.0 - (errors.len() as f64).recip());
     let mut precision = belief;
     for _ in 0..STEPS {
         let (mut weighted, mut weights) = (0.0, 0.0);

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::rows::Measurement;
-use super::validate::{LeftOut, Prediction, Validation, quantile};
+use super::validate::{LeftOut, Prediction, Validation};
+use crate::quantile::median;
 use crate::roofline::predict::Engine;
 use crate::roofline::predict::spread::{Familiarity, Stratum};
 
@@ -170,8 +171,7 @@ fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
             let error = one.decode_error.map_or(0.0, f64::exp_m1);
             drawing.dot((x(error), y(index)), colour(rows[one.row].case.build.engine));
         }
-        let errors = of_chip.iter().filter_map(|one| one.decode_error).collect();
-        if let Some(median) = quantile(errors, 0.5) {
+        if let Some(median) = median(of_chip.iter().filter_map(|one| one.decode_error)) {
             let at = x(median.exp_m1());
             drawing.line(
                 (at, y(index) - 7.0),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::rows::Measurement;
-use super::validate::{LeftOut, Prediction, Validation, quantile};
+use super::validate::{LeftOut, Prediction, Validation};
+use crate::quantile::{median, quantile, sorted};
 use crate::roofline::cases::ReportedRate;
 use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Stratum};
 
@@ -93,7 +94,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
             .filter(|one| class(&rows[one.row]) == wanted)
             .collect();
         let errors = grouped(rows, of_class.iter().copied(), &|one| one.decode_error);
-        let bias = quantile(of_class.iter().filter_map(|one| one.decode_error).collect(), 0.5);
+        let bias = median(of_class.iter().filter_map(|one| one.decode_error));
         let (engine, tier) = &wanted;
         let bias = bias.map_or(String::new(), |bias| format!("{:+.1} %", bias.exp_m1() * 100.0));
         writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
@@ -202,7 +203,7 @@ fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
         .map(|releases| {
             let figures: Vec<f64> = releases
                 .values()
-                .filter_map(|rates| quantile(rates.clone(), 0.5))
+                .filter_map(|rates| median(rates.iter().copied()))
                 .collect();
             let earlier = |index: usize| figures[..index].iter();
             figures
@@ -253,19 +254,16 @@ fn grouped<'a>(
 
 /// `rows | median (interval) | p90 (interval)`
 fn cells(groups: &[Vec<f64>]) -> String {
-    let all: Vec<f64> = groups.iter().flatten().copied().collect();
+    let all = sorted(groups.iter().flatten().copied());
     let count = all.len();
     if count == 0 {
         return "0 | – | –".to_owned();
     }
-    let draws: Vec<Vec<f64>> = resamples(groups);
+    let draws: Vec<Vec<f64>> = resamples(groups).into_iter().map(sorted).collect();
     let cell = |share: f64| {
-        let figure = quantile(all.clone(), share).unwrap_or_default() * 100.0;
-        let drawn: Vec<f64> = draws
-            .iter()
-            .filter_map(|draw| quantile(draw.clone(), share))
-            .collect();
-        let end = |share| quantile(drawn.clone(), share).unwrap_or_default() * 100.0;
+        let figure = quantile(&all, share).unwrap_or_default() * 100.0;
+        let drawn = sorted(draws.iter().filter_map(|draw| quantile(draw, share)));
+        let end = |share| quantile(&drawn, share).unwrap_or_default() * 100.0;
         format!("{figure:.1} % ({:.1}–{:.1})", end(0.05), end(0.95))
     };
     format!("{count} | {} | {}", cell(0.5), cell(0.9))

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::rows::Measurement;
 use super::{Constants, constants, reported_step};
+use crate::quantile::{quantile, sorted};
 use crate::roofline::chip::ChipTier;
 use crate::roofline::predict::Engine;
 use crate::roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
@@ -212,7 +213,7 @@ fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
 /// With so few rows the next one is farther out than this share of them by one part in their number.
 fn half_width(errors: Vec<f64>) -> Option<f64> {
     let share = INTERVAL_SHARE * (1.0 + (errors.len().max(1) as f64).recip());
-    quantile(errors.into_iter().map(f64::abs).collect(), share.min(1.0))
+    quantile(&sorted(errors.into_iter().map(f64::abs)), share.min(1.0))
 }
 
 fn unmeasured(rows: &[&Measurement]) -> Unmeasured {
@@ -230,15 +231,6 @@ fn unmeasured(rows: &[&Measurement]) -> Unmeasured {
         mlx: missing(Engine::Mlx),
         llama_cpp: missing(Engine::LlamaCpp),
     }
-}
-
-/// Of unsorted values; between two ranks, linearly.
-pub(super) fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let last = values.len().checked_sub(1)?;
-    let rank = share * last as f64;
-    let (below, part) = (rank.floor() as usize, rank.fract());
-    Some(values[below] + part * (values[(below + 1).min(last)] - values[below]))
 }
 
 fn decode_error(constants: &Constants, row: &Measurement) -> Option<f64> {

@@ -8,9 +8,10 @@ use std::cell::Cell;
 
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
-    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
+use super::parts::parts_mut;
 use super::shape::SELECT;
 
 /// About the time to copy one number, some 30 ns. All rules together may take about a second.
@@ -187,34 +188,28 @@ struct Meter {
 
 impl Meter {
     fn visit(&mut self, expr: &mut IdedExpr) {
-        match &mut expr.expr {
-            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
-            Expr::Select(select) => {
-                self.visit(&mut select.operand);
-                let is_copy = !select.test && matches!(select.operand.expr, Expr::Ident(_));
-                if is_copy && self.loops > 0 {
-                    wrap(expr, READ, Vec::new());
-                }
+        if let Expr::Comprehension(comprehension) = &mut expr.expr {
+            return self.visit_loop(comprehension);
+        }
+        for part in parts_mut(&mut expr.expr) {
+            self.visit(part);
+        }
+        if let Expr::Select(select) = &expr.expr {
+            let is_copy = !select.test && matches!(select.operand.expr, Expr::Ident(_));
+            if is_copy && self.loops > 0 {
+                wrap(expr, READ, Vec::new());
             }
-            Expr::Call(call) => {
-                self.visit_call(call);
-                if makes_text(call) {
-                    wrap(expr, MADE, Vec::new());
-                }
+        } else if let Expr::Call(call) = &mut expr.expr {
+            self.charge_call(call);
+            if makes_text(call) {
+                wrap(expr, MADE, Vec::new());
             }
-            Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
-            Expr::Map(map) => self.visit_entries(&mut map.entries),
-            Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
-            Expr::Comprehension(comprehension) => self.visit_loop(comprehension),
         }
     }
 
-    fn visit_call(&mut self, call: &mut CallExpr) {
+    fn charge_call(&self, call: &mut CallExpr) {
         let mut parts: Vec<&mut IdedExpr> = call.target.as_deref_mut().into_iter().collect();
         parts.extend(&mut call.args);
-        for part in parts.iter_mut() {
-            self.visit(part);
-        }
         if call.func_name == "format"
             && let Some(template) = parts.first_mut()
         {
@@ -243,18 +238,6 @@ impl Meter {
             };
             if is_worth_it {
                 wrap(part, charge, Vec::new());
-            }
-        }
-    }
-
-    fn visit_entries(&mut self, entries: &mut [IdedEntryExpr]) {
-        for entry in entries {
-            match &mut entry.expr {
-                EntryExpr::StructField(field) => self.visit(&mut field.value),
-                EntryExpr::MapEntry(entry) => {
-                    self.visit(&mut entry.key);
-                    self.visit(&mut entry.value);
-                }
             }
         }
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use kube_cel::cel::{
     IdedExpr,
-    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, LiteralValue, operators},
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
 use super::{
     escape,
+    parts::parts_mut,
     shape::{AMONG, MERGE, SAME, SELECT, Shape},
 };
 use crate::schema::node::{ListType, Node};
@@ -131,35 +132,18 @@ struct Typing<'n, 's> {
 
 impl Typing<'_, '_> {
     fn visit(&mut self, expr: &mut IdedExpr) {
-        match &mut expr.expr {
-            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => {}
-            Expr::Select(select) => {
-                self.visit(&mut select.operand);
-                if !select.test && is_optional(&select.operand) {
-                    choose(expr);
-                }
-            }
-            Expr::Call(call) => {
-                call.target.iter_mut().for_each(|target| self.visit(target));
-                call.args.iter_mut().for_each(|arg| self.visit(arg));
-                self.replace(expr);
-            }
-            Expr::List(list) => list.elements.iter_mut().for_each(|element| self.visit(element)),
-            Expr::Map(map) => self.visit_entries(&mut map.entries),
-            Expr::Struct(fields) => self.visit_entries(&mut fields.entries),
-            Expr::Comprehension(comprehension) => self.visit_loop(comprehension),
+        if let Expr::Comprehension(comprehension) = &mut expr.expr {
+            return self.visit_loop(comprehension);
         }
-    }
-
-    fn visit_entries(&mut self, entries: &mut [IdedEntryExpr]) {
-        for entry in entries {
-            match &mut entry.expr {
-                EntryExpr::StructField(field) => self.visit(&mut field.value),
-                EntryExpr::MapEntry(entry) => {
-                    self.visit(&mut entry.key);
-                    self.visit(&mut entry.value);
-                }
+        for part in parts_mut(&mut expr.expr) {
+            self.visit(part);
+        }
+        if let Expr::Select(select) = &expr.expr {
+            if !select.test && is_optional(&select.operand) {
+                choose(expr);
             }
+        } else {
+            self.replace(expr);
         }
     }
 

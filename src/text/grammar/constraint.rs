@@ -2,12 +2,13 @@
 //! grammar is shared by all answers that are held to it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::Grammar;
 use super::mask::Mask;
 use super::matcher::{Automaton, DEAD, Places, StateId, TooAmbiguous};
 use super::vocabulary::Vocabulary;
+use crate::mutex::lock;
 use crate::units::Bytes;
 
 /// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
@@ -32,6 +33,7 @@ pub(crate) enum ConstraintError {
 #[derive(Debug, Clone)]
 pub(crate) struct Constraint {
     vocabulary: Arc<Vocabulary>,
+    /// Complete after every step, whoever held it before.
     known: Arc<Mutex<Known>>,
     here: Arc<Places>,
     /// Its number, and since when.
@@ -121,11 +123,6 @@ impl Constraint {
     pub(crate) fn is_complete(&self) -> bool {
         self.here.is_accepting() && self.here.is_at_end()
     }
-}
-
-/// Whoever held it before: what is known is complete after every step.
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Known {

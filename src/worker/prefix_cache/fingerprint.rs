@@ -79,12 +79,13 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::file::TempDir;
 
     #[test]
     fn it_changes_with_every_file_and_with_the_engine() {
         let from = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("e2e/fixtures/models/qwen3");
-        let dir = tempfile::tempdir().unwrap();
-        let to = Utf8Path::from_path(dir.path()).unwrap();
+        let dir = TempDir::new();
+        let to = dir.path();
         for entry in from.read_dir_utf8().unwrap() {
             let path = entry.unwrap().into_path();
             fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();

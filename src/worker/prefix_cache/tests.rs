@@ -1,13 +1,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::argmax_axis;
 
 use super::block_file::RawBlock;
 use super::*;
 use crate::clock::Clock;
+use crate::file::TempDir;
 use crate::mlx;
 use crate::mlx::device::Backend;
 use crate::mlx::load::Weights;
@@ -462,13 +463,8 @@ fn large_block() -> KvBlock {
 }
 
 /// A directory that has that block.
-fn one_file(dir: &tempfile::TempDir) -> BlockFiles {
-    let files = BlockFiles::open(
-        Utf8Path::from_path(dir.path()).unwrap(),
-        "m".to_owned(),
-        Clock::System,
-    )
-    .unwrap();
+fn one_file(dir: &TempDir) -> BlockFiles {
+    let files = BlockFiles::open(dir.path(), "m".to_owned(), Clock::System).unwrap();
     let name = BlockName {
         model: "m".to_owned(),
         parent: BlockKey::root("m", ""),
@@ -489,7 +485,7 @@ fn now() -> Instant {
 }
 
 /// One that has heard of [`one_file`], and what says that there is more to hear.
-fn with_known_files(dir: &tempfile::TempDir) -> (PrefixCache, std::sync::mpsc::Receiver<()>) {
+fn with_known_files(dir: &TempDir) -> (PrefixCache, std::sync::mpsc::Receiver<()>) {
     let (woken_tx, woken) = std::sync::mpsc::channel();
     let mut prefixes = with_disk(one_file(dir), move || {
         // Nobody may listen any more.
@@ -504,7 +500,7 @@ fn with_known_files(dir: &tempfile::TempDir) -> (PrefixCache, std::sync::mpsc::R
 #[test]
 fn when_the_thread_for_files_fails_nobody_waits_for_it() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let (woken_tx, woken) = std::sync::mpsc::channel();
     let (fail, failing) = std::sync::mpsc::channel::<()>();
     let failing = std::sync::Mutex::new(Some(failing));
@@ -535,7 +531,7 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
 #[test]
 fn what_a_slow_disk_has_is_computed() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let (mut prefixes, woken) = with_known_files(&dir);
     let begin = now();
     assert_eq!(prefixes.load("", &text(300), ROOMY, Some(1e6), begin).len(), 1);
@@ -556,7 +552,7 @@ fn what_a_slow_disk_has_is_computed() {
 #[test]
 fn a_block_is_copied_while_there_is_time() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let mut prefixes = with_disk(one_file(&dir), || ());
     let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
     let root = BlockKey::root("m", "");
@@ -593,7 +589,7 @@ fn a_block_is_copied_while_there_is_time() {
 #[test]
 fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let (mut prefixes, _woken) = with_known_files(&dir);
     assert!(prefixes.file_bytes() > Bytes::ZERO);
     let begin = now();
@@ -631,7 +627,7 @@ fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
 #[test]
 fn a_snapshot_that_comes_while_its_block_is_copied_is_not_in_the_file() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let mut prefixes = with_disk(one_file(&dir), || ());
     prefixes.tree = Tree::new(Cuts::AtSnapshots);
     let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();

@@ -1,11 +1,12 @@
 //! What holds an answer to a format, or to tool calls: from what a request asks for to a grammar over the model's tokens.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest as _, Sha256};
 
 use super::Prompter;
+use crate::mutex::lock;
 use crate::openai::ApiError;
 use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::{ToolChoice, Tools};
@@ -26,7 +27,7 @@ pub(super) struct Constraints(Mutex<VecDeque<([u8; 32], Constraint)>>);
 
 impl Constraints {
     fn get(&self, key: &[u8; 32]) -> Option<Constraint> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         let place = kept.iter().position(|(own, _)| own == key)?;
         // One that is worn is made anew.
         let found = kept.remove(place).filter(|(_, found)| !found.is_worn())?;
@@ -37,7 +38,7 @@ impl Constraints {
     }
 
     fn keep(&self, key: [u8; 32], constraint: Constraint) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         kept.retain(|(own, _)| *own != key);
         kept.push_back((key, constraint));
         tidy(&mut kept);

@@ -94,9 +94,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::file::TempDir;
 
-    fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
+    fn dir(files: &[(&str, &str)]) -> TempDir {
+        let dir = TempDir::new();
         std::fs::create_dir(dir.path().join("additional_chat_templates")).unwrap();
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
@@ -113,9 +114,7 @@ mod tests {
                 ("tokenizer_config.json", config),
                 ("special_tokens_map.json", tokens),
             ]);
-            read_tokenizer_config(Utf8Path::from_path(dir.path()).unwrap())
-                .unwrap()
-                .unwrap()
+            read_tokenizer_config(dir.path()).unwrap().unwrap()
         };
         assert_eq!(
             read(r#"{"bos_token": "a", "eos_token": "e"}"#),
@@ -129,7 +128,7 @@ mod tests {
     fn a_template_for_tools_may_be_a_file_of_its_own() {
         let sources = |files: &[(&str, &str)], config: Option<&Value>| {
             let dir = dir(files);
-            let found = load_templates(Utf8Path::from_path(dir.path()).unwrap(), config).unwrap();
+            let found = load_templates(dir.path(), config).unwrap();
             let Templates { default, tool_use } = found.unwrap();
             let source = |template: &ChatTemplate| template.source().to_owned();
             (source(&default), tool_use.as_ref().map(source))

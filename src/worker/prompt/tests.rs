@@ -2,6 +2,7 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::file::TempDir;
 use crate::openai::error::ErrorCode;
 use crate::openai::message;
 
@@ -14,8 +15,8 @@ pub(super) fn prompter(context_tokens: usize) -> Prompter {
 /// Of the example's model with other text files: its tokenizer.json and tokenizer_config.json.
 pub(super) fn edited(edit: impl FnOnce(&mut Value, &mut Value)) -> Result<Prompter, PromptError> {
     let own = Utf8PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide");
-    let dir = tempfile::tempdir().unwrap();
-    let dir = Utf8Path::from_path(dir.path()).unwrap();
+    let dir = TempDir::new();
+    let dir = dir.path();
     let [mut tokenizer, mut config] = ["tokenizer.json", "tokenizer_config.json"]
         .map(|file| serde_json::from_slice(&std::fs::read(own.join(file)).unwrap()).unwrap());
     edit(&mut tokenizer, &mut config);

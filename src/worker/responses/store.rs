@@ -2,10 +2,11 @@
 //! too many bytes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
 
+use crate::mutex::lock;
 use crate::openai::json::Json;
 
 /// Thousands of conversations of a few pages.
@@ -35,15 +36,10 @@ struct Kept {
 }
 
 impl ResponseStore {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // What is kept is whole at every moment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn keep(&self, stored: Stored) {
         let items = serde_json::to_vec(&stored.items).map_or(0, |json| json.len());
         let bytes = stored.id.len() + stored.body.len() + items;
-        let mut kept = self.lock();
+        let mut kept = lock(&self.0);
         kept.bytes += bytes;
         kept.responses.push_back((Arc::new(stored), bytes));
         while kept.bytes > MAX_BYTES
@@ -54,14 +50,14 @@ impl ResponseStore {
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Stored>> {
-        let kept = self.lock();
+        let kept = lock(&self.0);
         let found = kept.responses.iter().find(|(stored, _)| stored.id == id);
         found.map(|(stored, _)| Arc::clone(stored))
     }
 
     /// Whether it was there.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let mut kept = self.lock();
+        let mut kept = lock(&self.0);
         let place = kept.responses.iter().position(|(stored, _)| stored.id == id);
         let removed = place.and_then(|place| kept.responses.remove(place));
         kept.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
@@ -93,6 +89,6 @@ mod tests {
         // One that is too large alone leaves nothing behind.
         keep("d", MAX_BYTES);
         assert!(store.get("d").is_none() && store.get("c").is_none());
-        assert_eq!(store.lock().bytes, 0);
+        assert_eq!(lock(&store.0).bytes, 0);
     }
 }

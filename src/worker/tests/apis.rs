@@ -2,6 +2,7 @@
 
 use super::script::Script;
 use super::*;
+use crate::file::TempDir;
 
 /// Events of a stream by their names, which are their types.
 fn named_events(answer: &Answer) -> Vec<Value> {
@@ -36,8 +37,8 @@ fn without_ids(mut value: Value) -> Value {
 }
 
 /// Reasoning, text and two calls.
-fn script() -> (tempfile::TempDir, WorkerConfig) {
-    let dir = tempfile::tempdir().unwrap();
+fn script() -> (TempDir, WorkerConfig) {
+    let dir = TempDir::new();
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
     let script = Script::new(&[
         (
@@ -59,7 +60,7 @@ fn script() -> (tempfile::TempDir, WorkerConfig) {
         "{% for message in messages %}{{ message.content }}{% if not loop.last %}|{% endif %}{% endfor %}{% if add_generation_prompt %}{% else %}<cue 0>{% endif %}{# </think> tools #}",
     );
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     (dir, config)
@@ -495,14 +496,14 @@ fn messages_are_counted_gone_on_with_and_refused() {
 /// As those of Qwen 3.5 do.
 #[test]
 fn a_template_that_wants_one_system_message_gets_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let template = "{% for message in messages %}{% if message.role == 'system' and not loop.first %}\
         {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
         {{ message.content }}{% endfor %}";
     let lines: [(&[&[u8]], bool); 4] = [(&[b"a"], true), (&[b"b"], true), (&[b"c"], true), (&[b"d"], true)];
     Script::new(&lines).write_for_chats(dir.path(), template);
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     with_worker(config, |worker| {

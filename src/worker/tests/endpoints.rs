@@ -3,6 +3,7 @@
 use base64::Engine as _;
 
 use super::*;
+use crate::file::TempDir;
 
 const PROMPT: [u32; 40] = {
     let mut prompt = [0; 40];
@@ -201,11 +202,11 @@ fn tokens_are_told_as_vllm_tells_them() {
 /// A scripted model's hidden states are its tokens' own axes, so that a mean counts tokens.
 #[test]
 fn an_embedding_is_the_mean_of_hidden_states() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = script::Script::new(&[(&[b"a", b"b", b"c"], true)]);
     script.write(dir.path());
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         context_tokens: Some(2048),
         ..config()
     };

@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use camino::Utf8Path;
-
 use super::batching::{value, with_memory_for};
 use super::*;
+use crate::file::TempDir;
 
 async fn complete(worker: &Subject, prompt: &[u32], extra: Value) -> Value {
     let body = merged(
@@ -175,8 +174,8 @@ fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
 }
 
 /// A worker that stores what it computes in `dir`.
-fn storing(dir: &tempfile::TempDir, limit: u64) -> WorkerConfig {
-    let dir = Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap();
+fn storing(dir: &TempDir, limit: u64) -> WorkerConfig {
+    let dir = dir.path().to_owned();
     WorkerConfig {
         prefix_files: Some(PrefixFiles {
             dir,
@@ -188,7 +187,7 @@ fn storing(dir: &tempfile::TempDir, limit: u64) -> WorkerConfig {
 
 const ROOMY: u64 = 1 << 30;
 
-fn files_in(dir: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
+fn files_in(dir: &TempDir) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -220,7 +219,7 @@ fn ask_once(config: &WorkerConfig, prompts: &[Vec<u32>]) -> Vec<Value> {
 
 #[test]
 fn prefixes_survive_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
     // A whole block, and what follows it with the answer.
     assert_eq!(files_in(&dir).len(), 2);
@@ -244,7 +243,7 @@ fn prefixes_survive_a_restart() {
 #[test]
 fn snapshots_survive_a_restart() {
     for model in ["gemma3", "gpt-oss", "qwen3-next"] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TempDir::new();
         let config = WorkerConfig {
             model: root().join("e2e/fixtures/models").join(model),
             ..storing(&dir, ROOMY)
@@ -260,7 +259,7 @@ fn snapshots_survive_a_restart() {
 
 #[test]
 fn damaged_files_are_computed_anew() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
     for path in files_in(&dir) {
         let mut bytes = std::fs::read(&path).unwrap();
@@ -277,7 +276,7 @@ fn damaged_files_are_computed_anew() {
 
 #[test]
 fn files_stay_within_their_limit() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     ask_once(&storing(&dir, ROOMY), &[prompt(400)]);
     let sizes = files_in(&dir)
         .into_iter()
@@ -298,16 +297,12 @@ fn files_stay_within_their_limit() {
 
 #[test]
 fn a_directory_that_cannot_be_used_is_told_before_weights_are_read() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let mut config = storing(&dir, ROOMY);
-    config.prefix_files.as_mut().unwrap().dir = Utf8PathBuf::from_path_buf(file).unwrap();
-    let _other = prefix_cache::BlockFiles::open(
-        Utf8Path::from_path(dir.path()).unwrap(),
-        String::new(),
-        Clock::System,
-    );
+    config.prefix_files.as_mut().unwrap().dir = file;
+    let _other = prefix_cache::BlockFiles::open(dir.path(), String::new(), Clock::System);
     let err = end_of_loading(storing(&dir, ROOMY));
     assert_eq!(
         (err.reason(), err.exit_status()),

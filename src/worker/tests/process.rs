@@ -1,6 +1,7 @@
 //! The worker as a process: what it says of itself, what it cannot serve, where it listens.
 
 use super::*;
+use crate::file::TempDir;
 
 #[test]
 fn the_worker_tells_about_itself() {
@@ -78,8 +79,8 @@ pub(super) fn start_error(config: WorkerConfig) -> WorkerError {
 
 #[test]
 fn what_cannot_be_served_ends_with_its_reason() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap();
+    let dir = TempDir::new();
+    let path = dir.path().to_owned();
     let err = start_error(WorkerConfig {
         model: path.join("none"),
         ..config()
@@ -148,8 +149,8 @@ fn a_taken_address_is_said() {
 #[test]
 fn a_unix_socket_is_private_and_goes_with_the_worker() {
     let _mlx = mlx::exclusive();
-    let dir = tempfile::tempdir().unwrap();
-    let path = Utf8PathBuf::from_path_buf(dir.path().join("w.sock")).unwrap();
+    let dir = TempDir::new();
+    let path = dir.path().join("w.sock");
     // Left behind by a worker that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let listen = Listen::Unix(path.clone());

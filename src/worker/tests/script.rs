@@ -80,12 +80,14 @@ impl Script {
     }
 
     /// Of a model for chats, too: `template` renders them, a line's cue being the text `<cue INDEX>`.
-    pub(crate) fn write_for_chats(&self, dir: &Path, template: &str) {
+    pub(crate) fn write_for_chats(&self, dir: impl AsRef<Path>, template: &str) {
+        let dir = dir.as_ref();
         self.write(dir);
         std::fs::write(dir.join("chat_template.jinja"), template).expect("writable");
     }
 
-    pub(crate) fn write(&self, dir: &Path) {
+    pub(crate) fn write(&self, dir: impl AsRef<Path>) {
+        let dir = dir.as_ref();
         let config = json!({
             "model_type": "llama", "hidden_size": SIZE, "num_hidden_layers": 1, "intermediate_size": 8,
             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": SIZE,

@@ -2,14 +2,15 @@
 
 use super::script::{CONTEXT, Script};
 use super::*;
+use crate::file::TempDir;
 
 /// A model that never stops by itself, a configuration that serves it, and the prompt that starts it.
-pub(super) fn endless() -> (tempfile::TempDir, WorkerConfig, u32) {
-    let dir = tempfile::tempdir().unwrap();
+pub(super) fn endless() -> (TempDir, WorkerConfig, u32) {
+    let dir = TempDir::new();
     let script = Script::new(&[(&[b"ab", b"cd"], false)]);
     script.write(dir.path());
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         context_tokens: Some(CONTEXT),
         ..config()
     };
@@ -54,7 +55,7 @@ async fn say(worker: &Subject, cue: u32, extra: Value) -> (String, String, u64, 
 
 #[test]
 fn what_a_scripted_model_says_is_told_to_the_letter() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[
         (
             &[b"H", b"\xc3", b"\xa9", b"llo ", b"\xf0\x9f", b"\x91\x8b", b"!"],
@@ -69,7 +70,7 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
     script.write(dir.path());
     let cues = script.cues.clone();
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     with_worker(config, |worker| {
@@ -123,12 +124,12 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
 /// vLLM's parameters, with its meanings.
 #[test]
 fn an_answer_ends_where_the_request_says() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[(&[b"a", b"b"], true)]);
     script.write(dir.path());
     let cue = script.cues[0];
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     with_worker(config, |worker| {
@@ -183,13 +184,13 @@ fn an_answer_ends_where_the_request_says() {
 
 #[test]
 fn equal_chances_are_taken_equally() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let mut script = Script::new(&[(&[b"-"], true)]);
     let cue = script.cues[0];
     script.choose(0, b'a'..=b'p');
     script.write(dir.path());
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     with_worker(config, |worker| {
@@ -220,7 +221,7 @@ fn equal_chances_are_taken_equally() {
 /// word of a message has none before it.
 #[test]
 fn words_of_sentencepiece_keep_their_spaces() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[(&[b"one", b"two"], true)]);
     script.write_for_chats(dir.path(), "{{ messages[0].content }}");
     let special = json!({"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -239,7 +240,7 @@ fn words_of_sentencepiece_keep_their_spaces() {
     });
     std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
     let config = WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     };
     with_worker(config, |worker| {

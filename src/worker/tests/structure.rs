@@ -2,13 +2,14 @@
 
 use super::script::Script;
 use super::*;
+use crate::file::TempDir;
 
 /// Answers what the last message's cue says; knows no tools.
 const PLAIN: &str = "{{ messages[-1].content }}";
 
-fn config_of(dir: &tempfile::TempDir) -> WorkerConfig {
+fn config_of(dir: &TempDir) -> WorkerConfig {
     WorkerConfig {
-        model: Utf8PathBuf::from_path_buf(dir.path().to_owned()).unwrap(),
+        model: dir.path().to_owned(),
         ..config()
     }
 }
@@ -114,7 +115,7 @@ fn call(name: &str, arguments: &str) -> Value {
 
 #[test]
 fn reasoning_is_told_apart_from_the_answer() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[
         (
             &[
@@ -153,7 +154,7 @@ fn reasoning_is_told_apart_from_the_answer() {
 
 #[test]
 fn thinking_ends_with_its_budget() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let thoughts: &[&[u8]] = &[b"<think>", b"one", b" two", b" three", b"</think>", b"Done."];
     let script = Script::new(&[(thoughts, true)]);
     script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
@@ -189,7 +190,7 @@ fn thinking_ends_with_its_budget() {
 /// The first line is said after a prompt that ends with `<think>`.
 #[test]
 fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let mut script = Script::new(&[(&[b"why", b"</think>", b"So."], true)]);
     script.rename_cue(0, "<think>");
     script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
@@ -217,7 +218,7 @@ fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
 /// By a stop text or by the model's own end: nobody is to answer it, whatever its arguments look like.
 #[test]
 fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let begin = b"<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
     let script = Script::new(&[
         (&[begin, b"ern\"}}\n</tool_call>"], true),
@@ -257,7 +258,7 @@ fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
 
 #[test]
 fn calls_are_taken_out_only_where_tools_were_sent() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let one = b"<tool_call>\n{\"name\": \"weather\", \"arg";
     let script = Script::new(&[
         (
@@ -329,7 +330,7 @@ fn calls_are_taken_out_only_where_tools_were_sent() {
 /// `[TOOL_CALLS]` is a special token, which other answers do not show.
 #[test]
 fn marks_that_are_special_tokens_are_read_and_not_shown() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let mut script = Script::new(&[(
         &[
             b"Hm.",
@@ -411,7 +412,7 @@ fn schema_of(schema: Value) -> Value {
 /// A script that would go on with text where the grammar allows only its own.
 #[test]
 fn an_answer_is_held_to_its_format() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[
         (
             &[b"Sure: ", b"{\"a\"", b": \"x", b"\", \"b\": ", b"12}", b" Done."],
@@ -464,7 +465,7 @@ fn an_answer_is_held_to_its_format() {
 
 #[test]
 fn a_call_that_must_be_is_made() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[(
         &[
             b"I think.",
@@ -505,7 +506,7 @@ fn a_call_that_must_be_is_made() {
 /// Whatever the schema leaves open, and the model would say.
 #[test]
 fn arguments_of_a_call_that_must_be_are_an_object() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[
         (
             &[
@@ -543,7 +544,7 @@ fn arguments_of_a_call_that_must_be_are_an_object() {
 /// Text goes through, and where a strict function is called, its arguments are as they must be.
 #[test]
 fn calls_of_strict_functions_fit_their_schemas() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let script = Script::new(&[
         (
             &[

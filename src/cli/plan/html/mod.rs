@@ -9,8 +9,9 @@ mod tests;
 
 use jiff::Timestamp;
 
-use super::table::{amount, number, what_ifs};
+use super::table::what_ifs;
 use crate::api::v1alpha1::{PlanHeadroom, PlanVerdict};
+use crate::cli::digits::{amount, number};
 use crate::cli::html::{Anchor, Drawing, escaped};
 use crate::units::Bytes;
 use colors::Colors;

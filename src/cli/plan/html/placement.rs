@@ -2,8 +2,8 @@
 //! row each; of many, the rows are the classes of node.
 
 use super::colors::{Colors, OTHERS};
-use super::number;
 use crate::api::v1alpha1::{PlanClass, PlanReplica, PlanVerdict};
+use crate::cli::digits::number;
 use crate::cli::html::{Anchor, Drawing, clipped};
 use crate::units::Bytes;
 

@@ -1,9 +1,9 @@
 //! The tables of the report.
 
-use super::super::table::{amount, basket, still_carried};
+use super::super::table::{basket, still_carried};
 use super::colors::Colors;
-use super::number;
 use crate::api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
+use crate::cli::digits::{amount, number};
 use crate::cli::html::{Cell, escaped, table};
 use crate::units::{Bytes, BytesPerSecond};
 

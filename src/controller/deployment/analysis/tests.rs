@@ -250,8 +250,7 @@ fn replica(decode: (f64, f64), first_token: (f64, f64)) -> ModelReplica {
         p90: median * 1.05,
     };
     let percentiles = |p50: f64| serde_json::json!({ "p10": p50 * 0.8, "p50": p50, "p90": p50 * 1.2 });
-    let spec = serde_json::json!({ "model": { "source": "local://guide" }, "serving": {} });
-    let mut replica = ModelReplica::new("x", serde_json::from_value(spec).expect("valid"));
+    let mut replica = ModelReplica::test("x", serde_json::json!({}));
     let status = serde_json::json!({
         "requests": { "completed": 40 },
         "measured": {

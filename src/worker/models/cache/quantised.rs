@@ -81,6 +81,7 @@ mod tests {
     use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 
     use super::*;
+    use crate::file::TempDir;
     use crate::mlx;
     use crate::mlx::device::Backend;
     use crate::mlx::load::Weights;
@@ -112,8 +113,8 @@ mod tests {
     #[test]
     fn attention_is_that_over_the_unpacked_numbers() {
         let _mlx = mlx::exclusive();
-        let dir = tempfile::tempdir().unwrap();
-        let dir = model(Utf8Path::from_path(dir.path()).unwrap());
+        let dir = TempDir::new();
+        let dir = model(dir.path());
         for bits_of_each in [8, 4] {
             let quantisation = KvQuantisation::new(bits_of_each, &dir.shape.config).unwrap();
             let (keys, values) = (array(&[1, 2, 70, 64], 1), array(&[1, 2, 70, 64], 2));
@@ -197,8 +198,8 @@ mod tests {
         if Backend::current().unwrap() != Backend::Cpu {
             return;
         }
-        let dir = tempfile::tempdir().unwrap();
-        let dir = model(Utf8Path::from_path(dir.path()).unwrap());
+        let dir = TempDir::new();
+        let dir = model(dir.path());
         let mut plain = None;
         for each in [8, 4] {
             let quantisation = KvQuantisation::new(each, &dir.shape.config).unwrap();

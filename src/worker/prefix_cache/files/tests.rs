@@ -4,10 +4,11 @@ use std::time::Duration;
 use safetensors::Dtype;
 
 use super::*;
+use crate::file::TempDir;
 use crate::worker::prefix_cache::block_file::RawTensor;
 
-fn open(dir: &tempfile::TempDir, model: &str) -> Result<BlockFiles, OpenFilesError> {
-    let dir = Utf8Path::from_path(dir.path()).unwrap().join("a/kv");
+fn open(dir: &TempDir, model: &str) -> Result<BlockFiles, OpenFilesError> {
+    let dir = dir.path().join("a/kv");
     BlockFiles::open(&dir, model.to_owned(), Clock::System)
 }
 
@@ -36,7 +37,7 @@ fn block(tokens: usize) -> RawBlock {
 
 #[test]
 fn blocks_survive_and_are_listed_by_their_last_use() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     for tokens in [&[1, 2][..], &[3], &[4, 5]] {
         let bytes = files.write(name(tokens), &block(tokens.len())).unwrap();
@@ -65,7 +66,7 @@ fn blocks_survive_and_are_listed_by_their_last_use() {
 
 #[test]
 fn a_directory_has_one_worker() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let first = open(&dir, "m").unwrap();
     let err = open(&dir, "m").unwrap_err();
     assert!(err.to_string().contains("in use by another worker"), "{err}");
@@ -75,7 +76,7 @@ fn a_directory_has_one_worker() {
 
 #[test]
 fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     let key = name(&[1, 2]).key();
     files.write(name(&[1, 2]), &block(2)).unwrap();
@@ -103,7 +104,7 @@ fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
 
 #[test]
 fn damaged_files_do_not_pile_up() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     for token in 0..12 {
         files.write(name(&[token]), &block(1)).unwrap();
@@ -117,8 +118,8 @@ fn damaged_files_do_not_pile_up() {
 
 #[test]
 fn a_directory_that_cannot_be_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = Utf8Path::from_path(dir.path()).unwrap().join("file");
+    let dir = TempDir::new();
+    let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     let err = BlockFiles::open(&file, "m".to_owned(), Clock::System).unwrap_err();
     assert!(err.to_string().contains(file.as_str()), "{err}");
@@ -127,7 +128,7 @@ fn a_directory_that_cannot_be_is_named() {
 /// It is not counted any more, and must not be left.
 #[test]
 fn a_file_that_cannot_be_read_goes() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     let key = name(&[1]).key();
     files.write(name(&[1]), &block(1)).unwrap();

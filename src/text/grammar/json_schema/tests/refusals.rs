@@ -1,5 +1,6 @@
 //! What cannot be held to.
 
+use super::super::objects::MAX_NAME_BYTES;
 use super::*;
 
 #[test]
