@@ -51,8 +51,9 @@ impl Reporter {
                     self.written_tx.send_replace(reports);
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        _ = changed_rx.changed() => {}
-                        _ = self.reports_rx.changed() => {}
+                        // Where the other side has ended there is nothing more to hear.
+                        Ok(()) = changed_rx.changed() => {}
+                        Ok(()) = self.reports_rx.changed() => {}
                     }
                 }
                 Err(err) => {
