@@ -178,6 +178,7 @@ fn request(index: usize) -> ReplicaRequest {
     ReplicaRequest {
         key: key(format!("d{deployment:04}-{index:06}")),
         deployment: Some(key(format!("d{deployment:04}"))),
+        revision: None,
         source: Some(ModelSource::Local(model.to_owned())),
         artifact: None,
         context_tokens: Some(context_tokens),

@@ -100,8 +100,11 @@ pub(super) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     let affinity = request.anti_affinity();
     // With a spread the ranking is the deployment's own.
     let is_told = affinity != AntiAffinity::Ignored && request.placement.spread.is_none();
-    let deployment = request.deployment.as_ref().filter(|_| is_told);
-    let held = fleet.held_by(deployment);
+    let held = if is_told {
+        fleet.siblings(request)
+    } else {
+        Vec::new()
+    };
     let apart = affinity == AntiAffinity::Required;
     let mut best = fleet.ranked(request, |ranking, _, _| ranking.best(tried, &held, apart));
     if reserve > 0 {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use super::machine::Fit;
-use super::node::{Load, NodeState};
+use super::node::{Copies, Load, NodeState};
 use super::request::ReplicaRequest;
 use super::taints::toleration_of;
 use crate::api::v1alpha1::{AntiAffinity, Taint, TaintEffect, Toleration};
@@ -274,7 +274,7 @@ pub(super) fn rejections<B>(
     if let Some(obstacle) = &fit.obstacle {
         tell(obstacle.clone())?;
     }
-    if request.anti_affinity() == AntiAffinity::Required && node.copies_of(request.deployment.as_ref()) > 0 {
+    if request.anti_affinity() == AntiAffinity::Required && node.copies_of(request) != Copies::default() {
         tell(Rejection::AntiAffinity)?;
     }
     let free = load.free(node.allocatable);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kube::ResourceExt;
 
 use super::machine::{Fits, Machines, Offer};
-use super::node::{Claim, Load, NodeFacts, NodeState, Resident};
+use super::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
 use super::ranking::Ranking;
 use super::request::{ReplicaKey, ReplicaRequest};
 use crate::api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
@@ -346,15 +346,16 @@ impl Fleet {
         }
     }
 
-    /// The places of the nodes with replicas of the deployment, in order, and how many each has.
-    pub(super) fn held_by(&self, deployment: Option<&ReplicaKey>) -> Vec<(usize, u32)> {
+    /// The places of the nodes with replicas of the request's deployment, in order, and how many each has.
+    pub(super) fn siblings(&self, request: &ReplicaRequest) -> Vec<(usize, Copies)> {
+        let deployment = request.deployment.as_ref();
         let nodes = deployment.and_then(|deployment| self.holders.get(deployment));
         nodes
             .into_iter()
             .flatten()
             .filter_map(|name| {
                 let at = self.position(name).ok()?;
-                Some((at, self.nodes[at].copies_of(deployment)))
+                Some((at, self.nodes[at].copies_of(request)))
             })
             .collect()
     }

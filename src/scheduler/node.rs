@@ -195,6 +195,15 @@ impl Load {
     }
 }
 
+/// Replicas of a deployment on one node. Fields compare top to bottom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Copies {
+    /// Those of the revision that was asked for.
+    pub(super) same: u32,
+    /// Those of other revisions.
+    pub(super) others: u32,
+}
+
 /// One node, and what is taken of it.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeState {
@@ -222,8 +231,8 @@ pub(crate) struct NodeState {
     pub(super) nominees: BTreeMap<ReplicaKey, Resident>,
     /// What the residents take.
     pub(super) load: Load,
-    /// How many replicas of each deployment it has, those that are ending not included.
-    pub(super) copies: BTreeMap<ReplicaKey, u32>,
+    /// How many replicas of each deployment and revision it has, those that are ending not included.
+    pub(super) copies: BTreeMap<ReplicaKey, BTreeMap<Option<String>, u32>>,
     /// Models that replicas on it hold in memory.
     pub(super) sources: Vec<ModelSource>,
     /// The lowest priority of those that may leave for a higher one.
@@ -364,11 +373,15 @@ impl NodeState {
         })
     }
 
-    pub(super) fn copies_of(&self, deployment: Option<&ReplicaKey>) -> u32 {
+    pub(super) fn copies_of(&self, request: &ReplicaRequest) -> Copies {
+        let deployment = request.deployment.as_ref();
         deployment
             .and_then(|deployment| self.copies.get(deployment))
-            .copied()
-            .unwrap_or(0)
+            .map_or_else(Copies::default, |revisions| {
+                let same = revisions.get(&request.revision).copied().unwrap_or(0);
+                let others = revisions.values().sum::<u32>() - same;
+                Copies { same, others }
+            })
     }
 
     /// What is taken of it from the point of view of a request: what others of at least its priority are nominated for
@@ -429,8 +442,10 @@ impl NodeState {
         self.lowest_priority = replaceable.map(|resident| resident.claim.request.priority).min();
         self.copies.clear();
         for resident in self.residents.values().filter(|resident| !resident.claim.ending) {
-            if let Some(deployment) = &resident.claim.request.deployment {
-                *self.copies.entry(deployment.clone()).or_default() += 1;
+            let request = &resident.claim.request;
+            if let Some(deployment) = &request.deployment {
+                let revisions = self.copies.entry(deployment.clone()).or_default();
+                *revisions.entry(request.revision.clone()).or_default() += 1;
             }
         }
     }

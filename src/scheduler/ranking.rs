@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use super::filter::filter;
 use super::fleet::Changes;
 use super::machine::Fits;
-use super::node::NodeState;
+use super::node::{Copies, NodeState};
 use super::request::{ReplicaKey, ReplicaRequest};
 use super::score::PlacementScore;
 use super::topology::Domains;
@@ -124,7 +124,12 @@ impl Ranking {
 
     /// The best nodes in order, so many at most. `held` are the places of nodes with replicas of the same deployment and
     /// their numbers; `apart`: those nodes are not taken.
-    pub(super) fn best(&mut self, count: usize, held: &[(usize, u32)], apart: bool) -> Vec<PlacementScore> {
+    pub(super) fn best(
+        &mut self,
+        count: usize,
+        held: &[(usize, Copies)],
+        apart: bool,
+    ) -> Vec<PlacementScore> {
         let fewest = self.domains.as_ref().map_or(0, Domains::fewest);
         let holds = |at: usize| held.binary_search_by_key(&at, |(at, _)| *at).is_ok();
         let mut aside: Vec<(PlacementScore, usize)> = Vec::new();
@@ -201,6 +206,7 @@ fn shared(request: &ReplicaRequest) -> ReplicaRequest {
     };
     if shared.placement.spread.is_none() {
         shared.deployment = None;
+        shared.revision = None;
     }
     shared
 }

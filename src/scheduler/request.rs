@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
 
-use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL};
+use crate::api::meta::{ADMISSION_ANNOTATION, ADMISSION_WARN, DEPLOYMENT_LABEL, REVISION_LABEL};
 use crate::api::v1alpha1::{
     AntiAffinity, ArtifactSpec, DEFAULT_CONTEXT_TOKENS, KvCacheSpec, ModelReplica, ModelSource, NodeModel,
     PlacementSpec, PlacementStrategy,
@@ -45,6 +45,8 @@ pub(crate) struct ReplicaRequest {
     pub(crate) key: ReplicaKey,
     /// Namespace and name of its deployment, over whose replicas it should be spread.
     pub(crate) deployment: Option<ReplicaKey>,
+    /// Which of the deployment's revisions it is of.
+    pub(crate) revision: Option<String>,
     /// `None`: the source is not one that can be served.
     pub(crate) source: Option<ModelSource>,
     /// What the hub of its model told.
@@ -72,6 +74,7 @@ impl ReplicaRequest {
         Self {
             key: ReplicaKey::of(replica),
             deployment: deployment_of(replica),
+            revision: replica.labels().get(REVISION_LABEL).cloned(),
             source: replica.spec.model.parse().ok(),
             artifact: replica.spec.artifact.clone().map(Arc::new),
             context_tokens: replica.spec.serving.context_tokens,
@@ -104,6 +107,7 @@ impl ReplicaRequest {
     /// Whether `other` would be placed just like this one.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.deployment == other.deployment
+            && self.revision == other.revision
             && self.source == other.source
             && self.artifact == other.artifact
             && self.context_tokens == other.context_tokens

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::filter::reluctance;
 use super::machine::Fit;
-use super::node::{Load, NodeState};
+use super::node::{Copies, Load, NodeState};
 use super::request::ReplicaRequest;
 use crate::api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use crate::roofline::memory::RUNTIME_OVERHEAD;
@@ -17,8 +17,9 @@ pub(crate) struct PlacementScore {
     pub(super) excess: u32,
     /// Taints of effect PreferNoSchedule that are not tolerated.
     pub(super) unwelcome: u32,
-    /// Replicas of the same deployment on the node: one machine's failure should not take all of them.
-    pub(super) copies: u32,
+    /// Replicas of the same deployment on the node: one machine's failure should not take all of them. What a rollout
+    /// replaces will be gone, so that those of the same revision come first.
+    pub(super) copies: Copies,
     pub(super) terms: Terms,
     /// The node's place, so that equal nodes are taken in order of name.
     pub(super) at: usize,
@@ -77,8 +78,8 @@ pub(super) enum Loading {
 impl PlacementScore {
     pub(super) fn new(request: &ReplicaRequest, at: usize, node: &NodeState, fit: &Fit, load: &Load) -> Self {
         let copies = match request.anti_affinity() {
-            AntiAffinity::Preferred | AntiAffinity::Required => node.copies_of(request.deployment.as_ref()),
-            AntiAffinity::Ignored => 0,
+            AntiAffinity::Preferred | AntiAffinity::Required => node.copies_of(request),
+            AntiAffinity::Ignored => Copies::default(),
         };
         Self {
             excess: 0,
@@ -95,7 +96,8 @@ impl PlacementScore {
         for (count, what) in [
             (self.excess, "beyond maxSkew"),
             (self.unwelcome, "unwelcome taints"),
-            (self.copies, "of the same deployment there"),
+            (self.copies.same, "of the same deployment there"),
+            (self.copies.others, "of another revision there"),
         ] {
             if count > 0 {
                 text.push_str(&format!("{count} {what}, "));

@@ -25,6 +25,10 @@ fn check(nodes: &str, replicas: &str, expect: &str) {
 }
 
 fn check_with_reserve(nodes: &str, replicas: &str, node_failures: usize, expect: &str) {
+    assert_eq!(said(nodes, replicas, node_failures), expect);
+}
+
+fn said(nodes: &str, replicas: &str, node_failures: usize) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
     let mut fleet = Fleet::new(&nodes, &replicas).with_reserve(node_failures);
@@ -45,7 +49,7 @@ fn check_with_reserve(nodes: &str, replicas: &str, node_failures: usize, expect:
             (Err(why), None) => format!("{}: {why}", decision.key.name),
         })
         .collect();
-    assert_eq!(said.join("\n"), expect);
+    said.join("\n")
 }
 
 #[test]
@@ -243,6 +247,33 @@ fn a_spread_is_kept_over_the_domains_of_a_label() {
         "a model=guide:2; b model=guide:2",
         "x of=d anti=Ignored spread=kubernetes.io/hostname; y of=d anti=Ignored spread=kubernetes.io/hostname",
         "x->a\ny->b",
+    );
+}
+
+#[test]
+fn what_a_rollout_replaces_keeps_the_new_off_no_node() {
+    let nodes = "air model=guide:2 mem=16; max model=guide:2 mem=64; pro model=guide:2 mem=48";
+    // The last old one is still on pro when the last new one is placed.
+    let rollout =
+        "old of=d rev=1 on=pro; p of=d rev=2 on=air; q of=d rev=2 on=max; x of=d rev=2 strategy=Spread";
+    check(nodes, rollout, "x->pro");
+    // Where new ones are alike, the old ones count.
+    check(
+        nodes,
+        "old of=d rev=1 on=max; p of=d rev=2 on=air; x of=d rev=2 strategy=Spread",
+        "x->pro",
+    );
+    // Never two on one node, of whatever revision.
+    let required = format!("{rollout} anti=Required; y of=d rev=2 anti=Required");
+    assert!(
+        said(nodes, &required, 0).contains("3 unknown chip: replica of the same deployment there already")
+    );
+    // What is left is spread, whichever of the old ones go first.
+    let zones = "a label=zone:x mem=8 model=guide:2; b label=zone:x mem=64 model=guide:2; c label=zone:y mem=64 model=guide:2";
+    check(
+        zones,
+        "p of=d rev=1 on=c; q of=d rev=2 on=a; x of=d rev=2 spread=zone; y of=d rev=2 spread=zone",
+        "x->c\ny->b",
     );
 }
 

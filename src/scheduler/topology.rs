@@ -1,5 +1,6 @@
-//! Zones, racks, or whatever a label of the nodes names: how many replicas of a deployment each has, and how many it may
-//! have. The rules of Kubernetes' topology spread constraints.
+//! Zones, racks, or whatever a label of the nodes names: how many replicas of a deployment's revision each has, and how
+//! many it may have. The rules of Kubernetes' topology spread constraints with `matchLabelKeys: [pod-template-hash]`: what
+//! a rollout leaves is spread, in whatever order it replaces.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ pub(super) struct Domains {
     /// The domain of each node; `None` for one without the label.
     of: Vec<Option<usize>>,
     names: Vec<String>,
-    /// Replicas of the deployment on each node, and in each domain.
+    /// Replicas of the revision on each node, and in each domain.
     copies: Vec<u32>,
     counts: Vec<u32>,
     /// Whether a node of the domain is one that the placement asks for: only then its number counts.
@@ -44,7 +45,7 @@ impl Domains {
                 None if domains.spread.topology_key == HOSTNAME => Some(node.name.as_str()),
                 None => None,
             };
-            let copies = node.copies_of(request.deployment.as_ref());
+            let copies = node.copies_of(request).same;
             let domain = value.map(|value| {
                 *known.entry(value).or_insert_with(|| {
                     domains.names.push(value.to_owned());
@@ -65,7 +66,7 @@ impl Domains {
 
     /// What the node at this place has has changed.
     pub(super) fn recount(&mut self, at: usize, node: &NodeState, request: &ReplicaRequest) {
-        let copies = node.copies_of(request.deployment.as_ref());
+        let copies = node.copies_of(request).same;
         let before = std::mem::replace(&mut self.copies[at], copies);
         if let Some(domain) = self.of[at] {
             self.counts[domain] = self.counts[domain] + copies - before;

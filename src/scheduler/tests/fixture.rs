@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::conditions::{Truth, condition_type, set_condition};
-use crate::api::meta::DEPLOYMENT_LABEL;
+use crate::api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL};
 use crate::api::v1alpha1::*;
 use crate::roofline::memory::ServedModel;
 use crate::units::Bytes;
@@ -105,7 +105,7 @@ pub(super) fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x of=dep on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5 strategy=BinPack anti=Required
+/// `x of=dep rev=1 on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5 strategy=BinPack anti=Required
 /// spread=zone anyway store=9 nominated=a reserved=5 ready failed ending file`.
 pub(super) fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
@@ -184,8 +184,13 @@ pub(super) fn replica(line: &str) -> ModelReplica {
     );
     replica.metadata.namespace = Some("default".to_owned());
     if let Some(deployment) = field(line, "of") {
-        let labels = BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), deployment.to_owned())]);
-        replica.metadata.labels = Some(labels);
+        let revision =
+            field(line, "rev").map(|revision| (REVISION_LABEL, format!("{deployment}-{revision}")));
+        let labels = [(DEPLOYMENT_LABEL, deployment.to_owned())]
+            .into_iter()
+            .chain(revision);
+        let labels = labels.map(|(label, value)| (label.to_owned(), value));
+        replica.metadata.labels = Some(labels.collect());
     }
     if has(line, "ending") {
         let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
