@@ -12,7 +12,7 @@ use kube_cel::cel::{
 };
 
 use super::parts::parts_mut;
-use super::shape::SELECT;
+use super::shape::{AMONG, SELECT};
 
 /// About the time to copy one number, some 30 ns. All rules together may take about a second.
 type Ticks = u64;
@@ -38,15 +38,19 @@ const READ: &str = "@read";
 const GROW: &str = "@grow";
 /// Charges for comparing each item of its argument with each.
 const PAIRS: &str = "@pairs";
-/// Charges for its argument, if that is a text that was made.
+/// Charges for its argument, if that is a text or bytes that were made.
 const MADE: &str = "@made";
 /// Charges for what a template of `format` asks for beside its arguments.
 const TEMPLATE: &str = "@template";
-/// Bytes of a text that was made for a tick: all together may take some hundred megabytes of memory.
+/// Bytes of a text, or of bytes, that were made for a tick: all together may take some hundred megabytes of memory.
 const MADE_BYTES: u64 = 4;
-/// Functions that make a text of their arguments, but those that charge before they do so.
-const MAKERS: [&str; 10] = [
+/// Calls without a name of letters that copy their arguments before they run.
+const COPIERS: [&str; 4] = [operators::ADD, operators::IN, AMONG, SELECT];
+/// Functions that make a text or bytes of their arguments, but those that charge before they do so.
+const MAKERS: [&str; 12] = [
+    "bytes",
     "charAt",
+    "decode",
     "encode",
     "format",
     "lowerAscii",
@@ -137,6 +141,8 @@ fn charge_pairs(value: Cel) -> ResolveResult {
 fn charge_made(value: Cel) -> ResolveResult {
     if let Cel::String(text) = &value {
         charge_text(text.len())?;
+    } else if let Cel::Bytes(bytes) = &value {
+        charge_text(bytes.len())?;
     }
     Ok(value)
 }
@@ -219,8 +225,7 @@ impl Meter {
         let charge = match call.func_name.as_str() {
             "distinct" => PAIRS,
             _ if is_set => PAIRS,
-            operators::ADD | operators::IN | SELECT if self.loops > 0 => READ,
-            name if self.loops > 0 && name.starts_with(|first: char| first.is_ascii_alphabetic()) => READ,
+            name if self.loops > 0 && copies(name) => READ,
             _ => return,
         };
         for part in parts {
@@ -257,7 +262,11 @@ impl Meter {
     }
 }
 
-/// Whether a call may make a text.
+fn copies(name: &str) -> bool {
+    COPIERS.contains(&name) || name.starts_with(|first: char| first.is_ascii_alphabetic())
+}
+
+/// Whether a call may make a text, or bytes.
 fn makes_text(call: &CallExpr) -> bool {
     match call.func_name.as_str() {
         operators::ADD => !call.args.iter().any(is_no_text),
@@ -269,7 +278,7 @@ fn makes_text(call: &CallExpr) -> bool {
 fn is_no_text(expr: &IdedExpr) -> bool {
     match &expr.expr {
         Expr::List(_) => true,
-        Expr::Literal(literal) => !matches!(literal, LiteralValue::String(_)),
+        Expr::Literal(literal) => !matches!(literal, LiteralValue::String(_) | LiteralValue::Bytes(_)),
         Expr::Call(call) if call.func_name == READ => call.args.iter().any(is_no_text),
         Expr::Call(call) => call.func_name == GROW,
         Expr::Unspecified

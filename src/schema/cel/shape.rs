@@ -16,9 +16,9 @@ pub(super) const SAME: &str = "@same";
 /// Whether a value is equal to one of a list's items, which have this shape.
 pub(super) const AMONG: &str = "@among";
 /// The items of the first list, and of the second what the first has not. Of two with the same keys it is the second's, in the
-/// place of the first's.
+/// place of the first's. As in Kubernetes, a set has nothing twice then, and a map what the second list has twice.
 pub(super) const MERGE: &str = "@merge";
-/// The field of an object, or of an optional one, where it has it.
+/// The field of an object, or of an optional one, where it has it; null has none.
 pub(super) const SELECT: &str = "@select";
 
 /// What of a value is compared in another way than item by item. Values of the same schema have the same.
@@ -197,7 +197,7 @@ fn select(object: Cel, field: Arc<String>) -> ResolveResult {
         Some(&object)
     };
     let found = match inner {
-        None => None,
+        None | Some(Cel::Null) => None,
         Some(Cel::Map(object)) => object.map.get(&Key::String(field)),
         Some(_) => return Err(ExecutionError::NoSuchOverload),
     };
@@ -214,9 +214,13 @@ fn merge(left: Cel, right: Cel, by: Cel) -> ResolveResult {
     };
     let keys = Keys(keys);
     keys.charge(left, right)?;
+    let is_set = keys.0.is_empty();
+    if is_set {
+        keys.charge(right, right)?;
+    }
     let mut merged = left.to_vec();
     for item in right.iter() {
-        match keys.place(item, left) {
+        match keys.place(item, if is_set { &merged } else { left }) {
             Some(place) => merged[place] = item.clone(),
             None => merged.push(item.clone()),
         }

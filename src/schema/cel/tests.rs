@@ -184,6 +184,9 @@ fn lists_that_are_sets_or_maps_have_no_order() {
         "self.s != ['a', 'c'] && self.s != ['a'] && self.s != ['a', 'b', 'c'] && self.g[0].own != self.s",
         "self.s + ['c', 'a', 'd'] == ['d', 'c', 'b', 'a'] && (self.s + self.t).size() == 2",
         "[] + (self.s + ['c', 'a', 'd']) == ['a', 'b', 'c', 'd']",
+        // unstructuredSetList.Add remembers what it appends, unstructuredMapList.Add does not.
+        "[] + (self.s + ['c', 'a', 'c', 'd', 'c']) == ['a', 'b', 'c', 'd']",
+        "(self.m + ['z', 'w'].map(v, {'k__dash__1': 'b', 'p': 1, 'v': v})).map(e, e.v) == ['x', 'y', 'z', 'w']",
         "(self.m + [{'k__dash__1': 'a', 'p': 1, 'v': 'z'}, {'k__dash__1': 'b', 'p': 1, 'v': 'w'}]).map(e, e.v) == ['z', 'y', 'w']",
         "self.m != self.m + [{'k__dash__1': 'a', 'p': 1, 'v': 'z'}]",
         // The left one says what they are; a list that a macro makes is none of the schema's.
@@ -285,12 +288,16 @@ fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
 #[test]
 fn optional_fields_may_be_missing() {
     let inner = json!({"type": "object", "properties": {"b": {"type": "integer"}, "c": {"type": "integer"}}});
-    let schema = json!({"type": "object", "properties": {"a": inner, "z": inner, "l": {"type": "array", "items": inner}}});
-    let value = json!({"a": {"b": 1}, "l": [{"b": 2}, {"c": 3}]});
+    let mut nullable = inner.clone();
+    nullable["nullable"] = json!(true);
+    let schema = json!({"type": "object", "properties": {"a": inner, "z": inner, "n": nullable,
+        "l": {"type": "array", "items": inner}}});
+    let value = json!({"a": {"b": 1}, "n": null, "l": [{"b": 2}, {"c": 3}]});
     for rule in [
         "self.?a.?b.orValue(7) == 1 && self.?a.b.orValue(7) == 1 && self.a.?c.orValue(7) == 7",
         "!self.?z.hasValue() && !self.?z.?b.hasValue() && !self.?z.b.hasValue() && !self.?a.c.hasValue()",
         "self.l[?1].?c.orValue(0) == 3 && self.l[?0].c.orValue(0) == 0 && !self.l[?5].c.hasValue()",
+        "!self.?n.?b.hasValue() && !self.?n.b.hasValue() && !self.n.?b.hasValue() && self.?n.hasValue()",
         "self.l.exists(i, i.?c.orValue(0) == 3) && self.?z == optional.none() && self.?a.b == optional.of(1)",
     ] {
         assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
@@ -358,7 +365,20 @@ fn rules_that_cost_too_much_are_cut_short() {
     });
 }
 
-/// Texts that rules make take memory, and each step may double what the one before it made.
+/// Where an operator becomes a call that knows the lists' types, its operands are copied.
+#[test]
+fn calls_on_lists_that_are_sets_are_counted() {
+    let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
+    let sets = json!({"type": "array", "items": set});
+    let spends = |count: usize| {
+        let rule = json!({"rule": "self.all(i, self[0] in self)", "message": "m"});
+        let found = causes(sets.clone(), rule, json!(vec![["a"]; count]), None);
+        !found.is_empty() && found[0].ends_with(SPENT)
+    };
+    assert!(spends(6_000) && !spends(1_000));
+}
+
+/// Texts and bytes that rules make take memory, and each step may double what the one before it made.
 #[test]
 fn texts_that_grow_are_counted() {
     let spends = |rule: &str, bytes: usize| {
@@ -370,6 +390,10 @@ fn texts_that_grow_are_counted() {
     assert!(spends(&doubled(12), 100_000) && !spends(&doubled(3), 100_000));
     let added = |times: usize| format!("({}).size() > 0", ["self.t[0]"].repeat(times).join(" + "));
     assert!(spends(&added(100), 100_000) && !spends(&added(10), 100_000));
+    let added = |times: usize| format!("({}).size() > 0", ["bytes(self.t[0])"].repeat(times).join(" + "));
+    assert!(spends(&added(100), 100_000) && !spends(&added(10), 100_000));
+    let made = "lists.range(500).all(n, bytes(self.t[0]).size() > 0)";
+    assert!(spends(made, 1_000_000) && !spends(made, 1_000));
     let replaced = "self.t[0].replace('y', self.t[0]).size() > 0";
     assert!(spends(replaced, 20_000) && !spends(replaced, 1_000));
     assert!(!spends(
