@@ -316,7 +316,7 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
     let memory = quantity::parse_bytes(&mac.memory).map_err(|err| wrong(format!("{field}.memory"), err))?;
     let chip = chip::find(&mac.chip, mac.gpu_cores, Some(memory))
         .map_err(|err| wrong(format!("{field}.chip"), err))?;
-    if !chip.may_have(memory) {
+    if !chip.memory.contains(&memory) {
         let sizes: Vec<_> = chip.memory.iter().map(ToString::to_string).collect();
         let message = format!(
             "{} with {} GPU cores is sold with {}, not with {memory}",

@@ -28,7 +28,7 @@ pub(crate) struct ChipVariant {
     pub(crate) tier: ChipTier,
     pub(crate) gpu_cores: u32,
     pub(crate) bandwidth: BytesPerSecond,
-    /// Memory sizes it is known to be sold with; see also [`ChipVariant::may_have`].
+    /// Memory sizes it is known to be sold with.
     pub(crate) memory: Vec<Bytes>,
     /// Its GPU cores have matrix units.
     pub(crate) neural_accelerators: bool,
@@ -91,17 +91,6 @@ fn parse_name(name: &str) -> Option<(u32, ChipTier)> {
         Some(_) => return None,
     };
     words.next().is_none().then_some((generation, tier))
-}
-
-impl ChipVariant {
-    /// Whether a Mac may have this bin and so much memory. Apple lists sizes by chip, and which of its bins come with which
-    /// differs from Mac to Mac: support.apple.com/121555 has 64 GB for any M4 Pro of a Mac mini. So bins that differ in cores
-    /// alone share their sizes; those of another bandwidth do not.
-    pub(crate) fn may_have(&self, memory: Bytes) -> bool {
-        let is_like = |other: &&Self| other.name == self.name && other.bandwidth == self.bandwidth;
-        let mut like = catalogue().iter().filter(is_like);
-        like.any(|chip| chip.memory.contains(&memory))
-    }
 }
 
 impl fmt::Display for ChipVariant {
@@ -326,17 +315,24 @@ mod tests {
         }
     }
 
-    /// Apple's specification pages: of a Mac mini with M4 Pro (121555), and "up to 64 GB" of an M5 Pro (126318).
+    /// From Apple's specification pages: bins of one bandwidth need not come with the same sizes.
     #[test]
-    fn bins_that_differ_in_cores_alone_share_their_memory_sizes() {
-        let may_have = |name, cores, gib| find(name, Some(cores), None).unwrap().may_have(Bytes::gib(gib));
-        for gib in [24, 48, 64] {
-            assert!(may_have("M4 Pro", 16, gib) && may_have("M4 Pro", 20, gib));
-            assert!(may_have("M5 Pro", 16, gib) && may_have("M5 Pro", 20, gib));
+    fn memory_sizes_are_those_of_the_bin() {
+        for (name, cores, gib, expect) in [
+            ("M4 Pro", 16, 64, true),
+            ("M4 Pro", 20, 64, true),
+            ("M4 Pro", 16, 32, false),
+            ("M2 Max", 30, 96, false),
+            ("M2 Max", 38, 96, true),
+            ("M3 Ultra", 60, 512, false),
+            ("M3 Ultra", 80, 512, true),
+            ("M4 Max", 32, 128, false),
+            ("M4 Max", 40, 128, true),
+        ] {
+            let chip = find(name, Some(cores), None).unwrap();
+            let is_sold = chip.memory.contains(&Bytes::gib(gib));
+            assert_eq!(is_sold, expect, "{name} {cores} {gib}");
         }
-        assert!(!may_have("M4 Pro", 16, 32) && !may_have("M4 Pro", 20, 128));
-        // Memory of another width: what has 128 GB has all 40 cores.
-        assert!(!may_have("M4 Max", 32, 128) && !may_have("M5 Max", 32, 64) && may_have("M4 Max", 40, 128));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn of_chip(
             "{least} of memory is assumed, the least that {} comes with; --memory chooses",
             chip.name
         )),
-        Some(memory) if !chip.may_have(memory) => {
+        Some(memory) if !chip.memory.contains(&memory) => {
             notes.push(format!("{} is not sold with {memory}", chip.name));
         }
         Some(_) => {}

@@ -42,7 +42,7 @@ fn the_exit_status_says_whether_it_fits() {
     assert_eq!(status(&["--requests-per-second=10"]), ExitStatus::DoesNotFit);
     for compared in [
         ["--compare=M4 16Gi", "--compare=M1 8Gi"],
-        ["--compare=M4 Pro/16 64Gi", "--compare=M5 Pro/16 64Gi"],
+        ["--compare=M4 Pro/16 64Gi", "--compare=M5 Pro/20 64Gi"],
     ] {
         assert_eq!(status(&compared), ExitStatus::Success);
     }
@@ -90,6 +90,14 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         (
             "--fleet=M4 17Gi",
             "--fleet `M4 17Gi`: Apple M4 with 10 GPU cores is sold with",
+        ),
+        (
+            "--fleet=M2 Max/30 96Gi",
+            "Apple M2 Max with 30 GPU cores is sold with 32.0 GiB, 64.0 GiB, not with 96.0 GiB",
+        ),
+        (
+            "--fleet=M3 Ultra/60 512Gi",
+            "Apple M3 Ultra with 60 GPU cores is sold with 96.0 GiB, 256.0 GiB, not with 512.0 GiB",
         ),
         ("--fleet=M4 16Gi, M4 16Gi", "--fleet `M4 16Gi`: `"),
         ("--fleet=0 x M4 16Gi", "--fleet: every count is 0"),
