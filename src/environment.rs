@@ -1,5 +1,7 @@
 //! Variables of the environment. An empty one counts as one that is not set: shells pass on what they could not fill in.
 
+use std::ffi::OsStr;
+
 /// What a variable says; what is not Unicode says nothing.
 pub(crate) fn variable(name: &str) -> Option<String> {
     unless_empty(std::env::var(name).ok())
@@ -8,6 +10,11 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// Whether it says anything at all.
 pub(crate) fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// Whether it is set, and says nothing.
+pub(crate) fn is_empty(name: impl AsRef<OsStr>) -> bool {
+    std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
 fn unless_empty(value: Option<String>) -> Option<String> {
@@ -27,5 +34,6 @@ mod tests {
         assert!(is_set("PATH") && variable("PATH").is_some());
         let nobody = "ROOFLET_A_VARIABLE_THAT_NOBODY_SETS";
         assert!(!is_set(nobody) && variable(nobody).is_none());
+        assert!(!is_empty(nobody) && !is_empty("PATH"));
     }
 }

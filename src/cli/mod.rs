@@ -30,12 +30,12 @@ mod version;
 #[cfg(feature = "mlx")]
 mod worker;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::agent::state::node_name_in;
 use crate::client::KubeconfigSource;
@@ -147,7 +147,7 @@ impl Failure {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "mlx")]
     crate::mlx::set_environment();
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(err) => {
             let wrong = err.use_stderr();
@@ -176,6 +176,26 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(failure.status as u8)
         }
     }
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = without(&|name| environment::is_empty(name), Cli::command());
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|err| err.format(&mut command))
+}
+
+/// Variables of directories that data is kept in. Who empties one hardly means the default.
+const KEEPING: [&str; 3] = ["ROOFLET_DATA_DIR", "ROOFLET_SERVER_DATA_DIR", "ROOFLET_STATE_DIR"];
+
+/// The command whose arguments, and those of its verbs, look at no variable that is empty, but the ones of [`KEEPING`].
+fn without(is_empty: &dyn Fn(&OsStr) -> bool, command: clap::Command) -> clap::Command {
+    let ignored = |name: &OsStr| is_empty(name) && !KEEPING.iter().any(|own| name == *own);
+    command
+        .mut_args(|arg| match arg.get_env().is_some_and(ignored) {
+            true => arg.env(None::<&'static str>),
+            false => arg,
+        })
+        .mut_subcommands(|verb| without(is_empty, verb))
 }
 
 fn execute(command: Command) -> Result<ExitStatus, Failure> {
@@ -312,6 +332,8 @@ fn as_node_name(hostname: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::agent::state::StateDir;
     use crate::file::TempDir;
@@ -322,6 +344,18 @@ mod tests {
         assert_eq!(parse("a b"), Ok("a b".into()));
         let refused = parse("").unwrap_err();
         assert!(refused.contains("ROOFLET_DATA_DIR"), "{refused}");
+    }
+
+    #[test]
+    fn of_empty_variables_only_those_of_directories_to_keep_data_in_are_looked_at() {
+        fn variables(command: &clap::Command) -> BTreeSet<&OsStr> {
+            let verbs = command.get_subcommands().flat_map(variables);
+            let own = command.get_arguments().filter_map(|arg| arg.get_env());
+            own.chain(verbs).collect()
+        }
+        assert!(variables(&Cli::command()).contains(OsStr::new("ROOFLET_MODEL_DIR")));
+        let command = without(&|_| true, Cli::command());
+        assert_eq!(variables(&command), KEEPING.map(OsStr::new).into());
     }
 
     #[test]

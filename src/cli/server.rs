@@ -9,6 +9,8 @@ use camino::Utf8PathBuf;
 use super::Failure;
 use crate::apiserver::InFlightLimits;
 use crate::artifact::remote::HubAccess;
+use crate::client::KubeconfigSource;
+use crate::environment;
 use crate::error::ExitStatus;
 use crate::node::server::{self, Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
@@ -44,8 +46,8 @@ pub(crate) struct Args {
         default_value = "apiserver,controller,gateway"
     )]
     roles: Vec<Role>,
-    /// Use this API server instead of an own one, for the roles controller and gateway.
-    #[arg(long, env = "KUBECONFIG", hide_env_values = true, value_name = "FILE")]
+    /// Use this API server instead of an own one, for the roles controller and gateway. Default: the one that KUBECONFIG names.
+    #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
     /// How many reading requests the API server works on at once; more are answered 429. Watches are not counted.
     #[arg(long, default_value_t = InFlightLimits::default().requests, value_name = "N")]
@@ -87,7 +89,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
-        kubeconfig: args.kubeconfig,
+        api_server: api_server(args.kubeconfig, environment::is_set("KUBECONFIG")),
     };
     server::start(config, &tasks)
         .await
@@ -100,6 +102,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
 }
 
+/// The API server elsewhere that is named, if one is. `is_set`: KUBECONFIG says something, a list of files perhaps.
+fn api_server(kubeconfig: Option<Utf8PathBuf>, is_set: bool) -> Option<KubeconfigSource> {
+    let environment = is_set.then_some(KubeconfigSource::Environment);
+    kubeconfig.map(KubeconfigSource::File).or(environment)
+}
+
 /// The fleet of `--simulate`, checked before anything is started.
 fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     let Some(file) = &args.simulate else {
@@ -110,20 +118,36 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     scenario.check_playable().with_context(|| file.to_string())?;
     machines(&scenario).with_context(|| file.to_string())?;
     let program = std::env::current_exe().context("finding this program's own file")?;
-    let own = args
-        .kubeconfig_out
-        .clone()
-        .unwrap_or_else(|| args.data_dir.join("kubeconfig"));
+    let own = args.kubeconfig_out.clone();
+    let own = KubeconfigSource::File(own.unwrap_or_else(|| args.data_dir.join("kubeconfig")));
     Ok(Some(SimulatedFleet {
         scenario,
         file: file
             .canonicalize_utf8()
             .with_context(|| format!("reading {file}"))?,
         state_dir: args.data_dir.join("simulated"),
-        kubeconfig: match args.roles.contains(&Role::Apiserver) {
+        api_server: match args.roles.contains(&Role::Apiserver) {
             true => own,
-            false => args.kubeconfig.clone().unwrap_or(own),
+            false => api_server(args.kubeconfig.clone(), environment::is_set("KUBECONFIG")).unwrap_or(own),
         },
         program: Utf8PathBuf::try_from(program).context("this program's path is not UTF-8: move it")?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_server_is_the_one_that_is_named() {
+        let file = KubeconfigSource::File("a".into());
+        for (kubeconfig, is_set, expect) in [
+            (Some("a"), true, Some(file.clone())),
+            (Some("a"), false, Some(file)),
+            (None, true, Some(KubeconfigSource::Environment)),
+            (None, false, None),
+        ] {
+            assert_eq!(api_server(kubeconfig.map(Into::into), is_set), expect);
+        }
+    }
 }

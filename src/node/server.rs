@@ -60,13 +60,13 @@ pub(crate) struct ServerConfig {
     /// Whose pages may ask the gateway.
     pub(crate) allowed_origins: AllowedOrigins,
     /// An API server elsewhere, for roles without an own one.
-    pub(crate) kubeconfig: Option<Utf8PathBuf>,
+    pub(crate) api_server: Option<KubeconfigSource>,
 }
 
 /// Why the control plane could not start. Nothing was half-started when this is returned.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartServerError {
-    #[error("--roles without `apiserver` needs --kubeconfig, to know which API server to use")]
+    #[error("--roles without `apiserver` needs --kubeconfig or KUBECONFIG, to know which API server to use")]
     NoApiServer,
     #[error("cannot create the data directory `{path}`")]
     DataDir {
@@ -121,7 +121,7 @@ impl StartServerError {
 /// Starts the roles. Returns once all of them serve; they end with `tasks`.
 pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
     let has = |role| config.roles.contains(&role);
-    if !has(Role::Apiserver) && config.kubeconfig.is_none() {
+    if !has(Role::Apiserver) && config.api_server.is_none() {
         return Err(StartServerError::NoApiServer);
     }
     // All ports first: a process that cannot have one must not have touched anything.
@@ -136,19 +136,19 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     let registry = Registry::new();
     let clock = Clock::System;
 
-    let kubeconfig = match api_listener {
+    let api_server = match api_listener {
         Some(listener) => {
             let address = listener.local_addr().map_err(StartServerError::Listener)?;
             let listener = listener.into_std().map_err(StartServerError::Listener)?;
             start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
-            config.kubeconfig_out.clone()
+            KubeconfigSource::File(config.kubeconfig_out.clone())
         }
-        None => config.kubeconfig.clone().unwrap_or_default(),
+        None => config.api_server.clone().ok_or(StartServerError::NoApiServer)?,
     };
     if !has(Role::Controller) && !has(Role::Gateway) {
         return Ok(());
     }
-    let client = client::connect(&KubeconfigSource::File(kubeconfig)).await?;
+    let client = client::connect(&api_server).await?;
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&config),

@@ -28,7 +28,7 @@ pub(crate) struct SimulatedFleet {
     /// Workers read it, too.
     pub(crate) file: Utf8PathBuf,
     pub(crate) state_dir: Utf8PathBuf,
-    pub(crate) kubeconfig: Utf8PathBuf,
+    pub(crate) api_server: KubeconfigSource,
     /// This binary.
     pub(crate) program: Utf8PathBuf,
 }
@@ -57,8 +57,7 @@ pub(crate) enum StartFleetError {
 /// Starts an agent for every machine. They end with `tasks`, and take their workers along.
 pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
     let machines = machines(&fleet.scenario)?;
-    let source = KubeconfigSource::File(fleet.kubeconfig.clone());
-    let client = connect(&source).await?;
+    let client = connect(&fleet.api_server).await?;
     let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
     for machine in machines {
         let node = machine.name.clone();
@@ -74,7 +73,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
         if its.iter().any(is_cut) {
             let (near, up) = cable::end().await.map_err(listens)?;
             let (others, down) = cable::end().await.map_err(listens)?;
-            let (client, server) = connect_via(&source, near).await?;
+            let (client, server) = connect_via(&fleet.api_server, near).await?;
             let cables = Cables {
                 up: Cable::lay(tasks, up, server),
                 down: Cable::lay(tasks, down, address.to_string()),
