@@ -127,7 +127,11 @@ pub(super) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
-    let first = |score: &PlacementScore| (score.excess, score.unwelcome, score.copies);
+    // Beside a held canary another revision stays as well: only fewer replicas of the deployment are a gain.
+    let first = |score: &PlacementScore| {
+        let copies = score.copies.same + score.copies.others;
+        (score.excess, score.unwelcome, copies)
+    };
     if first(here) != first(there) {
         return first(there) < first(here);
     }
@@ -153,5 +157,42 @@ fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
             Terms::SloSlack { .. } | Terms::BinPack { .. } | Terms::Spread { .. } | Terms::Fastest { .. },
             _,
         ) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::node::Copies;
+    use crate::scheduler::score::Loading;
+
+    #[test]
+    fn a_move_brings_replicas_of_a_deployment_apart_whatever_their_revisions() {
+        let score = |(same, others): (u32, u32), used: i64| PlacementScore {
+            excess: 0,
+            unwelcome: 0,
+            copies: Copies { same, others },
+            terms: Terms::Spread {
+                used,
+                replicas: 1,
+                loading: Loading::Loaded,
+            },
+            at: 0,
+        };
+        for (here, there, gain, expect) in [
+            ((1, 0), (0, 0), 0, true),
+            ((0, 1), (0, 0), 0, true),
+            ((1, 1), (0, 1), 0, true),
+            // Old replicas beside a held canary.
+            ((1, 0), (0, 1), 0, false),
+            ((1, 0), (0, 3), 0, false),
+            ((1, 0), (0, 3), MIN_USE_GAIN, false),
+            ((1, 0), (0, 1), MIN_USE_GAIN, true),
+            ((0, 1), (1, 0), MIN_USE_GAIN, true),
+            ((0, 0), (1, 0), MIN_USE_GAIN, false),
+        ] {
+            let is_worth = is_worth(&score(here, 50), &score(there, 50 - gain));
+            assert_eq!(is_worth, expect, "{here:?} to {there:?}, gaining {gain}");
+        }
     }
 }
