@@ -112,6 +112,20 @@ impl Bound {
     }
 }
 
+/// The same text for numbers that are equal: without an exponent and superfluous zeros, but where there are too many digits.
+pub(super) fn plain(value: &Number) -> String {
+    let Some(Bound { negative, edge }) = Bound::new(value, false) else {
+        return value.decimal();
+    };
+    let text = |digits: &[u8]| String::from_utf8_lossy(digits).into_owned();
+    let Decimal { whole, fraction } = &edge.decimal;
+    let sign = if negative { "-" } else { "" };
+    match &fraction[..] {
+        [] => format!("{sign}{}", text(whole)),
+        fraction => format!("{sign}{}.{}", text(whole), text(fraction)),
+    }
+}
+
 /// Integers in a range; `None` where there are none.
 pub(super) fn integers(builder: &mut Builder, min: Option<&Bound>, max: Option<&Bound>) -> Option<NodeId> {
     signed(builder, (min, max), |builder, low, high| {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use percent_encoding::percent_decode_str;
 
-use super::TooLarge;
 use super::regex::RegexError;
+use super::{TooLarge, numbers};
 use crate::openai::json::{Json, Members, Number};
 
 const OBJECT: &[&str] = &[
@@ -178,7 +178,7 @@ fn meaning(value: &Json) -> String {
             Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 2f64.powi(63) => {
                 (float as i64).to_string()
             }
-            Some(_) | None => number.decimal(),
+            Some(_) | None => numbers::plain(number),
         },
         Json::Array(items) => format!("[{}]", items.iter().map(meaning).collect::<Vec<_>>().join(",")),
         Json::Object(members) => {

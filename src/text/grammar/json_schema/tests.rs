@@ -120,6 +120,14 @@ fn numbers_are_equal_by_what_they_mean() {
         json!({"allOf": [{"enum": [1, 2, 9007199254740993_u64]}, {"enum": [1.0, 9007199254740992_u64]}]});
     check(both, &["1"], &["2", "9007199254740993"]);
     check(json!({"enum": [1, 2], "not": {"const": 2.0}}), &["1"], &["2"]);
+    // However many digits they are written with, and with an exponent or without.
+    let both = r#"{"allOf": [{"enum": [0.1000000000000000, -1.50000000000000000, 3.141592653589793238]},
+        {"enum": [0.1, -15e-1, 3.141592653589793239]}]}"#;
+    check_schema(
+        Json::parse(both).unwrap(),
+        &["0.1", "-1.5"],
+        &["3.141592653589793", "1"],
+    );
 }
 
 #[test]
