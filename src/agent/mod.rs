@@ -307,7 +307,7 @@ impl Agent {
             models: parts.models,
             used_models: None,
             prepared: BTreeMap::new(),
-            calibrator: Calibrator::new(self.state),
+            calibrator: Calibrator::new(self.state.clone()),
             recorder: control_plane.as_ref().map(|side| side.recorder.clone()),
             metrics: self.metrics,
             changes: changes.clone(),
@@ -349,6 +349,7 @@ impl Agent {
             stopping,
             synced,
             farewell,
+            _state: self.state,
         }
     }
 
@@ -405,6 +406,8 @@ struct Running {
     synced: oneshot::Receiver<()>,
     /// `None` without an API server.
     farewell: Option<Farewell>,
+    /// Its lock is held until every task has ended.
+    _state: Arc<StateDir>,
 }
 
 impl Running {
