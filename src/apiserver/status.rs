@@ -2,11 +2,14 @@
 //!
 //! `details.kind` is the plural resource for NotFound, AlreadyExists, Conflict and Forbidden, and the Kind for Invalid.
 
+mod details;
+
 use std::fmt;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use self::details::{Cause, Details};
 use crate::schema::{FieldError, aggregate};
 
 /// A group and a plural resource; printed `gizmos.example.com`, or `configmaps` in the core group.
@@ -82,73 +85,6 @@ impl Reason {
             Self::Unknown => "",
         }
     }
-}
-
-/// One entry of `details.causes`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cause {
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    pub(crate) field: String,
-}
-
-/// `details`; empty members are left out of the answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Details {
-    pub(crate) name: String,
-    pub(crate) group: String,
-    pub(crate) kind: String,
-    pub(crate) uid: String,
-    pub(crate) causes: Vec<Cause>,
-    pub(crate) retry_after_seconds: u32,
-}
-
-impl Details {
-    fn of(resource: &GroupResource, name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            group: resource.group.clone(),
-            kind: resource.resource.clone(),
-            ..Self::default()
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        let mut json = Map::new();
-        let texts = [
-            ("name", &self.name),
-            ("group", &self.group),
-            ("kind", &self.kind),
-            ("uid", &self.uid),
-        ];
-        for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-            json.insert(key.to_owned(), Value::from(text.as_str()));
-        }
-        if !self.causes.is_empty() {
-            let causes = self.causes.iter().map(cause_to_json).collect();
-            json.insert("causes".to_owned(), Value::Array(causes));
-        }
-        if self.retry_after_seconds > 0 {
-            json.insert(
-                "retryAfterSeconds".to_owned(),
-                Value::from(self.retry_after_seconds),
-            );
-        }
-        Value::Object(json)
-    }
-}
-
-fn cause_to_json(cause: &Cause) -> Value {
-    let mut json = Map::new();
-    let texts = [
-        ("reason", &cause.reason),
-        ("message", &cause.message),
-        ("field", &cause.field),
-    ];
-    for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-        json.insert(key.to_owned(), Value::from(text.as_str()));
-    }
-    Value::Object(json)
 }
 
 /// Why a request was refused.

@@ -11,6 +11,7 @@
 //! What time alone would do again and again without a change (renewals of Leases, passes over what is as it was) is left
 //! out, so that a day of a thousand Macs takes minutes.
 
+mod answer;
 mod autoscaling;
 mod change;
 mod control;
