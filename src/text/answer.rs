@@ -202,6 +202,17 @@ impl AnswerParser {
         self.calls > 0 && !is_cut()
     }
 
+    /// How much at the end of the text is in no part yet, since it may be a marker's.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Marked { reasoning, calls } => {
+                let splitter = reasoning.as_ref().map_or(0, ReasoningSplitter::held_bytes);
+                splitter + calls.as_ref().map_or(0, ToolCallScanner::held_bytes)
+            }
+            Kind::Harmony(parser) => parser.held_bytes(),
+        }
+    }
+
     fn is_reasoning(&self) -> bool {
         match &self.kind {
             Kind::Marked { reasoning, .. } => reasoning.as_ref().is_some_and(ReasoningSplitter::is_reasoning),

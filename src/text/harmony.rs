@@ -57,6 +57,10 @@ impl HarmonyParser {
         self.state == State::Body(Body::Reasoning)
     }
 
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// What has been read and is in no part, as far as it may be the beginning of a call.
     pub(super) fn held(&self) -> String {
         match &self.state {

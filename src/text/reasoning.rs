@@ -99,6 +99,10 @@ impl ReasoningSplitter {
         matches!(self.state, State::Opened | State::Begun | State::Inside)
     }
 
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         self.advance(false)

@@ -141,30 +141,34 @@ impl KvMemory {
     /// Whether `later`, of which nothing has been computed, does better to wait for what is about to be computed of
     /// `other`: it can begin with that.
     pub(crate) fn is_worth_waiting(&self, later: &Sequence, other: &Sequence) -> bool {
-        let Some(least) = self.prefixes.least_awaited() else {
-            return false;
-        };
+        self.worth_waiting_for(later, other).is_some()
+    }
+
+    /// With how many tokens it begins then.
+    fn worth_waiting_for(&self, later: &Sequence, other: &Sequence) -> Option<usize> {
+        let least = self.prefixes.least_awaited()?;
         let prompts = other.prompt().iter().zip(later.prompt());
         let same = prompts.take_while(|(theirs, own)| theirs == own).count();
-        other.takes_prefixes()
+        let is_worth_it = other.shares_prefixes()
             && other.cache_salt() == later.cache_salt()
-            && same >= other.shared_tokens() + least
+            && same >= other.shared_tokens() + least;
+        is_worth_it.then_some(same)
     }
 
     /// Lets one of `active` that has just joined go on in the cache of a request that is over, where one has as much of its
-    /// prompt as there is anywhere. True: it does.
+    /// prompt as there is anywhere, or will be. True: it does.
     pub(crate) fn resume(&mut self, active: &mut [Sequence], index: usize) -> bool {
         let sequence = &active[index];
-        let mut before = active[..index].iter().filter(|other| !other.is_decoding());
-        if !sequence.takes_prefixes() || before.any(|other| self.is_worth_waiting(sequence, other)) {
+        if !sequence.shares_prefixes() {
             return false;
         }
-        // It may be larger than the request would come to; others have been promised theirs.
-        let others = active.iter().filter(|other| other.id() != sequence.id());
-        let promised = others.map(|other| other.as_running().bytes).sum();
-        let most = self.limit() - Bytes(promised);
+        let before = active[..index].iter().filter(|other| !other.is_decoding());
+        let awaited = before
+            .filter_map(|other| self.worth_waiting_for(sequence, other))
+            .max();
         let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
-        let row = self.prefixes.row(salt, prompt, most);
+        let most = prompt.len() + sequence.request().max_tokens;
+        let row = self.prefixes.take_row(salt, prompt, awaited.unwrap_or(0), most);
         let row = self.sound(row).flatten();
         row.map(|row| active[index].begin_with(row)).is_some()
     }
@@ -182,20 +186,22 @@ impl KvMemory {
         self.prefixes.stops(salt, prompt, sequence.prefilled())
     }
 
-    /// Keeps what has been computed of a sequence, which may be one of the `active` ones.
-    pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, active: &[Sequence]) {
+    /// Keeps what has been computed of a sequence, which may be one of the `active` ones. False: nothing of it, nor for it.
+    pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, active: &[Sequence]) -> bool {
+        if !sequence.shares_prefixes() {
+            return false;
+        }
         let others = active.iter().filter(|other| other.id() != sequence.id());
         let held = others.chain([sequence]).map(|sequence| self.held(sequence)).sum();
         let room = self.limit() - Bytes(held);
         let (salt, cache) = (sequence.cache_salt(), sequence.cache());
         let kept = self.prefixes.keep(salt, &sequence.tokens(), cache, keep, room);
-        self.sound(kept);
+        self.sound(kept).is_some()
     }
 
     /// Keeps a request that is over, and none of the `active` ones, as far as there is room.
     pub(crate) fn retire(&mut self, sequence: Sequence, active: &[Sequence]) {
-        self.keep(&sequence, Keep::Everything, active);
-        if sequence.takes_prefixes() {
+        if self.keep(&sequence, Keep::Everything, active) {
             let room = self.room_beside(active);
             let (salt, tokens) = (sequence.cache_salt().to_owned(), sequence.tokens());
             self.prefixes.keep_row(&salt, tokens, sequence.into_cache(), room);

@@ -110,6 +110,7 @@ pub(crate) struct Sequence {
     stops: Vec<usize>,
     /// What is gathered of the prompt beside.
     reading: Option<Reading>,
+    shares_prefixes: bool,
     loading: Loading,
     /// A pass over its prompt and others failed.
     is_shunned: bool,
@@ -169,6 +170,7 @@ impl Queued {
 
 impl Sequence {
     pub(crate) fn new(mut queued: Queued, model: &Decoder, tokenizer: &Tokenizer) -> Self {
+        let reading = Reading::new(&queued.job.request);
         Self {
             timing: Timing {
                 submitted: queued.job.submitted,
@@ -182,7 +184,8 @@ impl Sequence {
             cached: 0,
             in_blocks: 0,
             stops: Vec::new(),
-            reading: Reading::new(&queued.job.request),
+            shares_prefixes: reading.is_none(),
+            reading,
             loading: Loading::NotYet,
             is_shunned: false,
             is_prompt_told: false,
@@ -386,8 +389,6 @@ impl Sequence {
             tokens,
             in_blocks,
         } = prefix;
-        // It may have more room than the request would come to.
-        self.queued.bytes = self.queued.bytes.max(cache.bytes() as u64);
         self.cache = cache;
         self.prefilled = tokens;
         self.cached = tokens;
@@ -483,9 +484,15 @@ impl Sequence {
         self.adjustment = Some(adjustment);
     }
 
-    /// Whether it may begin with what another request has computed.
-    pub(crate) fn takes_prefixes(&self) -> bool {
-        self.reading.is_none()
+    /// Whether it may begin with what another request has computed, and others with what is computed of it: not where
+    /// something is asked for of each token of the prompt, since of such prompts few come again.
+    pub(crate) fn shares_prefixes(&self) -> bool {
+        self.shares_prefixes
+    }
+
+    /// Whether a pass over its prompt and others failed.
+    pub(crate) fn is_shunned(&self) -> bool {
+        self.is_shunned
     }
 
     /// Whether its prompt is read in passes of its own.

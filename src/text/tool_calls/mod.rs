@@ -251,6 +251,10 @@ impl ToolCallScanner {
         self.advance(false)
     }
 
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// The completion has ended: what was held back is a call or text after all.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         self.advance(true)

@@ -91,7 +91,7 @@ impl EngineThread {
         let mut idle = true;
         while self.receive(&kv, idle) {
             self.state.set_progress();
-            self.drop_cancelled();
+            self.drop_cancelled(&mut kv);
             let begin = self.config.clock.instant();
             let comes = || !self.waiting.is_empty() || !self.commands.is_empty();
             kv.tend(&mut self.active, comes, self.pace, &self.config.clock);
@@ -184,7 +184,8 @@ impl EngineThread {
         }
     }
 
-    fn drop_cancelled(&mut self) {
+    /// What was computed for them is kept: who stops an answer goes on from there.
+    fn drop_cancelled(&mut self, kv: &mut KvMemory) {
         let metrics = &self.config.metrics;
         self.waiting.retain(|queued| {
             let keep = !queued.job.events.is_closed();
@@ -194,14 +195,15 @@ impl EngineThread {
             }
             keep
         });
-        self.active.retain(|sequence| {
-            let keep = !sequence.is_cancelled();
-            if !keep {
-                metrics.ended(Outcome::Cancelled);
-                spans::tell_cancelled(sequence.span());
-            }
-            keep
-        });
+        let cancelled: Vec<_> = self
+            .active
+            .extract_if(.., |sequence| sequence.is_cancelled())
+            .collect();
+        for sequence in cancelled {
+            metrics.ended(Outcome::Cancelled);
+            spans::tell_cancelled(sequence.span());
+            kv.retire(sequence, &self.active);
+        }
     }
 
     fn plan(&self, kv_bytes: Bytes, backend: Backend) -> StepPlan {
@@ -220,7 +222,7 @@ impl EngineThread {
     }
 
     fn join(&mut self, plan: &StepPlan, model: &Decoder, kv: &mut KvMemory) {
-        let rows = self.active.len();
+        let before = self.active.len();
         for queued in &mut self.waiting {
             queued.overtaken += u32::from(plan.overtaken.contains(&queued.id));
         }
@@ -242,7 +244,7 @@ impl EngineThread {
             }
         }
         // Behind all who join: none may take what another was promised.
-        for index in rows..self.active.len() {
+        for index in before..self.active.len() {
             if kv.resume(&mut self.active, index) {
                 self.count_prefix(index);
             }
@@ -379,7 +381,7 @@ impl EngineThread {
                 continue;
             };
             let sequence = &self.active[index];
-            if sequence.prefilled() == 0 && sequence.takes_prefixes() {
+            if sequence.prefilled() == 0 && sequence.shares_prefixes() {
                 let goes = |other: &Sequence| parts.iter().any(|part| part.id == other.id());
                 let mut going = self.active.iter().filter(|other| goes(other));
                 // Not before now: an equal prompt may have been computed since it joined.
@@ -394,7 +396,9 @@ impl EngineThread {
                 }
                 let stops = kv.stops(sequence);
                 sequence.stop_at(stops);
-                self.count_prefix(index);
+                if !sequence.is_shunned() {
+                    self.count_prefix(index);
+                }
             }
             let tokens = self.active[index].until_stop(tokens);
             parts.push(Chunk { id, tokens });
@@ -425,7 +429,9 @@ impl EngineThread {
                 };
                 kv.keep(sequence, keep, &self.active);
             }
-            Ok(Prefilled::Chose) => kv.keep(sequence, Keep::Prompt, &self.active),
+            Ok(Prefilled::Chose) => {
+                kv.keep(sequence, Keep::Prompt, &self.active);
+            }
             Ok(Prefilled::Done(done)) => {
                 let sequence = self.active.swap_remove(index);
                 self.end(&sequence, Ok(done));

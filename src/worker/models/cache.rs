@@ -6,7 +6,7 @@ mod block;
 mod quantised;
 mod recurrent;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use mlx_rs::Array;
@@ -119,12 +119,13 @@ impl KvCache {
         Ok(Self { layers, offset })
     }
 
-    /// This with its first `tokens` only, which another sequence has, too, and room for `capacity` in all: a copy only where it
-    /// lacks that. Where all layers keep everything.
-    pub(crate) fn continued(mut self, tokens: usize, capacity: usize) -> Result<Self> {
+    /// This with its first `tokens` only, which another sequence has, too, and room for so many in all: a copy only where it
+    /// has less or more. Where all layers keep everything.
+    pub(crate) fn continued(mut self, tokens: usize, capacity: RangeInclusive<usize>) -> Result<Self> {
         self.truncate(length(tokens));
+        let (least, most) = (length(*capacity.start()), rounded(length(*capacity.end())));
         for layer in &mut self.layers {
-            layer.make_room_for(self.offset, length(capacity))?;
+            layer.resize(self.offset, least..=most)?;
         }
         Ok(self)
     }
@@ -273,15 +274,16 @@ impl LayerCache {
     }
 
     /// Of a layer that keeps all tokens and holds `used` of them.
-    fn make_room_for(&mut self, used: i32, capacity: i32) -> Result<()> {
-        let grown = |(keys, values): (Array, Array)| {
-            if capacity <= keys.dim(2) {
+    fn resize(&mut self, used: i32, capacity: RangeInclusive<i32>) -> Result<()> {
+        let resized = |(keys, values): (Array, Array)| {
+            if capacity.contains(&keys.dim(2)) {
                 return Ok((keys, values));
             }
-            Ok((grown(keys, used, capacity)?, grown(values, used, capacity)?))
+            let resized = |old| grown(old, used, *capacity.start());
+            Ok((resized(keys)?, resized(values)?))
         };
         let buffers = std::mem::take(&mut self.buffers).into_iter();
-        self.buffers = buffers.map(grown).collect::<Result<_>>()?;
+        self.buffers = buffers.map(resized).collect::<Result<_>>()?;
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Rows: whole caches of requests that are over. A request whose prompt begins with the same tokens goes on in one, in place,
-//! and copies nothing. Pure: what a row holds is the caller's.
+//! Rows: whole caches of requests that are over. A request whose prompt begins with the same tokens goes on in one, in place.
+//! Pure: what a row holds is the caller's.
 
 use std::collections::VecDeque;
 
@@ -51,15 +51,8 @@ impl<C> IdleRows<C> {
     }
 
     /// Takes out the row that holds most of the beginning of `text`, and how many of its tokens that are; of equal ones the
-    /// smallest. One of no more than `most_bytes`, which begins with `least` tokens of the text or more, and of which that is
-    /// half or more: the rest would be lost.
-    pub(super) fn take(
-        &mut self,
-        root: BlockKey,
-        text: &[u32],
-        least: usize,
-        most_bytes: u64,
-    ) -> Option<(C, usize)> {
+    /// smallest. One that begins with `least` tokens of the text or more, and of which that is half or more: the rest is lost.
+    pub(super) fn take(&mut self, root: BlockKey, text: &[u32], least: usize) -> Option<(C, usize)> {
         let same = |row: &IdleRow<C>| {
             row.tokens
                 .iter()
@@ -68,7 +61,7 @@ impl<C> IdleRows<C> {
                 .count()
         };
         let candidates = self.rows.iter().enumerate();
-        let candidates = candidates.filter(|(_, row)| row.root == root && row.bytes <= most_bytes);
+        let candidates = candidates.filter(|(_, row)| row.root == root);
         let (index, tokens, _) = candidates
             .map(|(index, row)| (index, same(row), row))
             .filter(|(_, tokens, row)| *tokens >= least && 2 * tokens >= row.tokens.len())
@@ -119,11 +112,11 @@ mod tests {
         let texts: [&[u32]; 4] = [&[1, 2, 3], &[1, 2, 3, 4, 5], &[1, 2, 3, 4], &[7, 8]];
         let mut rows = rows(&texts);
         let text = [1, 2, 3, 4, 6];
-        assert_eq!(rows.take(root("other"), &text, 1, 100), None);
-        assert_eq!(rows.take(root(""), &text, 5, 100), None);
+        assert_eq!(rows.take(root("other"), &text, 1), None);
+        assert_eq!(rows.take(root(""), &text, 5), None);
         assert_eq!(rows.bytes(), 14);
         // Of two that hold as much, the smaller.
-        let mut taken = || rows.take(root(""), &text, 1, 100);
+        let mut taken = || rows.take(root(""), &text, 1);
         assert_eq!(taken(), Some((2, 4)));
         assert_eq!(taken(), Some((1, 4)));
         assert_eq!(taken(), Some((0, 3)));
@@ -135,9 +128,8 @@ mod tests {
     fn a_row_is_left_to_others_that_need_more_of_it() {
         let long: Vec<u32> = (0..9).collect();
         let mut rows = rows(&[&long]);
-        assert_eq!(rows.take(root(""), &long[..4], 1, 100), None, "less than half");
-        assert_eq!(rows.take(root(""), &long[..5], 1, 8), None, "too large");
-        assert_eq!(rows.take(root(""), &long[..5], 1, 9), Some((0, 5)));
+        assert_eq!(rows.take(root(""), &long[..4], 1), None, "less than half");
+        assert_eq!(rows.take(root(""), &long[..5], 1), Some((0, 5)));
     }
 
     #[test]
@@ -146,8 +138,8 @@ mod tests {
         rows.shrink(9);
         assert_eq!(rows.bytes(), 9);
         rows.shrink(4);
-        assert_eq!(rows.take(root(""), &[2; 3], 1, 100), None);
-        assert_eq!(rows.take(root(""), &[3; 2], 1, 100), Some((2, 2)));
+        assert_eq!(rows.take(root(""), &[2; 3], 1), None);
+        assert_eq!(rows.take(root(""), &[3; 2], 1), Some((2, 2)));
         let many: Vec<[u32; 1]> = (0..100).map(|name| [name]).collect();
         let many: Vec<&[u32]> = many.iter().map(|text| &text[..]).collect();
         assert_eq!(self::rows(&many).bytes(), MAX_ROWS as u64);

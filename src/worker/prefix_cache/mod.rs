@@ -10,8 +10,8 @@
 //! by piece is put into larger ones when a request that had it ends. They use memory that running requests do not hold yet, and give way when those grow. Where
 //! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
 //!
-//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the next turn of a conversation
-//! goes on in it and copies nothing. It is the first to give way, since blocks hold the same in most cases.
+//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the same prompt, or the next turn
+//! of a conversation, goes on in it. It is the first to give way, since blocks hold the same in most cases.
 
 mod block_file;
 mod disk;
@@ -162,19 +162,28 @@ impl PrefixCache {
         }))
     }
 
-    /// The cache of a request that is over, of no more than `most`, for a prompt to go on in: one that holds no less of its
-    /// beginning than there is elsewhere. `None` where there is none worth it.
-    pub(crate) fn row(&mut self, salt: &str, prompt: &[u32], most: Bytes) -> Result<Option<Prefix>> {
+    /// The cache of a request that is over for a prompt to go on in, with room for `most` tokens at most: one that holds no
+    /// less of its beginning than there is elsewhere, `awaited` tokens included. `None` where there is none worth it.
+    pub(crate) fn take_row(
+        &mut self,
+        salt: &str,
+        prompt: &[u32],
+        awaited: usize,
+        most: usize,
+    ) -> Result<Option<Prefix>> {
+        if self.rows.bytes() == 0 {
+            return Ok(None);
+        }
         let root = BlockKey::root(&self.model, salt);
         let beginning = but_the_last(prompt);
         let found = self.tree.find(root, beginning, Tiers::Both);
         let in_blocks = found.held_tokens();
         let filed: usize = found.filed.iter().map(|filed| filed.tokens).sum();
-        let least = MIN_TOKENS.max(in_blocks + filed);
-        let Some((cache, tokens)) = self.rows.take(root, beginning, least, most.0) else {
+        let least = MIN_TOKENS.max(in_blocks + filed).max(awaited);
+        let Some((cache, tokens)) = self.rows.take(root, beginning, least) else {
             return Ok(None);
         };
-        let cache = cache.continued(tokens, prompt.len())?;
+        let cache = cache.continued(tokens, prompt.len()..=most)?;
         Ok(Some(Prefix {
             cache,
             tokens,
@@ -189,7 +198,7 @@ impl PrefixCache {
         let bytes = cache.bytes() as u64;
         // No block goes for it: to compute what was in one costs far more than the copy that a row saves.
         let most = (room.min(self.capacity) - Bytes(self.tree.bytes())).0;
-        if self.tree.cuts() == Cuts::AtSnapshots || tokens.len() < MIN_TOKENS || bytes > most {
+        if self.tree.cuts() == Cuts::AtSnapshots || tokens.len() < BLOCK_TOKENS || bytes > most {
             return;
         }
         self.rows.shrink(most - bytes);
@@ -238,11 +247,12 @@ impl PrefixCache {
         }
         if keep == Keep::Everything {
             for run in self.tree.scattered(root, &tokens[..end]) {
-                let bytes = self.bytes().0;
                 let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
                 let blocks = cache.blocks(&ranges, false)?;
-                // Nobody gives way for it.
-                if bytes + blocks.iter().map(KvBlock::bytes).sum::<u64>() <= limit {
+                // No other block gives way for it.
+                let bytes = self.tree.bytes() + blocks.iter().map(KvBlock::bytes).sum::<u64>();
+                if bytes <= limit {
+                    self.rows.shrink(limit - bytes);
                     self.insert(&run, tokens, blocks, &mut kept);
                 }
             }

@@ -13,6 +13,8 @@ pub(super) struct Unshown {
     before: usize,
     /// Each with the characters before it.
     tokens: VecDeque<(usize, ContentLogprob)>,
+    /// Bytes at its end that may still be a marker's.
+    held: usize,
 }
 
 impl Unshown {
@@ -22,10 +24,16 @@ impl Unshown {
         self.tokens.extend(tokens);
     }
 
+    /// Of what was said, so many bytes are held back.
+    pub(super) fn hold_back(&mut self, bytes: usize) {
+        self.held = bytes;
+    }
+
     /// This text is shown: the tokens that it is made of. What was said before it never is.
     pub(super) fn show(&mut self, shown: &str) -> Vec<ContentLogprob> {
-        // From the end, as markers stand before it and less than a word is held back behind it.
-        let Some(at) = self.text.rfind(shown) else {
+        let said = &self.text[..self.text.len().saturating_sub(self.held)];
+        // From the end, as markers stand before it.
+        let Some(at) = said.rfind(shown) else {
             return Vec::new();
         };
         let begin = self.before + self.text[..at].chars().count();
@@ -46,8 +54,16 @@ impl Unshown {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::openai::response::logprobs::TokenLogprob;
+    use crate::openai::tools::ToolChoice;
+    use crate::text::answer::{AnswerParser, AnswerShape, CallableTools, Part};
+    use crate::text::reasoning::ReasoningMarkers;
+    use crate::text::tool_calls::ToolFormat;
 
     /// Tokens by their texts, each at its place.
     fn said(unshown: &mut Unshown, place: &mut usize, texts: &[&str]) {
@@ -68,6 +84,43 @@ mod tests {
     fn shown(unshown: &mut Unshown, text: &str) -> Vec<String> {
         let tokens = unshown.show(text).into_iter();
         tokens.map(|token| token.token.token).collect()
+    }
+
+    proptest! {
+        /// Beginnings of markers, again and again, and no whole one.
+        #[test]
+        fn every_token_of_what_is_shown_is_told_once(
+            texts in prop::collection::vec(prop::sample::select(vec!["<", "<<", "<t", "[[", "[", "a", ", ", "é", "<th", "ool_", "1"]), 1..30),
+            tool_format in prop::sample::select(vec![ToolFormat::Tagged, ToolFormat::Mistral]),
+        ) {
+            let reasoning = ReasoningMarkers { open: "<think>", close: "</think>" };
+            let tools = CallableTools { functions: Arc::default(), choice: ToolChoice::Auto, parallel: true };
+            let mut parser = AnswerParser::new(&AnswerShape {
+                reasoning: Some((reasoning, false)),
+                tool_format,
+                tools: Some(tools),
+            });
+            let (mut unshown, mut place) = (Unshown::default(), 0);
+            let (mut told, mut content) = (String::new(), String::new());
+            let mut show = |unshown: &mut Unshown, parts: Vec<Part>| {
+                for part in parts {
+                    let Part::Content(text) = part else { panic!("{part:?}") };
+                    told.extend(self::shown(unshown, &text));
+                    content.push_str(&text);
+                }
+            };
+            for text in &texts {
+                said(&mut unshown, &mut place, &[text]);
+                let parts = parser.push(text, 1);
+                unshown.hold_back(parser.held_bytes());
+                show(&mut unshown, parts);
+            }
+            let parts = parser.finish();
+            unshown.hold_back(0);
+            show(&mut unshown, parts);
+            prop_assert_eq!(&content, &texts.concat());
+            prop_assert_eq!(told, content);
+        }
     }
 
     #[test]

@@ -88,13 +88,13 @@ impl ResponseWriter {
             unshown.push(&piece.text, tokens);
         }
         let parts = self.parser.push(&piece.text, piece.tokens);
-        parts.into_iter().for_each(|part| self.part(part));
+        self.parts(parts);
         self.numbered()
     }
 
     pub(super) fn finish(&mut self, done: &Done, usage: Usage) -> Vec<Event> {
         let rest = self.parser.finish();
-        rest.into_iter().for_each(|part| self.part(part));
+        self.parts(rest);
         let cut = match done.reason {
             FinishReason::Length => true,
             FinishReason::Stop | FinishReason::ToolCalls => false,
@@ -148,6 +148,13 @@ impl ResponseWriter {
             kind,
         };
         events.enumerate().map(number).collect()
+    }
+
+    fn parts(&mut self, parts: Vec<Part>) {
+        if let Some(unshown) = &mut self.unshown {
+            unshown.hold_back(self.parser.held_bytes());
+        }
+        parts.into_iter().for_each(|part| self.part(part));
     }
 
     fn part(&mut self, part: Part) {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::batching::{value, with_memory_for};
+use super::load::endless_request;
 use super::*;
 use crate::file::TempDir;
 
@@ -169,6 +170,46 @@ fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
             }
             // One of four goes on in it, and the others wait for what they share.
             assert_eq!(cached(&complete(worker, &text[..200], json!({"n": 4})).await), 0);
+        })
+    });
+}
+
+/// And where the client did not wait for the end of the answer.
+#[test]
+fn a_conversation_goes_on_behind_an_answer_that_was_stopped() {
+    let (_dir, config, cue) = scripted::endless();
+    with_worker(with_memory_for(1024, config), |worker| {
+        Box::pin(async move {
+            let ask = |tokens| prompt::ValidRequest {
+                prompt: vec![cue; tokens],
+                max_tokens: 1000 - tokens,
+                ..endless_request(cue)
+            };
+            for tokens in [800, 820] {
+                let mut stopped = worker.app.engine.submit(ask(tokens)).unwrap();
+                stopped.events.recv().await.expect("text");
+                drop(stopped);
+            }
+            assert_eq!(cached(&complete(worker, &vec![cue; 820], json!({})).await), 819);
+        })
+    });
+}
+
+#[test]
+fn prompts_of_which_each_token_is_asked_for_are_not_kept() {
+    with_worker(config(), |worker| {
+        Box::pin(async move {
+            let kept = async || {
+                let metrics = worker.send("GET", "/metrics", "").await.body;
+                value(&metrics, "rooflet_worker_kv_cache_bytes{kind=\"prefixes\"}")
+            };
+            let embed = json!({"model": "tiny", "input": prompt(300)});
+            assert_eq!(worker.post("/v1/embeddings", &embed).await.status, 200);
+            let echo = json!({"echo": true, "logprobs": 1});
+            complete(worker, &prompt(300), echo).await;
+            assert_eq!(kept().await, 0.0);
+            assert_eq!(cached(&complete(worker, &prompt(300), json!({})).await), 0);
+            assert!(kept().await > 0.0);
         })
     });
 }
