@@ -36,8 +36,9 @@ pub(crate) fn nested(tool: &Json, schema: &str) -> Json {
 /// Functions that a model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tools {
-    /// As they came, for the chat template.
+    /// As they came, for the chat template: also those that are not to be called, so that prompts begin alike.
     pub(crate) listed: Vec<Json>,
+    /// Those that may be called.
     pub(crate) functions: Vec<Function>,
     pub(crate) choice: ToolChoice,
     /// More than one call in an answer.
@@ -59,7 +60,7 @@ pub(crate) enum ToolChoice {
     Auto,
     /// At least one.
     Required,
-    /// This one.
+    /// This one, once.
     Function(String),
 }
 
@@ -67,6 +68,8 @@ pub(crate) enum ToolChoice {
 enum Choice {
     None,
     Some(ToolChoice),
+    /// Of these functions only.
+    Among(Vec<String>, ToolChoice),
 }
 
 impl Tools {
@@ -89,7 +92,7 @@ impl Tools {
                 format!("'tools' must hold at most {MAX_TOOLS} tools."),
             ));
         }
-        let functions = listed
+        let mut functions = listed
             .iter()
             .enumerate()
             .map(|(index, tool)| parse_function(index, tool))
@@ -108,6 +111,10 @@ impl Tools {
         let choice = match parse_choice(choice, &functions)? {
             Choice::None => return Ok(None),
             Choice::Some(choice) => choice,
+            Choice::Among(names, choice) => {
+                functions.retain(|function| names.contains(&function.name));
+                choice
+            }
         };
         if functions.is_empty() {
             return match choice {
@@ -121,14 +128,28 @@ impl Tools {
         Ok(Some(Self {
             listed,
             functions,
+            parallel: match &choice {
+                ToolChoice::Auto | ToolChoice::Required => parallel.unwrap_or(true),
+                ToolChoice::Function(_) => false,
+            },
             choice,
-            parallel: parallel.unwrap_or(true),
         }))
     }
 
-    /// Whether an answer is held to calls, or its calls to their schemas.
+    /// Of the function of this name, in the request.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        let named = |tool: &Json| {
+            let function = tool.get("function");
+            function.is_some_and(|function| function.get("name").and_then(Json::as_str) == Some(name))
+        };
+        self.listed.iter().position(named)
+    }
+
+    /// Whether an answer is held to calls, or its calls to some of the functions or to their schemas.
     pub(crate) fn constrain(&self) -> bool {
-        self.choice != ToolChoice::Auto || self.functions.iter().any(|function| function.strict)
+        self.choice != ToolChoice::Auto
+            || self.functions.len() < self.listed.len()
+            || self.functions.iter().any(|function| function.strict)
     }
 }
 
@@ -197,7 +218,7 @@ fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice
     let invalid = || {
         ApiError::invalid_value(
             "tool_choice",
-            "'tool_choice' must be 'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}.",
+            "'tool_choice' must be 'none', 'auto', 'required', {\"type\": \"function\", \"function\": {\"name\": …}} or {\"type\": \"allowed_tools\", …}.",
         )
     };
     let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
@@ -211,8 +232,10 @@ fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice
             _ => Err(invalid()),
         };
     }
-    if choice.get("type").and_then(Value::as_str) != Some("function") {
-        return Err(invalid());
+    match choice.get("type").and_then(Value::as_str) {
+        Some("function") => {}
+        Some("allowed_tools") => return parse_allowed(choice, functions),
+        Some(_) | None => return Err(invalid()),
     }
     let name = choice
         .get("function")
@@ -225,4 +248,164 @@ fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice
         ));
     }
     Ok(Choice::Some(ToolChoice::Function(name.to_owned())))
+}
+
+/// `{"type": "allowed_tools", "mode": …, "tools": […]}`; in a chat, all but the type stands in one more object, as a
+/// function's name does.
+fn parse_allowed(choice: &Value, functions: &[Function]) -> Result<Choice, ApiError> {
+    let (at, allowed) = match choice.get("allowed_tools") {
+        Some(allowed) => ("tool_choice.allowed_tools", allowed),
+        None => ("tool_choice", choice),
+    };
+    let invalid = |field: &str, expected: &str| {
+        let param = format!("{at}.{field}");
+        ApiError::invalid_value(&param, format!("'{param}' must be {expected}."))
+    };
+    let mode = match allowed.get("mode").and_then(Value::as_str) {
+        Some("auto") => ToolChoice::Auto,
+        Some("required") => ToolChoice::Required,
+        Some(_) | None => return Err(invalid("mode", "'auto' or 'required'")),
+    };
+    let tools = allowed.get("tools").and_then(Value::as_array);
+    let tools = tools.filter(|tools| !tools.is_empty());
+    let tools = tools.ok_or_else(|| invalid("tools", "a list of at least one function of 'tools'"))?;
+    let mut names = Vec::new();
+    for (index, tool) in tools.iter().enumerate() {
+        let field = format!("tools[{index}]");
+        let is_function = tool.get("type").and_then(Value::as_str) == Some("function");
+        let name = tool.get("function").unwrap_or(tool).get("name");
+        let name = name.and_then(Value::as_str).filter(|_| is_function);
+        let name = name.ok_or_else(|| invalid(&field, "a function of 'tools', by its type and name"))?;
+        if !functions.iter().any(|function| function.name == name) {
+            let param = format!("{at}.{field}");
+            let message = format!("'{param}' names the function '{name}', which is not in 'tools'.");
+            return Err(ApiError::invalid_value(&param, message));
+        }
+        names.push(name.to_owned());
+    }
+    Ok(Choice::Among(names, mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(choice: Value, parallel: Option<bool>) -> Result<Tools, (String, String)> {
+        let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let tools = json!([function("x"), function("y"), function("z")]);
+        let tools = serde_json::from_str(&tools.to_string()).unwrap();
+        Tools::parse(Some(tools), Some(&choice), parallel)
+            .map(Option::unwrap)
+            .map_err(|err| (err.param.unwrap_or_default(), err.message))
+    }
+
+    fn allowed(mode: Value, names: &[&str]) -> Value {
+        let tools: Vec<Value> = names
+            .iter()
+            .map(|name| json!({"type": "function", "function": {"name": name}}))
+            .collect();
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    }
+
+    /// As OpenAI has it: a function that is named is called once.
+    #[test]
+    fn a_function_that_is_named_is_called_once() {
+        for (choice, parallel, several) in [
+            (
+                json!({"type": "function", "function": {"name": "y"}}),
+                None,
+                false,
+            ),
+            (
+                json!({"type": "function", "function": {"name": "y"}}),
+                Some(true),
+                false,
+            ),
+            (json!("required"), None, true),
+            (json!("required"), Some(false), false),
+            (json!("auto"), None, true),
+            (allowed(json!("required"), &["y"]), None, true),
+        ] {
+            assert_eq!(
+                parse(choice.clone(), parallel).unwrap().parallel,
+                several,
+                "{choice}"
+            );
+        }
+    }
+
+    #[test]
+    fn allowed_tools_are_those_that_can_be_called() {
+        let flat = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "y"}]});
+        for (choice, word, names) in [
+            (
+                allowed(json!("required"), &["y"]),
+                ToolChoice::Required,
+                &["y"][..],
+            ),
+            (flat, ToolChoice::Required, &["y"]),
+            (
+                allowed(json!("auto"), &["z", "x", "z"]),
+                ToolChoice::Auto,
+                &["x", "z"],
+            ),
+        ] {
+            let tools = parse(choice.clone(), None).unwrap();
+            let own: Vec<&str> = tools.functions.iter().map(|function| &*function.name).collect();
+            assert_eq!((own, &tools.choice), (names.to_vec(), &word), "{choice}");
+            assert_eq!(tools.listed.len(), 3, "the prompt shows all of them");
+            assert!(tools.constrain(), "{choice}");
+            let places: Vec<Option<usize>> = names.iter().map(|name| tools.place(name)).collect();
+            assert!(
+                places
+                    .iter()
+                    .zip(names)
+                    .all(|(place, name)| *place == ["x", "y", "z"].iter().position(|own| own == name))
+            );
+        }
+        let all = parse(allowed(json!("auto"), &["x", "y", "z"]), None).unwrap();
+        assert!(!all.constrain(), "it may call what it likes, or nothing");
+        let other = json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp", "server_label": "y"}]}});
+        let flat =
+            json!({"type": "allowed_tools", "mode": "any", "tools": [{"type": "function", "name": "y"}]});
+        for (choice, param, word) in [
+            (
+                allowed(json!("none"), &["y"]),
+                "tool_choice.allowed_tools.mode",
+                "'auto' or 'required'",
+            ),
+            (
+                allowed(json!(null), &["y"]),
+                "tool_choice.allowed_tools.mode",
+                "'auto' or 'required'",
+            ),
+            (flat, "tool_choice.mode", "'auto' or 'required'"),
+            (
+                allowed(json!("auto"), &[]),
+                "tool_choice.allowed_tools.tools",
+                "at least one",
+            ),
+            (
+                allowed(json!("auto"), &["x", "w"]),
+                "tool_choice.allowed_tools.tools[1]",
+                "'w', which is not in 'tools'",
+            ),
+            (
+                other,
+                "tool_choice.allowed_tools.tools[0]",
+                "a function of 'tools'",
+            ),
+            (
+                json!({"type": "allowed_tools"}),
+                "tool_choice.mode",
+                "'auto' or 'required'",
+            ),
+        ] {
+            let (own, message) = parse(choice.clone(), None).unwrap_err();
+            assert_eq!(own, param, "{choice}");
+            assert!(message.contains(word) && message.contains(param), "{message}");
+        }
+    }
 }

@@ -53,6 +53,24 @@ pub(super) fn is_any_text(format: &str) -> bool {
     ["binary", "password", "path"].contains(&format)
 }
 
+/// Formats of which no text has two, by their own grammars and by looser readings of them. A host's name may be a date, a
+/// URI an address of IPv6.
+const APART: &[&str] = &[
+    "date",
+    "time",
+    "date-time",
+    "duration",
+    "uuid",
+    "ipv4",
+    "ipv6",
+    "email",
+];
+
+/// Whether no text has both formats; where that is not known, no.
+pub(super) fn are_apart(one: &str, other: &str) -> bool {
+    one != other && APART.contains(&one) && APART.contains(&other)
+}
+
 fn uuid(version: &str, variant: &str) -> String {
     let some = "[0-9a-fA-F]";
     format!("{some}{{8}}-{some}{{4}}-{version}{some}{{3}}-{variant}{some}{{3}}-{some}{{12}}")

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::json::Rules;
 use super::normal::normal;
 pub(crate) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_apart, check_parts, followed, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_parts, followed, resolved};
 use super::{Builder, NodeId, RETURN};
 use crate::openai::json::Json;
 
@@ -109,6 +109,7 @@ impl<'a> Compiler<'a, '_> {
         Ok(reserved)
     }
 
+    /// Of `oneOf`, no value fits two: the normal form has seen to that.
     fn combination(
         &mut self,
         schema: &Schema<'a>,
@@ -120,9 +121,6 @@ impl<'a> Compiler<'a, '_> {
             return Err(schema.invalid(keyword, "a list with at least one schema"));
         }
         let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
-        if keyword == "oneOf" {
-            check_apart(self.root, schemas, &schema.at)?;
-        }
         let mut ways = Vec::new();
         for (index, one) in schemas.iter().enumerate() {
             if *one != Json::Bool(false) {

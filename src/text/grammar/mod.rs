@@ -4,6 +4,7 @@
 //! A grammar is a network of nodes. Nodes that read a byte lead to the next node; rules are called and return, so that
 //! nesting has no bound. [`matcher`] runs it, [`constraint`] asks it which tokens of a [`vocabulary`] it lets through.
 
+mod apart;
 pub(crate) mod bench;
 pub(crate) mod constraint;
 pub(crate) mod form;

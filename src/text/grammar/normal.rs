@@ -6,7 +6,8 @@ mod intersection;
 
 use self::exclusion::exclude;
 use self::intersection::together;
-use super::schema::{SchemaError, check_apart, demands, followed, listed_values, resolved};
+use super::apart::told_apart;
+use super::schema::{SchemaError, demands, followed, listed_values, resolved};
 use crate::openai::json::{Json, Members};
 
 /// Schemas that are put together in all. Choices multiply: without a limit, a small schema could become a huge one.
@@ -79,10 +80,13 @@ impl Normalizer<'_> {
         if !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple) {
             asked = members.clone();
             asked.retain(|name, value| demands(name, value) || DEFINITIONS.contains(&name));
+            if let Some(schemas) = members.get("oneOf") {
+                asked.insert("oneOf", Json::Array(self.told_apart(schemas, members, at)?));
+            }
             return Ok(asked);
         }
         let mut gathered = Gathered::default();
-        self.gather(&asked, at, &mut gathered)?;
+        self.gather(members, at, &mut gathered)?;
         let Gathered {
             mut own,
             mut choices,
@@ -206,16 +210,18 @@ impl Normalizer<'_> {
                     }
                 }
                 "anyOf" => into.choices.push(listed("anyOf", value, at)?.to_vec()),
-                "oneOf" => {
-                    let schemas = listed("oneOf", value, at)?;
-                    check_apart(self.root, schemas, at)?;
-                    into.choices.push(schemas.to_vec());
-                }
+                "oneOf" => into.choices.push(self.told_apart(value, members, at)?),
                 "not" => into.excluded.push(value.clone()),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Held against each other as they came: a value of what is left of one in normal form may fit all of another.
+    fn told_apart(&self, schemas: &Json, beside: &Members, at: &str) -> Result<Vec<Json>, SchemaError> {
+        let schemas = listed("oneOf", schemas, at)?;
+        told_apart(self.root, schemas, beside.get("discriminator"), at)
     }
 
     fn gather_schema(&mut self, schema: &Json, at: &str, into: &mut Gathered) -> Result<(), SchemaError> {

@@ -98,6 +98,15 @@ impl Bound {
         })
     }
 
+    /// Whether no number is within this one, as the most, and within another as the least.
+    pub(super) fn is_below(&self, least: &Self) -> bool {
+        match self.order(least) {
+            Ordering::Less => true,
+            Ordering::Equal => self.edge.exclusive || least.edge.exclusive,
+            Ordering::Greater => false,
+        }
+    }
+
     /// Of the values alone.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         let magnitude = |bound: &Self| {

@@ -1,12 +1,15 @@
 //! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
 //! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use percent_encoding::percent_decode_str;
 
+use super::TooLarge;
+use super::apart::MAX_ONE_OF;
+use super::numbers::{self, Bound};
 use super::regex::RegexError;
-use super::{TooLarge, numbers};
 use crate::openai::json::{Json, Members, Number};
 
 const OBJECT: &[&str] = &[
@@ -43,6 +46,10 @@ const UNSUPPORTED: &[&str] = &[
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
+
+/// What is left of `propertyNames` in normal form.
+const OTHER_NAMES: &str =
+    "propertyNames of anything but listed names or, where no others are named, one pattern or lengths";
 
 /// Whether a keyword with this value rules out any value.
 pub(super) fn demands(keyword: &str, value: &Json) -> bool {
@@ -107,7 +114,6 @@ pub(crate) enum SchemaError {
 
 /// Values, members and keywords of a whole schema. Much of what is done with them takes the square of the time.
 const MAX_PARTS: usize = 20_000;
-const MAX_ONE_OF: usize = 256;
 
 /// Refuses a schema that takes long to understand.
 pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
@@ -131,24 +137,6 @@ pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
         }
     }
     Ok(())
-}
-
-/// Refuses what a value may fit two of.
-pub(super) fn check_apart(root: &Json, schemas: &[Json], at: &str) -> Result<(), SchemaError> {
-    let at = at.to_owned();
-    if schemas.len() > MAX_ONE_OF {
-        let schemas = schemas.len();
-        return Err(SchemaError::TooManyBranches { at, schemas });
-    }
-    let apart = schemas.iter().enumerate().all(|(index, one)| {
-        let mut others = schemas[..index].iter();
-        others.all(|other| are_apart(root, one, other))
-    });
-    if apart {
-        Ok(())
-    } else {
-        Err(SchemaError::Overlapping { at })
-    }
 }
 
 /// Values, in which many others are looked up.
@@ -236,6 +224,17 @@ impl Kind {
         })
     }
 
+    pub(super) fn of(value: &Json) -> Self {
+        match value {
+            Json::Null => Self::Null,
+            Json::Bool(_) => Self::Boolean,
+            Json::Number(_) => Self::Number,
+            Json::String(_) => Self::String,
+            Json::Array(_) => Self::Array,
+            Json::Object(_) => Self::Object,
+        }
+    }
+
     pub(in crate::text) fn fits(self, value: &Json) -> bool {
         match value {
             Json::Null => self == Self::Null,
@@ -273,7 +272,10 @@ impl<'a> Schema<'a> {
         match refused {
             Some((keyword, _)) => Err(SchemaError::Unsupported {
                 at,
-                keyword: keyword.to_owned(),
+                keyword: match keyword {
+                    "propertyNames" => OTHER_NAMES.to_owned(),
+                    _ => keyword.to_owned(),
+                },
             }),
             None => Ok(Self { members, at }),
         }
@@ -358,6 +360,30 @@ impl<'a> Schema<'a> {
             .transpose()
     }
 
+    /// The least and the most that a number can be.
+    pub(super) fn bounds(&self) -> Result<(Option<Bound>, Option<Bound>), SchemaError> {
+        let bound = |keyword, exclusive_keyword, tighter| {
+            let bound = |keyword: &'static str, exclusive| {
+                let held = |value: &Number| {
+                    Bound::new(value, exclusive).ok_or_else(|| SchemaError::Unsupported {
+                        at: self.at.clone(),
+                        keyword: format!("{keyword} of so many digits"),
+                    })
+                };
+                self.number(keyword)?.map(held).transpose()
+            };
+            let (inclusive, exclusive) = (bound(keyword, false)?, bound(exclusive_keyword, true)?);
+            Ok::<_, SchemaError>(match (inclusive, exclusive) {
+                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
+                (_, Some(limit)) => Some(limit),
+                (bound, None) => bound,
+            })
+        };
+        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
+        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
+        Ok((min, max))
+    }
+
     pub(super) fn text(&self, keyword: &'static str) -> Result<Option<&'a str>, SchemaError> {
         self.get(keyword)
             .map(|value| value.as_str().ok_or_else(|| self.invalid(keyword, "a string")))
@@ -421,52 +447,4 @@ pub(in crate::text) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
         (None, Some(Json::Array(values))) => Some(values.clone()),
         (None, _) => None,
     }
-}
-
-/// Whether no value can fit both; where that is not plain to see, no.
-fn are_apart(root: &Json, one: &Json, other: &Json) -> bool {
-    let (Some(one), Some(other)) = (followed(root, one), followed(root, other)) else {
-        return false;
-    };
-    if [one, other].contains(&&Json::Bool(false)) || lists_are_apart(one, other) {
-        return true;
-    }
-    let kinds = |schema: &Json| {
-        let schema = Schema::new(schema.as_object()?, String::new()).ok()?;
-        schema.kinds().ok()?
-    };
-    let (Some(kinds_one), Some(kinds_other)) = (kinds(one), kinds(other)) else {
-        return false;
-    };
-    // Keywords of one kind do not rule out the others.
-    let typed = [one, other].iter().all(|schema| schema.get("type").is_some());
-    let apart = |kind: &Kind| kinds_other.iter().all(|other| kind.is_apart_from(*other));
-    if typed && kinds_one.iter().all(apart) {
-        return true;
-    }
-    // Objects that must have the same member with different values.
-    if kinds_one != [Kind::Object] || kinds_other != [Kind::Object] {
-        return false;
-    }
-    let required = |schema: &Json, name: &str| matches!(schema.get("required"), Some(Json::Array(names)) if names.iter().any(|own| own.as_str() == Some(name)));
-    let Some(properties) = one.get("properties").and_then(Json::as_object) else {
-        return false;
-    };
-    properties.iter().any(|(name, own)| {
-        let others = other
-            .get("properties")
-            .and_then(|properties| properties.get(name));
-        others.is_some_and(|others| {
-            required(one, name) && required(other, name) && lists_are_apart(own, others)
-        })
-    })
-}
-
-/// Whether both list their values, and have none in common.
-fn lists_are_apart(one: &Json, other: &Json) -> bool {
-    let lists = listed_values(one).zip(listed_values(other));
-    lists.is_some_and(|(one, other)| {
-        let other = ValueSet::of(&other);
-        one.iter().all(|value| !other.contains(value))
-    })
 }

@@ -88,8 +88,8 @@ impl Prompter {
             functions: tools
                 .functions
                 .iter()
-                .enumerate()
-                .filter(|(_, function)| wanted(tools, &function.name))
+                .filter(|function| wanted(tools, &function.name))
+                .map(|function| (tools.place(&function.name).unwrap_or(0), function))
                 .collect(),
             parallel: tools.parallel,
             // Nothing else is asked for than that strict functions are called well.

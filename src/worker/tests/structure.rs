@@ -662,6 +662,11 @@ fn formats_that_cannot_be_held_to_are_refused() {
                     json!({"tools": bad_tool, "tool_choice": "required"}),
                     "tools[1].function.parameters",
                 ),
+                (
+                    json!({"tools": bad_tool, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required",
+                        "tools": [{"type": "function", "function": {"name": "g"}}]}}}),
+                    "tools[1].function.parameters",
+                ),
             ];
             for (extra, param) in cases {
                 let refused = worker.chat(extra.clone()).await;

@@ -1,9 +1,6 @@
 //! Numbers: bounds and steps.
 
-use std::cmp::Ordering;
-
 use super::{Compiler, SchemaError};
-use crate::openai::json::Number;
 use crate::text::grammar::NodeId;
 use crate::text::grammar::numbers::{Bound, Step, integers, multiples, numbers};
 use crate::text::grammar::product::{TooManyStates, Wanted, combined};
@@ -14,25 +11,7 @@ const MAX_STEP: u32 = 1_000;
 
 impl<'a> Compiler<'a, '_> {
     pub(super) fn number(&mut self, schema: &Schema<'a>, whole: bool) -> Result<NodeId, SchemaError> {
-        let bound = |keyword, exclusive_keyword, tighter| {
-            let bound = |keyword: &'static str, exclusive| {
-                let held = |value: &Number| {
-                    Bound::new(value, exclusive).ok_or_else(|| SchemaError::Unsupported {
-                        at: schema.at.clone(),
-                        keyword: format!("{keyword} of so many digits"),
-                    })
-                };
-                schema.number(keyword)?.map(held).transpose()
-            };
-            let (inclusive, exclusive) = (bound(keyword, false)?, bound(exclusive_keyword, true)?);
-            Ok::<_, SchemaError>(match (inclusive, exclusive) {
-                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
-                (_, Some(limit)) => Some(limit),
-                (bound, None) => bound,
-            })
-        };
-        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
-        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
+        let (min, max) = schema.bounds()?;
         let (min, max) = (min.as_ref(), max.as_ref());
         let whole = match schema.number("multipleOf")?.and_then(|step| step.as_f64()) {
             None => whole,

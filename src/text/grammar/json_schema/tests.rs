@@ -1,3 +1,4 @@
+mod choices;
 mod clients;
 mod numbers;
 mod objects;

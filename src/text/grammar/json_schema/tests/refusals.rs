@@ -8,7 +8,11 @@ fn what_cannot_be_held_to_is_refused_by_name() {
     let cases = [
         (
             json!({"type": "object", "propertyNames": {"minLength": 2, "pattern": "a"}}),
-            "#: 'propertyNames' is not supported",
+            "#: 'propertyNames of anything but listed names or, where no others are named, one pattern or lengths' is not supported",
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"format": "uuid"}, "additionalProperties": {}}),
+            "#: 'propertyNames of anything but listed names or, where no others are named, one pattern or lengths' is not supported",
         ),
         (
             json!({"type": "object", "minProperties": 2}),
