@@ -137,9 +137,11 @@ pub(crate) const KEEPER_HEADER: &str = "x-rooflet-keeper";
 /// What ids of responses begin with; the keeper follows, and then what is the response's own.
 pub(crate) const RESPONSE_ID_PREFIX: &str = "resp_";
 
-/// The replica that keeps a response, as a gateway knows it; 0 where no gateway was asked. `None`: no id of ours.
-pub(crate) fn keeper_of(response_id: &str) -> Option<u64> {
-    let digits = response_id.strip_prefix(RESPONSE_ID_PREFIX)?.get(..16)?;
+/// The replica that keeps a response, or an item of one, as a gateway knows it; 0 where no gateway was asked. `None`: no id
+/// of ours.
+pub(crate) fn keeper_of(id: &str) -> Option<u64> {
+    let (_, digits) = id.split_once('_')?;
+    let digits = digits.get(..16)?;
     let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     u64::from_str_radix(digits, 16).ok().filter(|_| plain)
 }
@@ -196,13 +198,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_tells_who_keeps_the_response() {
+    fn an_id_tells_who_keeps_it() {
         assert_eq!(keeper_of("resp_00000000000000ffabc"), Some(255));
         assert_eq!(keeper_of("resp_ffffffffffffffff"), Some(u64::MAX));
+        assert_eq!(keeper_of("msg_00000000000000ffabc"), Some(255));
         for id in [
             "resp_1",
             "resp_+000000000000000",
-            "msg_00000000000000ff",
+            "00000000000000ff",
             "resp_00000000000000é",
             "",
         ] {

@@ -9,8 +9,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::affinity::{Prefix, stable_hash};
-use crate::openai::MAX_COMPLETIONS;
 use crate::openai::top_level::TopLevel;
+use crate::openai::{ApiError, MAX_COMPLETIONS};
+use crate::wire::keeper_of;
 
 /// Who the request is for, where requests wait: the name that the Gateway API inference extension gave this header.
 const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
@@ -25,6 +26,7 @@ const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Its answers can be kept by the replica that gave them.
 pub(super) const RESPONSES_PATH: &str = "/v1/responses";
+const ITEM_REFERENCE: &str = "item_reference";
 
 /// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -60,8 +62,8 @@ pub(super) struct Ask {
     pub(super) client: u64,
     /// How long the client will wait, if it says so.
     pub(super) patience: Option<Duration>,
-    /// The response before, which one replica keeps.
-    pub(super) previous_response: Option<String>,
+    /// What it goes on from, and one replica keeps.
+    pub(super) kept: Option<Kept>,
     /// The least of [`Self::patience`] and what the client's own clock allows.
     pub(super) client_timeout: Option<Duration>,
 }
@@ -73,6 +75,49 @@ fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
 /// A text that is not empty.
 fn said(raw: Option<&RawValue>) -> Option<&str> {
     raw.map(RawValue::get).filter(|text| *text != "\"\"")
+}
+
+/// What a replica keeps, by its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// The response before.
+    Response(String),
+    /// An item of an earlier answer.
+    Item(String),
+}
+
+impl Kept {
+    /// Who keeps it.
+    pub(super) fn keeper(&self) -> Option<u64> {
+        let (Self::Response(id) | Self::Item(id)) = self;
+        keeper_of(id)
+    }
+
+    pub(super) fn not_found(&self) -> ApiError {
+        match self {
+            Self::Response(id) => ApiError::previous_response_not_found(id),
+            Self::Item(id) => ApiError::item_not_found("input", id),
+        }
+    }
+}
+
+/// The response before, or the last of the items that are named by their ids.
+fn kept(asked: &TopLevel<'_>) -> Option<Kept> {
+    #[derive(Deserialize)]
+    struct Item {
+        r#type: Option<String>,
+        id: Option<String>,
+    }
+    let named = || {
+        let input = asked
+            .get("input")
+            .filter(|raw| raw.get().contains(ITEM_REFERENCE))?;
+        let items: Vec<Item> = serde_json::from_str(input.get()).ok()?;
+        let is_named = |item: &Item| item.r#type.as_deref() == Some(ITEM_REFERENCE);
+        items.into_iter().rfind(is_named)?.id.map(Kept::Item)
+    };
+    let response = number(asked.get("previous_response_id")).map(Kept::Response);
+    response.or_else(named)
 }
 
 /// Prompts, each with its choices. More than a worker takes is refused there.
@@ -150,8 +195,7 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
-            previous_response: number(asked.get("previous_response_id"))
-                .filter(|_| path.starts_with(RESPONSES_PATH)),
+            kept: path.starts_with(RESPONSES_PATH).then(|| kept(&asked)).flatten(),
             client_timeout: CLIENT_TIMEOUT_HEADERS
                 .iter()
                 .find_map(|name| figure(name).and_then(time)),

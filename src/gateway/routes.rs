@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
 use super::answer::{Begun, begin};
-use super::ask::{Ask, RESPONSES_PATH};
+use super::ask::{Ask, Kept, RESPONSES_PATH};
 use super::dispatch::{Dispatcher, Place};
 use super::early::{self, HEAD_AFTER};
 use super::health::Fault;
@@ -236,8 +236,8 @@ impl Gateway {
             peeked.for_model(&model.name)
         };
         let mut incoming = Incoming::new(parts, body, ask, began, span, head_tx);
-        if let Some(id) = &incoming.ask.previous_response {
-            return self.answer_by_keeper(&incoming, model, id).await;
+        if let Some(kept) = &incoming.ask.kept {
+            return self.answer_by_keeper(&incoming, model, kept).await;
         }
         let no_answer = match self.answer_by(&incoming, &model.key(), deadline).await {
             Ok(answered) => return Ok(answered),
@@ -262,15 +262,15 @@ impl Gateway {
         Err(no_answer)
     }
 
-    /// Asks the replica that keeps the response before: no other can go on with it. Where it is busy, the request waits there.
+    /// Asks the replica that keeps what the request goes on from: no other can. Where it is busy, the request waits there.
     async fn answer_by_keeper(
         &self,
         incoming: &Incoming,
         model: &Model,
-        response_id: &str,
+        kept: &Kept,
     ) -> Result<Answered, NoAnswer> {
-        let gone = || NoAnswer::from(ApiError::previous_response_not_found(response_id));
-        let keeper = keeper_of(response_id).ok_or_else(gone)?;
+        let gone = || NoAnswer::from(kept.not_found());
+        let keeper = kept.keeper().ok_or_else(gone)?;
         let others: Vec<u64> = model
             .replicas
             .iter()

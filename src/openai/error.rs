@@ -178,6 +178,17 @@ impl ApiError {
         )
     }
 
+    /// `param` names the item that refers to it.
+    pub(crate) fn item_not_found(param: &str, id: &str) -> Self {
+        Self::invalid_value(
+            param,
+            format!(
+                "Item with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to be \
+                 stored. Please send the item itself in 'input'."
+            ),
+        )
+    }
+
     pub(crate) fn response_not_found(id: &str) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,

@@ -39,13 +39,12 @@ pub(crate) async fn create(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let body = accept(body)?;
-    let recall = |id: &str| Some(app.responses.get(id)?.items.clone());
     let ResponsesRequest {
         chat,
         items,
         namespaces,
         settings,
-    } = ResponsesRequest::parse(&body, recall)?;
+    } = ResponsesRequest::parse(&body, &app.responses)?;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
     let kept = settings.store.then_some(items);
     let with_logprobs = chat.options.logprobs.is_some();
@@ -81,8 +80,7 @@ pub(crate) async fn input_tokens(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let body = accept(body)?;
-    let recall = |id: &str| Some(app.responses.get(id)?.items.clone());
-    let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, recall)?;
+    let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, &app.responses)?;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
     let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;

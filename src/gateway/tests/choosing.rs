@@ -393,13 +393,22 @@ async fn a_response_is_told_and_gone_on_with_by_the_replica_that_keeps_it() {
         let more = json!({"model": "guide", "input": "more", "previous_response_id": id});
         assert_eq!(create(more).await.status(), 200);
     }
+    let named = |id: &str| json!([{"role": "user", "content": "hi"}, {"type": "item_reference", "id": id}]);
+    let item = format!("msg_{keeper}00112233445566778899aabbccddeeff");
+    for _ in 0..4 {
+        let more = json!({"model": "guide", "input": named(&item)});
+        assert_eq!(create(more).await.status(), 200);
+    }
+    let lost = create(json!({"model": "guide", "input": named("msg_0000000000000000aa")})).await;
+    assert_eq!(lost.status(), 400);
+    assert_eq!(json_of(lost).await["error"]["param"], "input");
     for method in ["GET", "DELETE"] {
         let told = scene
             .send(method, &format!("/v1/responses/{id}"), Body::empty())
             .await;
         assert_eq!(told.status(), 200, "{method}");
     }
-    assert_eq!(seen.asked(), vec![first; 7]);
+    assert_eq!(seen.asked(), vec![first; 11]);
     // Another model's replica, none that is known, and no id of ours.
     for (model, id) in [
         ("other", id.as_str()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::namespace::joined;
+use super::request::Recall;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::message::{self, AssistantTurn};
@@ -10,8 +11,21 @@ use crate::openai::message::{self, AssistantTurn};
 /// A conversation of more items than this would not fit any context.
 const MAX_ITEMS: usize = 100_000;
 
-/// A request's own items: a text is one of the user's.
-pub(super) fn items(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
+/// A request's own items: a text is one of the user's, and one that is named by its id is what an earlier answer had.
+pub(super) fn items(input: Option<Json>, recall: &impl Recall) -> Result<Vec<Json>, ApiError> {
+    let mut items = listed(input)?;
+    for (index, json) in items.iter_mut().enumerate() {
+        if json.get("type").and_then(Json::as_str) == Some("item_reference") {
+            let item = Item { index, json };
+            let id = item.text("id")?;
+            let found = recall.item(id);
+            *json = found.ok_or_else(|| ApiError::item_not_found(&item.at(".id"), id))?;
+        }
+    }
+    Ok(items)
+}
+
+fn listed(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
     match input {
         None | Some(Json::Null) => Err(ApiError::missing("input")),
         Some(text @ Json::String(_)) => {
@@ -203,7 +217,7 @@ mod tests {
     use super::*;
 
     fn read(input: &str) -> Result<serde_json::Value, Option<String>> {
-        let items = items(Some(serde_json::from_str(input).unwrap()));
+        let items = listed(Some(serde_json::from_str(input).unwrap()));
         let messages = items.and_then(|items| messages(Some("Be terse."), &[], &items));
         Ok(serde_json::to_value(messages.map_err(|err| err.param)?).unwrap())
     }
@@ -246,7 +260,7 @@ mod tests {
                 r#"[{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]"#,
                 "input[0].content[0].type",
             ),
-            (r#"[{"type": "item_reference", "id": "x"}]"#, "input[0].type"),
+            (r#"[{"type": "web_search_call", "id": "x"}]"#, "input[0].type"),
             (
                 r#"["a", {"type": "function_call", "name": "f", "arguments": "{}"}]"#,
                 "input[0].content",

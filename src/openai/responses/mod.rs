@@ -8,4 +8,4 @@ pub(crate) mod item_list;
 pub(crate) mod namespace;
 pub(crate) mod request;
 
-pub(crate) use request::ResponsesRequest;
+pub(crate) use request::{Recall, ResponsesRequest};

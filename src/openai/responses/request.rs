@@ -88,12 +88,16 @@ const INCLUDED: &[&str] = &[
     "web_search_call.results",
 ];
 
+/// What was kept of earlier answers.
+pub(crate) trait Recall {
+    /// The items of a response, and of those before it.
+    fn response(&self, id: &str) -> Option<Vec<Json>>;
+    /// One item of an answer.
+    fn item(&self, id: &str) -> Option<Json>;
+}
+
 impl ResponsesRequest {
-    /// `recall` knows the items of a response that was kept.
-    pub(crate) fn parse(
-        body: &[u8],
-        recall: impl FnOnce(&str) -> Option<Vec<Json>>,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn parse(body: &[u8], recall: &impl Recall) -> Result<Self, ApiError> {
         let (mut apart, fields) = Fields::split(body, ORDERED)?;
         check_parameters(&fields)?;
         let max_output_tokens = fields.integer("max_output_tokens", 1, usize::MAX)?;
@@ -101,7 +105,7 @@ impl ResponsesRequest {
         options.stopping.check_length(max_output_tokens)?;
         options.max_tokens = max_output_tokens;
         options.logprobs = logprobs::of_responses(&fields)?;
-        let text = apart.remove("text").filter(|text| *text != Json::Null);
+        let text = apart.remove("text").filter(|text| !says_nothing(text));
         options.format = text.as_ref().map(parse_text).transpose()?.flatten();
         let listed = apart.remove("tools").unwrap_or(Json::Array(Vec::new()));
         let choice = fields.get("tool_choice");
@@ -110,9 +114,11 @@ impl ResponsesRequest {
         let previous = fields.text("previous_response_id")?;
         let mut items = match previous {
             None => Vec::new(),
-            Some(id) => recall(id).ok_or_else(|| ApiError::previous_response_not_found(id))?,
+            Some(id) => recall
+                .response(id)
+                .ok_or_else(|| ApiError::previous_response_not_found(id))?,
         };
-        let own = input::items(apart.remove("input"))?;
+        let own = input::items(apart.remove("input"), recall)?;
         let messages = input::messages(instructions, &items, &own)?;
         items.extend(own);
         let settings = Settings {
@@ -152,6 +158,14 @@ impl ResponsesRequest {
             namespaces,
             settings,
         })
+    }
+}
+
+fn says_nothing(text: &Json) -> bool {
+    match text {
+        Json::Null => true,
+        Json::Object(members) => members.is_empty(),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => false,
     }
 }
 
@@ -306,12 +320,21 @@ mod tests {
 
     fn parse(extra: Value) -> Result<ResponsesRequest, String> {
         let known = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
-        let recall = |id: &str| (id == "resp_0").then(|| serde_json::from_str(known).unwrap());
+        struct Known(Vec<Json>);
+        impl Recall for Known {
+            fn response(&self, id: &str) -> Option<Vec<Json>> {
+                (id == "resp_0").then(|| self.0.clone())
+            }
+            fn item(&self, id: &str) -> Option<Json> {
+                (id == "msg_0").then(|| self.0[1].clone())
+            }
+        }
+        let known = Known(serde_json::from_str(known).unwrap());
         let mut body = json!({"model": "m", "input": "Hi"});
         for (name, value) in extra.as_object().unwrap() {
             body[name] = value.clone();
         }
-        ResponsesRequest::parse(body.to_string().as_bytes(), recall)
+        ResponsesRequest::parse(body.to_string().as_bytes(), &known)
             .map_err(|err| err.param.unwrap_or_default())
     }
 
@@ -388,6 +411,24 @@ mod tests {
         // Places are those of the request's own items.
         let wrong = json!({"previous_response_id": "resp_0", "input": [{"role": "user"}]});
         assert_eq!(parse(wrong).unwrap_err(), "input[0].content");
+    }
+
+    #[test]
+    fn an_item_that_is_named_is_the_one_that_was_answered() {
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let input = json!([user("a"), {"type": "item_reference", "id": "msg_0"}, user("c")]);
+        let request = parse(json!({"input": input})).unwrap();
+        let said = json!([user("a"), {"role": "assistant", "content": "b"}, user("c")]);
+        assert_eq!(serde_json::to_value(&request.chat.messages).unwrap(), said);
+        assert_eq!(
+            serde_json::to_value(&request.items).unwrap(),
+            said,
+            "as it is kept"
+        );
+        for id in [json!("msg_1"), json!(null), json!(3)] {
+            let input = json!([user("a"), {"type": "item_reference", "id": id}]);
+            assert_eq!(parse(json!({"input": input})).unwrap_err(), "input[1].id");
+        }
     }
 
     #[test]

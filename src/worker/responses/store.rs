@@ -8,6 +8,7 @@ use axum::body::Bytes;
 
 use crate::mutex::lock;
 use crate::openai::json::Json;
+use crate::openai::responses::Recall;
 
 /// Thousands of conversations of a few pages.
 pub(crate) const MAX_BYTES: usize = 32 << 20;
@@ -62,6 +63,20 @@ impl ResponseStore {
         let removed = place.and_then(|place| kept.responses.remove(place));
         kept.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
         removed.is_some()
+    }
+}
+
+impl Recall for ResponseStore {
+    fn response(&self, id: &str) -> Option<Vec<Json>> {
+        Some(self.get(id)?.items.clone())
+    }
+
+    fn item(&self, id: &str) -> Option<Json> {
+        let is_it = |item: &&Json| item.get("id").and_then(Json::as_str) == Some(id);
+        let kept = lock(&self.0);
+        // Most often it is of the last answer.
+        let mut answers = kept.responses.iter().rev();
+        answers.find_map(|(stored, _)| stored.items.get(stored.given..)?.iter().find(is_it).cloned())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::openai::responses::namespace::Namespaces;
 use crate::openai::responses::request::Settings;
 use crate::text::answer::{AnswerParser, Part};
 use crate::text::tool_calls::CallPart;
+use crate::wire::keeper_of;
 use crate::worker::answers::{CALL_ID_PREFIX, call_id};
 use crate::worker::event::{Done, Piece};
 
@@ -280,9 +281,15 @@ impl ResponseWriter {
         }
     }
 
+    /// Tells who keeps it, as the response's own does.
+    fn item_id(&self, prefix: &str) -> String {
+        let keeper = keeper_of(&self.response.id).unwrap_or(0);
+        format!("{prefix}_{keeper:016x}{}", Uuid::new_v4().simple())
+    }
+
     fn open(&mut self, prefix: &str, content: ItemContent) {
         let item = Item {
-            id: id(prefix),
+            id: self.item_id(prefix),
             status: Status::InProgress,
             content,
         };
@@ -347,8 +354,4 @@ impl ResponseWriter {
         let output_index = place.output_index;
         self.events.push(EventKind::ItemDone { output_index, item });
     }
-}
-
-fn id(prefix: &str) -> String {
-    format!("{prefix}_{}", Uuid::new_v4().simple())
 }

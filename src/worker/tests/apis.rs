@@ -255,6 +255,14 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
             assert_eq!(third["usage"]["input_tokens"], 3);
             assert_eq!(worker.send("GET", &url(&third), "").await.json(), third);
 
+            // The same by the item's id, as the AI SDK does it.
+            let named = json!([{"role": "user", "content": "<cue 1>"},
+                {"type": "item_reference", "id": first["output"][0]["id"]},
+                {"role": "user", "content": "<cue 1>"}]);
+            let fourth = create(json!({"input": named})).await.json();
+            assert_eq!(fourth["usage"]["input_tokens"], 2);
+            assert_eq!(fourth["output"][0]["content"], second["output"][0]["content"]);
+
             // Calls are kept, too, and their outputs are asked for.
             let tools = json!({"tools": [{"type": "function", "name": "weather"}], "input": "<cue 0>", "max_output_tokens": 20});
             let called = create(tools.clone()).await.json();
