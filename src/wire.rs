@@ -134,9 +134,6 @@ pub(crate) const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 /// part of the response's id, by which any gateway finds the replica that keeps it.
 pub(crate) const KEEPER_HEADER: &str = "x-rooflet-keeper";
 
-/// What ids of responses begin with; the keeper follows, and then what is the response's own.
-pub(crate) const RESPONSE_ID_PREFIX: &str = "resp_";
-
 /// The replica that keeps a response, or an item of one, as a gateway knows it; 0 where no gateway was asked. `None`: no id
 /// of ours.
 pub(crate) fn keeper_of(id: &str) -> Option<u64> {

@@ -28,10 +28,10 @@ use super::stream::{self, Frames, event_frame};
 use crate::openai::ApiError;
 use crate::openai::json::Json as OrderedJson;
 use crate::openai::response::Usage;
-use crate::openai::responses::ResponsesRequest;
 use crate::openai::responses::event::Event;
 use crate::openai::responses::item_list::{ItemList, ItemQuery};
-use crate::wire::{KEEPER_HEADER, RESPONSE_ID_PREFIX, keeper_of};
+use crate::openai::responses::{ID_PREFIX, ResponsesRequest};
+use crate::wire::{KEEPER_HEADER, keeper_of};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -150,7 +150,7 @@ pub(crate) async fn delete(
 fn new_id(headers: &HeaderMap) -> String {
     let own = Uuid::new_v4().simple().to_string();
     let keeper = headers.get(KEEPER_HEADER).and_then(|value| value.to_str().ok());
-    let id = |keeper: &str| format!("{RESPONSE_ID_PREFIX}{keeper}{own}");
+    let id = |keeper: &str| format!("{ID_PREFIX}{keeper}{own}");
     let is_one = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
     id(keeper.filter(is_one).unwrap_or("0000000000000000"))
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ID_PREFIX;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 
@@ -82,7 +83,7 @@ fn listed(response_id: &str, at: usize, item: &Json) -> (String, Json) {
     };
     let own = members.get("id").and_then(Json::as_str).map(str::to_owned);
     let id = own.unwrap_or_else(|| {
-        let response = response_id.trim_start_matches("resp_");
+        let response = response_id.trim_start_matches(ID_PREFIX);
         format!("{prefix}_{response}{at:04x}")
     });
     if kind == "message" {

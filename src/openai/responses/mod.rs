@@ -9,3 +9,6 @@ pub(crate) mod namespace;
 pub(crate) mod request;
 
 pub(crate) use request::{Recall, ResponsesRequest};
+
+/// What ids of responses begin with; the keeper follows, and then what is the response's own.
+pub(crate) const ID_PREFIX: &str = "resp_";
