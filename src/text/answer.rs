@@ -80,6 +80,7 @@ impl AnswerParser {
             ToolFormat::Mistral => marked(scanner(Format::Mistral)),
             ToolFormat::DeepSeek { .. } => marked(scanner(Format::DeepSeek)),
             ToolFormat::Kimi => marked(scanner(Format::Kimi)),
+            ToolFormat::Glm => marked(scanner(Format::Glm)),
             ToolFormat::Harmony => Kind::Harmony(HarmonyParser::new(shape.tools.is_some())),
         };
         Self {
@@ -180,7 +181,11 @@ impl AnswerParser {
         match self.tool_format {
             ToolFormat::Mistral => random.chars().take(9).collect(),
             ToolFormat::Kimi => kimi::call_id(function, place),
-            ToolFormat::Tagged | ToolFormat::Llama | ToolFormat::DeepSeek { .. } | ToolFormat::Harmony => {
+            ToolFormat::Tagged
+            | ToolFormat::Llama
+            | ToolFormat::DeepSeek { .. }
+            | ToolFormat::Glm
+            | ToolFormat::Harmony => {
                 let name: String = random.chars().take(24).collect();
                 format!("{prefix}{name}")
             }

@@ -33,8 +33,8 @@ use crate::text::grammar::constraint::Constraint;
 use crate::text::grammar::vocabulary::Vocabulary;
 use crate::text::template::{RenderInput, TemplateError};
 use crate::text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
-use crate::text::tool_calls::ToolFormat;
 use crate::text::tool_calls::offer::{self, Speaker};
+use crate::text::tool_calls::{ToolFormat, glm};
 use crate::worker::adjustment::Penalties;
 use crate::worker::sampler::Sampling;
 use crate::worker::thinking::ThinkingBudget;
@@ -339,7 +339,8 @@ impl Prompter {
     }
 
     fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
-        let template = &self.chat_format(chat.tools)?.template;
+        let format = self.chat_format(chat.tools)?;
+        let template = &format.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
         let marked;
         let messages = match chat.ending {
@@ -366,6 +367,14 @@ impl Prompter {
                 Some(messages) => render_as_they_are(&messages, tools).map_err(|_| err),
                 None => Err(err),
             })
+        };
+        let as_metadata;
+        let messages = match format.writes_calls_as_metadata() {
+            true => {
+                as_metadata = glm::turns(messages);
+                &as_metadata
+            }
+            false => messages,
         };
         let told_by = |speaker| {
             let tools = listed.unwrap_or_default();

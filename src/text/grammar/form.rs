@@ -184,6 +184,23 @@ impl Writer<'_, '_> {
                 let text = self.builder.repeat(space, 0, None, text);
                 self.builder.any_of(vec![calls, text])
             }
+            // What has a brace at the beginning of its second line is a call.
+            ToolFormat::Glm => {
+                let rest = self.builder.without(&[SPECIAL], RETURN);
+                let mut first = ByteSet::ALL;
+                first.remove(b'{');
+                first.remove(SPECIAL);
+                let second_line = self.builder.bytes(first, rest);
+                let second_line = self.builder.any_of(vec![second_line, RETURN]);
+                let second_line = self.builder.literal(b"\n", second_line);
+                let mut line = ByteSet::ALL;
+                line.remove(b'\n');
+                line.remove(SPECIAL);
+                let line = self.builder.bytes(line, RETURN);
+                let behind = self.builder.any_of(vec![second_line, RETURN]);
+                let text = self.builder.repeat(line, 0, None, behind);
+                self.builder.any_of(vec![calls, text])
+            }
             ToolFormat::Harmony => {
                 let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
                 let text = self.builder.without(&[SPECIAL], RETURN);
@@ -240,7 +257,7 @@ impl Writer<'_, '_> {
             }
             ToolFormat::Kimi => self.section((kimi::SECTION, b"", kimi::SECTION_END), several),
             // One message, or one answer, is one call.
-            ToolFormat::Llama | ToolFormat::Harmony => call,
+            ToolFormat::Llama | ToolFormat::Glm | ToolFormat::Harmony => call,
         })
     }
 
@@ -270,6 +287,7 @@ impl Writer<'_, '_> {
             }
             ToolFormat::Mistral => (named("arguments"), b"}".to_vec()),
             ToolFormat::Llama => (named("parameters"), b"}".to_vec()),
+            ToolFormat::Glm => (format!("{name}\n").into_bytes(), Vec::new()),
             ToolFormat::DeepSeek { fenced: true } => {
                 let (open, close) = deepseek::FENCE;
                 let mut before = self.marks(&[deepseek::CALL, "function", deepseek::SEPARATOR]);

@@ -3,6 +3,7 @@
 
 pub(super) mod begun;
 pub(super) mod deepseek;
+pub(crate) mod glm;
 mod json;
 pub(super) mod kimi;
 pub(super) mod llama;
@@ -50,6 +51,8 @@ pub(crate) enum ToolFormat {
     DeepSeek { fenced: bool },
     /// A section of marked calls with names of their own (Kimi K2).
     Kimi,
+    /// A function's name, a line break and its arguments as the whole answer (GLM-4 0414).
+    Glm,
     /// Messages to functions on a channel of their own (gpt-oss).
     Harmony,
 }
@@ -64,6 +67,8 @@ impl ToolFormat {
             Self::Harmony
         } else if !offer::knows_tools(template) {
             Self::Tagged
+        } else if glm::is_of(template) {
+            Self::Glm
         } else if written(deepseek::CALL) {
             Self::DeepSeek {
                 fenced: written("```json"),
@@ -91,6 +96,7 @@ impl ToolFormat {
             Self::Mistral => mistral::MARKERS,
             Self::DeepSeek { .. } => deepseek::MARKERS,
             Self::Kimi => kimi::MARKERS,
+            Self::Glm => &[],
             Self::Harmony => super::harmony::MARKERS,
         }
     }
@@ -121,6 +127,7 @@ pub(super) enum Format {
     Mistral,
     DeepSeek,
     Kimi,
+    Glm,
 }
 
 impl Format {
@@ -132,6 +139,7 @@ impl Format {
             Self::Mistral => &[mistral::MARKER],
             Self::DeepSeek => &[deepseek::SECTION, deepseek::CALL],
             Self::Kimi => &[kimi::SECTION, kimi::CALL],
+            Self::Glm => &[],
         }
     }
 
@@ -143,6 +151,7 @@ impl Format {
             Self::Mistral => &[",", "]"],
             Self::DeepSeek => &["```", deepseek::CALL_END, deepseek::SECTION_END],
             Self::Kimi => &[kimi::CALL_END, kimi::SECTION_END],
+            Self::Glm => &[],
         }
     }
 
@@ -151,7 +160,7 @@ impl Format {
         match self {
             Self::Llama | Self::Mistral => true,
             Self::Tagged => !closed,
-            Self::DeepSeek | Self::Kimi => false,
+            Self::DeepSeek | Self::Kimi | Self::Glm => false,
         }
     }
 }
@@ -287,10 +296,19 @@ impl ToolCallScanner {
         }
     }
 
-    /// A Llama's answer that begins as JSON is a call until it turns out to be none.
+    /// A Llama's answer that begins as JSON, or GLM's that begins as a function's name, is a call until it turns out to be
+    /// none.
     fn start(&mut self, last: bool) {
         let text = self.held.trim_start();
-        if self.format == Format::Llama && text.starts_with('{') {
+        let begins = match self.format {
+            Format::Llama => text.starts_with('{'),
+            Format::Glm => {
+                let head = glm::head(&self.held, &self.functions);
+                !self.held.is_empty() && !matches!(head, Head::NoCall)
+            }
+            Format::Tagged | Format::Mistral | Format::DeepSeek | Format::Kimi => false,
+        };
+        if begins {
             self.state = State::Head { taken: String::new() };
         } else if text.is_empty() && !last {
             self.state = State::Start;
@@ -326,6 +344,7 @@ impl ToolCallScanner {
             Format::Mistral => mistral::head(held, last),
             Format::DeepSeek => deepseek::head(held),
             Format::Kimi => kimi::head(held),
+            Format::Glm => glm::head(held, &self.functions),
         };
         match head {
             Head::Begins {

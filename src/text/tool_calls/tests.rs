@@ -205,6 +205,29 @@ fn calls_of_deepseek_and_kimi() {
     );
 }
 
+#[test]
+fn calls_of_glm_4() {
+    let bern = || call("weather", r#"{"town": "Bern"}"#);
+    for said in [
+        "weather\n{\"town\": \"Bern\"}",
+        "weather \n{\"town\": \"Bern\"}\n",
+    ] {
+        check(Format::Glm, said, &[bern()]);
+    }
+    for said in [
+        "\nweather\n{}",
+        "weather",
+        "weather\n",
+        "weather {}",
+        "weather\nis {}",
+        "weathers\n{}",
+        "unknown\n{}",
+        "The weather\n{}",
+    ] {
+        check(Format::Glm, said, &[text(said)]);
+    }
+}
+
 /// Values are what the function's schema says; the shapes are those of the models' own templates.
 #[test]
 fn calls_in_tags_as_xml_and_as_pairs() {
@@ -391,7 +414,8 @@ proptest! {
             0..9,
         ),
         format in prop_oneof![
-            Just(Format::Tagged), Just(Format::Llama), Just(Format::Mistral), Just(Format::DeepSeek), Just(Format::Kimi)
+            Just(Format::Tagged), Just(Format::Llama), Just(Format::Mistral), Just(Format::DeepSeek), Just(Format::Kimi),
+            Just(Format::Glm)
         ],
         sizes in proptest::collection::vec(1_usize..7, 0..50),
     ) {

@@ -31,6 +31,11 @@ impl ChatFormat {
         }
     }
 
+    /// See [`glm`](crate::text::tool_calls::glm).
+    pub(super) fn writes_calls_as_metadata(&self) -> bool {
+        self.tool_format == ToolFormat::Glm
+    }
+
     /// What may be in the answer to a conversation that was rendered as `prompt`.
     pub(super) fn answer_shape(&self, prompt: &str, chat: Chat<'_>) -> AnswerShape {
         let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
@@ -231,6 +236,29 @@ mod tests {
             chat.answer.finish();
             assert!(chat.answer.has_whole_calls(), "{mark}");
         }
+    }
+
+    /// Its template has no `tool_calls`: a call is a message with `metadata`, and its result an observation.
+    #[test]
+    fn calls_of_glm_4_are_messages() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/e2e/fixtures/templates/glm4_0414.jinja"
+        );
+        let prompter = edited(|_, config| {
+            config["chat_template"] = std::fs::read_to_string(file).unwrap().into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"in\": \"UTC\"}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "09:05"}, {"role": "user", "content": "And now?"}]"#;
+        let (prompt, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        let turns = "<|user|>\nNow?<|assistant|>now \n{\"in\":\"UTC\"}<|observation|>\n09:05<|user|>\nAnd now?<|assistant|>";
+        assert!(prompt.ends_with(turns), "{prompt}");
+        let mut parts = chat.answer.push("now\n{\"in\": \"UTC\"}", 1);
+        parts.extend(chat.answer.finish());
+        assert!(chat.answer.has_whole_calls(), "{parts:?}");
     }
 
     /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is told of no tools.
