@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use base64::Engine as _;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
@@ -156,4 +157,67 @@ fn kubectl_comes_again_when_there_are_too_many_requests() {
             "configmap/patient created\n"
         );
     });
+}
+
+/// A request for a user's certificate, as YAML that kubectl takes.
+fn certificate_request(name: &str) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().expect("a key");
+    let pem = params
+        .serialize_request(&key)
+        .expect("a request")
+        .pem()
+        .expect("PEM");
+    let request = base64::engine::general_purpose::STANDARD.encode(pem);
+    format!(
+        "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {{name: {name}}}\nspec:\n  \
+         request: {request}\n  signerName: kubernetes.io/kube-apiserver-client\n  usages: [digital signature, client auth]\n  \
+         expirationSeconds: 3600\n"
+    )
+}
+
+#[test]
+fn kubectl_approves_and_denies_certificates() {
+    let Some(server) = start(&[]) else { return };
+    let kubectl = &server.kubectl;
+    for name in ["alice", "bob"] {
+        kubectl
+            .run_with(&["apply", "-f", "-"], &certificate_request(name))
+            .ok();
+    }
+    assert_eq!(
+        kubectl.run("certificate approve alice").ok(),
+        "certificatesigningrequest.certificates.k8s.io/alice approved\n"
+    );
+    assert_eq!(
+        kubectl.run("certificate deny bob").ok(),
+        "certificatesigningrequest.certificates.k8s.io/bob denied\n"
+    );
+    let row = |name: &str| {
+        let row = kubectl.run(&format!("get csr {name} --no-headers")).ok();
+        let cells: Vec<_> = row.split_whitespace().map(str::to_owned).collect();
+        cells[2..].join(" ")
+    };
+    eventually("a certificate", || match row("alice").as_str() {
+        "kubernetes.io/kube-apiserver-client system:admin 60m Approved,Issued" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    assert_eq!(
+        row("bob"),
+        "kubernetes.io/kube-apiserver-client system:admin 60m Denied"
+    );
+    let described = kubectl.run("describe csr alice").ok();
+    for expect in [
+        "Requesting User:",
+        "system:admin",
+        "Approved,Issued",
+        "Common Name:",
+        "alice",
+    ] {
+        assert!(described.contains(expect), "{expect} in\n{described}");
+    }
+    let said = kubectl.run("certificate deny alice").refused();
+    assert!(said.contains("already Approved"), "{said}");
 }

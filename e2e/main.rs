@@ -15,6 +15,7 @@ mod examples;
 mod faults;
 mod gateway;
 mod harness;
+mod join;
 mod kv_cache;
 mod manifest_dir;
 mod measure;

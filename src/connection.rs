@@ -1,6 +1,7 @@
 //! Connections to every server of this binary: how many there may be, how long one may say nothing, an orderly end.
 
 mod stall;
+mod unread;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::serve::{Listener, ListenerExt as _};
 use axum::{BoxError, Router};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,6 +28,7 @@ use tower::ServiceExt as _;
 use tracing::debug;
 
 use self::stall::Unstalled;
+use self::unread::{Bodies, LOOKS, Watched};
 
 /// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an attack, and waits until
 /// others end.
@@ -34,7 +36,8 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// For the head of a request: from the beginning, and from the end of the answer before it. Clients that keep a connection
 /// give it up sooner by themselves (those of Go and Rust after 90 s), so that no request meets one that is being closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// For a client to read anything at all of what it is sent. What it does not read waits in memory.
+/// For a client to read anything at all of what it is sent, and over HTTP/2 to take the next piece of each answer. What it does
+/// not read waits in memory.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
 const HTTP2_STREAMS_MAX: u32 = 1_000;
@@ -121,10 +124,19 @@ where
     B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let asked = AtomicBool::new(false);
-    let service = service_fn(|request| {
+    let bodies = Arc::new(Bodies::default());
+    let service = service_fn(|request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
+        // With one answer at a time, a client that reads nothing of it stalls the connection.
+        let bodies = (request.version() == Version::HTTP_2).then(|| Arc::clone(&bodies));
         let answer = answer(request);
-        async { Ok::<_, Infallible>(answer.await) }
+        async move {
+            let answer = answer.await.map(|body| match bodies {
+                Some(bodies) => bodies.watch(body),
+                None => Watched::Plain(Box::pin(body)),
+            });
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -141,6 +153,7 @@ where
     // hyper's own timer begins when it knows which HTTP is spoken, which takes the first bytes.
     let mut silence = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let (mut is_stopping, mut is_silent) = (false, true);
+    let mut looks = tokio::time::interval(WRITE_TIMEOUT / LOOKS);
     let outcome = loop {
         tokio::select! {
             outcome = connection.as_mut() => break outcome,
@@ -148,6 +161,7 @@ where
                 is_stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            _ = looks.tick() => bodies.look(),
             () = silence.as_mut(), if is_silent => {
                 is_silent = false;
                 if !asked.load(Ordering::Relaxed) {
@@ -165,6 +179,8 @@ where
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio::sync::mpsc;
+    use tokio::sync::oneshot::{self, error::TryRecvError};
     use tokio::task::JoinHandle;
     use tokio::time::timeout;
 
@@ -247,6 +263,61 @@ mod tests {
             drop(client);
             served.await.expect("served");
         }
+    }
+
+    /// Is told when an answer is over.
+    struct Over(Option<oneshot::Sender<()>>);
+
+    impl Drop for Over {
+        fn drop(&mut self) {
+            if let Some(over) = self.0.take() {
+                let _ = over.send(());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_reads_ends_and_one_that_has_nothing_to_say_stays() {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let (over_tx, mut over_rx) = mpsc::unbounded_channel();
+        let answer = move |request: Request<Incoming>| {
+            let (end_tx, end_rx) = oneshot::channel();
+            drop(over_tx.send((request.uri().path().to_owned(), end_rx)));
+            let over = Over(Some(end_tx));
+            let is_silent = request.uri().path() == "/silent";
+            let pieces = futures::stream::unfold(over, move |over| async move {
+                if is_silent {
+                    std::future::pending::<()>().await;
+                }
+                Some((Ok::<_, Infallible>(vec![b'x'; 16 << 10]), over))
+            });
+            async move { Response::new(Body::from_stream(pieces)) }
+        };
+        let stop = CancellationToken::new();
+        let _served = spawn(async move { carry(server, answer, &stop).await });
+        let (mut asker, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(64 << 10)
+            .initial_connection_window_size(1 << 20)
+            .handshake::<_, Body>(TokioIo::new(client))
+            .await
+            .expect("HTTP/2");
+        let _carried = spawn(async move { connection.await.expect("carried") });
+        let mut ask = |path: &str| {
+            let request = Request::builder().uri(format!("http://h{path}"));
+            asker.send_request(request.body(Body::empty()).expect("valid"))
+        };
+        let _unread = ask("/loud").await.expect("an answer");
+        let (_, loud_ended) = over_rx.recv().await.expect("asked");
+        let _silent = ask("/silent").await.expect("an answer");
+        let (_, mut silent_ended) = over_rx.recv().await.expect("asked");
+        let mut loud_ended = pin!(loud_ended);
+        let early = timeout(WRITE_TIMEOUT - SECOND, loud_ended.as_mut()).await;
+        assert!(early.is_err(), "not before");
+        let ended = timeout(WRITE_TIMEOUT / 2, loud_ended).await;
+        ended.expect("in time").expect("told");
+        tokio::time::sleep(3 * WRITE_TIMEOUT).await;
+        let stays = silent_ended.try_recv();
+        assert!(matches!(stays, Err(TryRecvError::Empty)), "{stays:?}");
     }
 
     #[tokio::test(start_paused = true)]

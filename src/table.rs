@@ -23,6 +23,15 @@ enum Cell {
     /// How many entries these fields have.
     Entries(&'static [&'static str]),
     Event(EventCell),
+    Csr(CsrCell),
+}
+
+/// Of a CertificateSigningRequest.
+#[derive(Clone, Copy, Debug)]
+enum CsrCell {
+    Requestor,
+    RequestedDuration,
+    Condition,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +146,7 @@ impl Table {
                 ),
                 age(),
             ],
+            ("certificates.k8s.io", "CertificateSigningRequest") => csr_columns(),
             ("" | "events.k8s.io", "Event") => event_columns(),
             _ => vec![
                 Column::name(),
@@ -190,6 +200,66 @@ fn event_columns() -> Vec<Column> {
     ]
 }
 
+const CSR_SIGNER_DESCRIPTION: &str = "signerName indicates the requested signer, and is a qualified name.";
+const CSR_REQUESTOR_DESCRIPTION: &str = "username contains the name of the user that created the CertificateSigningRequest. Populated by the API server on creation and immutable.";
+const CSR_DURATION_DESCRIPTION: &str = "expirationSeconds is the requested duration of validity of the issued certificate. The certificate signer may issue a certificate with a different validity duration.";
+const CSR_CONDITION_DESCRIPTION: &str =
+    "conditions applied to the request. Known conditions are \"Approved\", \"Denied\", and \"Failed\".";
+
+fn csr_columns() -> Vec<Column> {
+    let text = |name: &str, description: &str, cell: Cell| Column::new(name, "string", description, cell);
+    vec![
+        Column::name(),
+        text("Age", CREATED_DESCRIPTION, Cell::Age),
+        text(
+            "SignerName",
+            CSR_SIGNER_DESCRIPTION,
+            Cell::Text("spec.signerName"),
+        ),
+        text(
+            "Requestor",
+            CSR_REQUESTOR_DESCRIPTION,
+            Cell::Csr(CsrCell::Requestor),
+        ),
+        text(
+            "RequestedDuration",
+            CSR_DURATION_DESCRIPTION,
+            Cell::Csr(CsrCell::RequestedDuration),
+        ),
+        text(
+            "Condition",
+            CSR_CONDITION_DESCRIPTION,
+            Cell::Csr(CsrCell::Condition),
+        ),
+    ]
+}
+
+fn csr_cell(cell: CsrCell, csr: &Value) -> Value {
+    let has = |kind: &str| {
+        let conditions = at(csr, "status.conditions").and_then(Value::as_array);
+        conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition["type"] == kind))
+    };
+    Value::from(match cell {
+        CsrCell::Requestor => text_at(csr, "spec.username").to_owned(),
+        CsrCell::RequestedDuration => at(csr, "spec.expirationSeconds")
+            .and_then(Value::as_i64)
+            .map_or_else(|| "<none>".to_owned(), human_duration),
+        CsrCell::Condition => {
+            let answer = match (has("Denied"), has("Approved")) {
+                (true, _) => "Denied",
+                (false, true) => "Approved",
+                (false, false) => "Pending",
+            };
+            let failed = if has("Failed") { ",Failed" } else { "" };
+            let issued = match text_at(csr, "status.certificate") {
+                "" => "",
+                _ => ",Issued",
+            };
+            format!("{answer}{failed}{issued}")
+        }
+    })
+}
+
 fn printer_column(column: &Value) -> Column {
     let text = |key: &str| column.get(key).and_then(Value::as_str).unwrap_or_default();
     let path = text("jsonPath");
@@ -232,6 +302,7 @@ impl Column {
                 Value::from(fields.iter().map(entries).sum::<usize>())
             }
             Cell::Event(cell) => event_cell(*cell, object, now),
+            Cell::Csr(cell) => csr_cell(*cell, object),
             Cell::Path(path) => match path.as_ref().and_then(|path| path.first(object)) {
                 None | Some(Value::Null) => Value::Null,
                 Some(value) => typed_cell(&self.kind, value, now),

@@ -4,6 +4,7 @@
 //! Readers accept unknown fields, so that an agent may be one release behind its workers.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +135,20 @@ pub(crate) const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 /// part of the response's id, by which any gateway finds the replica that keeps it.
 pub(crate) const KEEPER_HEADER: &str = "x-rooflet-keeper";
 
+/// By what gateways know a replica: the same in every gateway and agent of one build.
+pub(crate) fn replica_id(namespace: &str, name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (namespace, name).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What follows `/replicas/NAMESPACE/NAME/proxy` in a URL of an agent, as it was written: what an extractor gives is decoded.
+pub(crate) fn behind_proxy(path: &str) -> Option<&str> {
+    let replica = path.strip_prefix("/replicas/")?;
+    let behind = replica.splitn(3, '/').nth(2)?.strip_prefix("proxy")?;
+    behind.starts_with('/').then_some(behind)
+}
+
 /// The replica that keeps a response, or an item of one, as a gateway knows it; 0 where no gateway was asked. `None`: no id
 /// of ours.
 pub(crate) fn keeper_of(id: &str) -> Option<u64> {
@@ -193,6 +208,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_worker_gets_the_path_behind_its_own_whatever_it_is_called() {
+        for (path, expect) in [
+            (
+                "/replicas/default/guide/proxy/v1/models/a%2Fb",
+                Some("/v1/models/a%2Fb"),
+            ),
+            (
+                "/replicas/proxy/guide/proxy/v1/completions",
+                Some("/v1/completions"),
+            ),
+            (
+                "/replicas/default/proxy/proxy/v1/completions",
+                Some("/v1/completions"),
+            ),
+            ("/replicas/proxy/proxy/proxy/proxy/v1", Some("/proxy/v1")),
+            ("/replicas/default/guide/logs", None),
+            ("/replicas/default/guide/proxyx/v1", None),
+            ("/v1/messages", None),
+        ] {
+            assert_eq!(behind_proxy(path), expect, "{path}");
+        }
+    }
 
     #[test]
     fn an_id_tells_who_keeps_it() {

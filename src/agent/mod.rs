@@ -10,6 +10,7 @@ mod backoff;
 pub(crate) mod calibrator;
 mod company;
 mod control_plane;
+mod credentials;
 mod golden;
 mod holder;
 mod in_flight;
@@ -36,6 +37,7 @@ pub(crate) mod sync;
 mod wired;
 pub(crate) mod workers;
 
+pub(crate) use credentials::NodeCredentials;
 pub(crate) use node::LEASE_PERIOD;
 
 use std::collections::BTreeMap;

@@ -14,6 +14,7 @@ use crate::api::v1alpha1::{
 use crate::roofline::kv_quantisation::UNQUANTISED_BITS;
 use crate::scheduler::is_overridden;
 use crate::units::Bytes;
+use crate::wire::replica_id;
 
 /// Namespace and name: unique on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,6 +33,11 @@ impl ReplicaKey {
 
     pub(crate) fn of(replica: &ModelReplica) -> Self {
         Self::new(replica.namespace().unwrap_or_default(), replica.name_any())
+    }
+
+    /// By what gateways know it.
+    pub(crate) fn id(&self) -> u64 {
+        replica_id(&self.namespace, &self.name)
     }
 }
 

@@ -74,6 +74,8 @@ impl Reporter {
             match self.write_one(key, report).await {
                 // The watch shows the newer version soon, and this is done again.
                 Ok(()) | Err(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::AlreadyExists(_)) => {}
+                // A node is not told whether a replica that is not its own is there.
+                Err(ApiError::Forbidden(_)) if self.cache.get(Some(&key.namespace), &key.name).is_none() => {}
                 Err(err) if err.is_transient() => outcome = Err(err),
                 Err(err) => warn!(replica = %key, error = %Chain(&err), "the API server refuses a report"),
             }

@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use futures::StreamExt;
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{Method, StatusCode, Uri};
+use http::{HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -37,6 +37,7 @@ use crate::metrics::{Registry, TEXT_FORMAT, render};
 use crate::openai::ApiError;
 use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
+use crate::openai::kept::{Kept, RESPONSES_PATH};
 use crate::openai::models::{Model, ModelList};
 use crate::openai::pages::PageRules;
 use crate::openai::routes::{BY_MODEL, closed};
@@ -44,7 +45,7 @@ use crate::openai::{headers, openapi};
 use crate::process::logs::{From, stream};
 use crate::proxy::{BodyRoom, ForwardError, Proxy, peek_model};
 use crate::task::Tasks;
-use crate::wire::CHIP_SHARE_HEADER;
+use crate::wire::{CHIP_SHARE_HEADER, KEEPER_HEADER, behind_proxy};
 
 /// The most lines of a log that can be asked for from its end.
 const MAX_TAIL_LINES: usize = 1_000_000;
@@ -110,12 +111,12 @@ impl App {
     }
 
     /// Replicas that serve a model, the one whose turn it is first.
-    fn serving(&self, model: &str) -> Vec<Endpoint> {
+    fn serving(&self, model: &str) -> Vec<(ReplicaKey, Endpoint)> {
         let endpoints = self.endpoints_rx.latest();
         let mut serving: Vec<_> = endpoints
-            .values()
-            .filter(|one| one.serving_name == model)
-            .cloned()
+            .iter()
+            .filter(|(_, one)| one.serving_name == model)
+            .map(|(key, one)| (key.clone(), one.clone()))
             .collect();
         if !serving.is_empty() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % serving.len();
@@ -146,8 +147,8 @@ async fn proxy_replica(
         )
         .into_response();
     };
-    let path = format!("/{}", beyond_proxy(request.uri().path()));
-    let Some(path) = path_and_query(&path, request.uri()) else {
+    let path = behind_proxy(request.uri().path());
+    let Some(path) = path.and_then(|path| path_and_query(path, request.uri())) else {
         return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
     };
     // It is the agent's word.
@@ -162,11 +163,6 @@ async fn proxy_replica(
     }
 }
 
-/// What follows `/replicas/NAMESPACE/NAME/proxy/`, as it was written: what an extractor gives is decoded.
-fn beyond_proxy(path: &str) -> &str {
-    path.splitn(6, '/').nth(5).unwrap_or_default()
-}
-
 fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
     match uri.query() {
         Some(query) => format!("{path}?{query}").parse().ok(),
@@ -174,13 +170,18 @@ fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
     }
 }
 
+/// A worker that had the request is told apart from one that is not there: it may be the request that ends workers.
 fn forward_failed(err: &ForwardError) -> Response {
-    debug!(reason = err.reason(), error = %Chain(err), "a worker could not be reached");
-    ApiError::unavailable(
-        ErrorCode::ModelUnavailable,
-        "The model's worker does not answer. Please try again shortly.",
-    )
-    .into_response()
+    debug!(reason = err.reason(), error = %Chain(err), "a worker did not answer");
+    let told = if err.nothing_was_sent() {
+        ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            "The model's worker does not answer. Please try again shortly.",
+        )
+    } else {
+        ApiError::worker_failed()
+    };
+    told.into_response()
 }
 
 /// A request for a model, sent to a replica that serves it.
@@ -193,17 +194,27 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         Ok(peeked) => peeked,
         Err(err) => return ApiError::into_response(err.into()),
     };
-    let serving = app.serving(&peeked.model);
+    let mut serving = app.serving(&peeked.model);
     if serving.is_empty() {
         return ApiError::model_not_found(&peeked.model).into_response();
     }
+    let asked = parts.uri.path();
+    let kept = asked.starts_with(RESPONSES_PATH).then(|| Kept::of(&peeked.body));
+    if let Err(gone) = keep_to_keeper(&mut serving, kept.flatten().as_ref()) {
+        return gone.into_response();
+    }
     let mut last = None;
-    for upstream in serving
+    for (key, upstream) in serving
         .iter()
-        .filter(|one| one.ready)
-        .filter_map(|one| one.upstream.as_ref())
+        .filter(|(_, one)| one.ready)
+        .filter_map(|(key, one)| Some((key, one.upstream.as_ref()?)))
     {
-        let request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
+        let mut request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
+        if asked == RESPONSES_PATH
+            && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", key.id()))
+        {
+            request.headers_mut().insert(KEEPER_HEADER, keeper);
+        }
         match app.proxy.forward(request, upstream, &path).await {
             Ok(response) => return response,
             // Another replica may take it, as long as this one cannot have begun.
@@ -214,6 +225,19 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     match last {
         Some(err) => forward_failed(&err),
         None => ApiError::model_loading(&peeked.model).into_response(),
+    }
+}
+
+/// What goes on from a response can be answered by the replica alone that keeps it.
+fn keep_to_keeper<E>(serving: &mut Vec<(ReplicaKey, E)>, kept: Option<&Kept>) -> Result<(), ApiError> {
+    let keeper = kept.and_then(Kept::keeper).filter(|keeper| *keeper != 0);
+    let Some((kept, keeper)) = kept.zip(keeper) else {
+        return Ok(());
+    };
+    serving.retain(|(key, _)| key.id() == keeper);
+    match serving.is_empty() {
+        true => Err(kept.not_found()),
+        false => Ok(()),
     }
 }
 
@@ -343,16 +367,46 @@ async fn metrics(State(app): State<App>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::Upstream;
+    use crate::task::within;
+
+    #[tokio::test]
+    async fn a_worker_that_had_the_request_is_told_apart_from_one_that_is_not_there() {
+        let worker = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", worker.local_addr().expect("bound"));
+        let upstream: Upstream = url.parse().expect("a base URL");
+        let path = PathAndQuery::from_static("/v1/completions");
+        let ask = || async {
+            let (proxy, request) = (Proxy::new(), Request::new(Body::from("{}")));
+            let asked = proxy.forward(request, &upstream, &path);
+            forward_failed(&within(asked).await.expect_err("nobody answers")).status()
+        };
+        let dies = async {
+            let (stream, _) = worker.accept().await.expect("a connection");
+            stream.readable().await.expect("a request");
+        };
+        let (told, ()) = tokio::join!(ask(), dies);
+        assert_eq!(told, StatusCode::BAD_GATEWAY);
+        drop(worker);
+        assert_eq!(ask().await, StatusCode::SERVICE_UNAVAILABLE);
+    }
 
     #[test]
-    fn a_worker_gets_the_path_behind_its_own_whatever_it_is_called() {
-        for (path, expect) in [
-            ("/replicas/default/guide/proxy/v1/models/a%2Fb", "v1/models/a%2Fb"),
-            ("/replicas/proxy/guide/proxy/v1/completions", "v1/completions"),
-            ("/replicas/default/proxy/proxy/v1/completions", "v1/completions"),
-            ("/replicas/proxy/proxy/proxy/proxy/v1", "proxy/v1"),
-        ] {
-            assert_eq!(beyond_proxy(path), expect, "{path}");
-        }
+    fn what_goes_on_from_a_response_goes_to_its_keeper() {
+        let key = |name: &str| ReplicaKey::new("default", name);
+        let serving = || vec![(key("a"), 1), (key("b"), 2)];
+        let id = |keeper: u64| format!("resp_{keeper:016x}00112233");
+        let of = |id: String| {
+            let body = json!({"previous_response_id": id}).to_string();
+            let mut left = serving();
+            let outcome = keep_to_keeper(&mut left, Kept::of(body.as_bytes()).as_ref());
+            outcome.map(|()| left).map_err(|err| err.code)
+        };
+        assert_eq!(of(id(key("b").id())), Ok(vec![(key("b"), 2)]));
+        // Where no gateway and no agent was asked, and no id of ours: the worker knows.
+        assert_eq!(of(id(0)), Ok(serving()));
+        assert_eq!(of("resp_1".to_owned()), Ok(serving()));
+        let gone = Err(Some(ErrorCode::PreviousResponseNotFound));
+        assert_eq!(of(id(7)), gone);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::openai::ApiError;
 use crate::openai::headers::REQUEST_ID;
+use crate::wire::behind_proxy;
 
 /// Where this shape is expected.
 pub(crate) const PATH: &str = "/v1/messages";
@@ -49,7 +50,8 @@ pub(crate) fn body(err: &ApiError) -> Value {
 /// refuses pages and gives answers their id.
 pub(crate) async fn reshape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let ours = path
+    let ours = behind_proxy(path)
+        .unwrap_or(path)
         .strip_prefix(PATH)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let mut response = next.run(request).await;
@@ -89,6 +91,7 @@ mod tests {
             .route("/v1/messages", get(fails))
             .route("/v1/messages/count_tokens", get(fails))
             .route("/v1/messagesx", get(fails))
+            .route("/replicas/{namespace}/{name}/proxy/{*path}", get(fails))
             .layer(axum::middleware::from_fn_with_state(pages, complete))
             .layer(axum::middleware::from_fn(reshape));
         let request = Request::builder()
@@ -126,17 +129,26 @@ mod tests {
         assert_eq!(answer("/v1/messages", OWN).await, (429, seven(), theirs.clone()));
         assert_eq!(
             answer("/v1/messages/count_tokens?beta=true", OWN).await,
-            (429, seven(), theirs)
+            (429, seven(), theirs.clone())
         );
         let (status, _, refused) = answer("/v1/messages", "https://evil.example").await;
         assert_eq!(
             (status, &refused["error"]["type"], &refused["request_id"]),
             (403, &json!("permission_error"), &json!("req_7"))
         );
-        let (status, header, body) = answer("/v1/messagesx", OWN).await;
-        assert_eq!(
-            (status, header, &body["error"]["code"]),
-            (429, seven(), &json!("rate_limit_exceeded"))
-        );
+        let (_, _, behind) = answer("/replicas/default/guide/proxy/v1/messages?beta=true", OWN).await;
+        assert_eq!(behind, theirs);
+        for path in [
+            "/v1/messagesx",
+            "/replicas/default/guide/proxy/v1/completions",
+            "/replicas/default/guide/proxy/proxy/v1/messages",
+        ] {
+            let (status, header, body) = answer(path, OWN).await;
+            assert_eq!(
+                (status, header, &body["error"]["code"]),
+                (429, seven(), &json!("rate_limit_exceeded")),
+                "{path}"
+            );
+        }
     }
 }

@@ -115,7 +115,7 @@ fn rows(resource: &Resource) -> Vec<Value> {
 
 fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
     match subresource {
-        Subresource::Status | Subresource::Scale => &["get", "patch", "update"],
+        Subresource::Status | Subresource::Scale | Subresource::Approval => &["get", "patch", "update"],
         Subresource::Finalize => &["update"],
     }
 }

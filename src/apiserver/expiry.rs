@@ -1,4 +1,5 @@
-//! Events expire an hour after they last happened.
+//! What goes by itself: events an hour after they last happened, requests for certificates some time after they were
+//! answered, bootstrap tokens when their time is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,26 +11,40 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::auth;
 use super::builtin::BuiltIn;
+use super::csr;
 use super::engine::{Engine, Target};
 use super::object;
 use super::options::{DeleteOptions, Preconditions};
 use super::status::ApiError;
 use crate::clock::since;
+use crate::pki::TOKEN_NAMESPACE;
 use crate::store::{ListOptions, Record};
 
 /// What a real server keeps events for.
 const EVENT_LIFETIME: Duration = Duration::from_secs(3600);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Whether an object is to go at this time.
+type IsExpired = fn(&Value, Timestamp) -> bool;
+
+/// Kinds of which some go, and which those are.
+const EXPIRING: [(BuiltIn, IsExpired); 3] = [
+    (BuiltIn::Event, is_expired),
+    (BuiltIn::CertificateSigningRequest, csr::is_expired),
+    (BuiltIn::Secret, is_expired_token),
+];
 /// Deletions under way at once.
 const WRITES_MAX: usize = 64;
 
-/// Removes expired events until `stop`.
+/// Removes what is expired until `stop`.
 pub(super) async fn run(engine: Engine, stop: CancellationToken) {
     loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sweep(&engine) => {}
+        for (kind, is_expired) in EXPIRING {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sweep(&engine, kind, is_expired) => {}
+            }
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -38,8 +53,8 @@ pub(super) async fn run(engine: Engine, stop: CancellationToken) {
     }
 }
 
-async fn sweep(engine: &Engine) {
-    let resource = Arc::clone(engine.registry.snapshot().built_in(BuiltIn::Event));
+async fn sweep(engine: &Engine, kind: BuiltIn, is_expired: IsExpired) {
+    let resource = Arc::clone(engine.registry.snapshot().built_in(kind));
     let Ok(listing) = engine.store.list(&resource.prefix(), &ListOptions::default()) else {
         return;
     };
@@ -50,11 +65,8 @@ async fn sweep(engine: &Engine) {
         .filter(|record| is_expired(record.json(), now));
     let mut outcomes = futures::stream::iter(expired)
         .map(|record| {
-            let target = Target::new(
-                &resource,
-                Some(object::namespace(record.json())),
-                object::name(record.json()),
-            );
+            let namespace = Some(object::namespace(record.json())).filter(|namespace| !namespace.is_empty());
+            let target = Target::new(&resource, namespace, object::name(record.json()));
             async move { engine.delete(&target, &only(&record)).await }
         })
         .buffer_unordered(WRITES_MAX);
@@ -62,7 +74,7 @@ async fn sweep(engine: &Engine) {
         // Gone, or happened again meanwhile: both are well.
         let is_expected = |err: &ApiError| matches!(err.code(), StatusCode::NOT_FOUND | StatusCode::CONFLICT);
         if let Some(err) = outcome.err().filter(|err| !is_expected(err)) {
-            warn!(error = %err, "removing an expired event failed; trying again");
+            warn!(kind = resource.kind, error = %err, "removing what is expired failed; trying again");
         }
     }
 }
@@ -78,6 +90,12 @@ fn only(record: &Record) -> DeleteOptions {
         preconditions,
         ..DeleteOptions::default()
     }
+}
+
+fn is_expired_token(secret: &Value, now: Timestamp) -> bool {
+    object::namespace(secret) == TOKEN_NAMESPACE
+        && auth::is_bootstrap_token(secret)
+        && auth::is_expired(secret, now)
 }
 
 fn is_expired(event: &Value, now: Timestamp) -> bool {
@@ -103,6 +121,7 @@ fn last_happened(event: &Value, now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
     use serde_json::json;
 
     #[test]
@@ -130,5 +149,28 @@ mod tests {
             "lastTimestamp": "9999-01-01T10:00:00Z"});
         check(from_afar.clone(), "2026-01-01T10:59:59Z", false);
         check(from_afar, "2026-01-01T11:00:00Z", true);
+    }
+
+    #[test]
+    fn only_tokens_whose_time_is_over_go() {
+        let now = "2026-06-01T12:00:00Z".parse().expect("a time");
+        let secret = |namespace: &str, kind: &str, expiration: &str| {
+            let expiration = base64::engine::general_purpose::STANDARD.encode(expiration);
+            json!({"metadata": {"namespace": namespace}, "type": kind, "data": {"expiration": expiration}})
+        };
+        let token = "bootstrap.kubernetes.io/token";
+        for (secret, expect) in [
+            (secret("kube-system", token, "2026-06-01T12:00:00Z"), true),
+            (secret("kube-system", token, "2026-06-01T12:00:01Z"), false),
+            (secret("kube-system", token, "soon"), true),
+            (secret("kube-system", "Opaque", "2026-06-01T12:00:00Z"), false),
+            (secret("default", token, "2026-06-01T12:00:00Z"), false),
+            (
+                json!({"metadata": {"namespace": "kube-system"}, "type": token}),
+                false,
+            ),
+        ] {
+            assert_eq!(is_expired_token(&secret, now), expect, "{secret}");
+        }
     }
 }

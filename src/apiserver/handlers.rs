@@ -1,5 +1,6 @@
 //! From a request to its answer: authentication, routing, and one function per verb.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,16 +10,18 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{IncludeObject, View, page_of};
-use super::auth::{self, User};
+use super::auth::{self, Asked, Requestor, User};
+use super::builtin::BuiltIn;
 use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
 use super::gzip;
 use super::in_flight::{InFlight, Place};
 use super::list;
 use super::metrics::ApiServerMetrics;
-use super::negotiate::{self, Conversion, OutputMedia};
+use super::negotiate::{self, Conversion, Encoding, OutputMedia};
 use super::object;
 use super::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
 use super::patch_request::PatchRequest;
+use super::protobuf::{self, PROTOBUF};
 use super::reply::{self, Reply};
 use super::request::Request;
 use super::resource::{Resource, ScalePaths, Subresource};
@@ -27,7 +30,7 @@ use super::selection::Selection;
 use super::status::{ApiError, deleted};
 use super::watch::{self, OpenWatch, WatchRequest};
 use crate::metrics;
-use crate::pki::{Token, UserCertificates};
+use crate::pki::{BootstrapToken, TOKEN_NAMESPACE, Token, UserCertificates};
 
 /// Everything a request may need.
 pub(crate) struct Api {
@@ -45,24 +48,41 @@ pub(crate) struct Api {
     pub(crate) stop: CancellationToken,
 }
 
+/// A request that may be answered, and who makes it.
+pub(super) struct Admitted {
+    pub(super) user: Arc<User>,
+    /// Held until the answer is made.
+    pub(super) place: Place,
+}
+
 /// A request on a resource, resolved.
 struct Call<'a> {
     request: &'a Request,
+    by: Requestor,
     path: &'a ResourcePath,
     resource: Arc<Resource>,
     subresource: Option<Subresource>,
 }
 
 impl Api {
-    /// Whether who asks may ask this, and then a place among the requests under way, held until the answer is made.
-    /// Judged by the head alone, before the body is read: strangers and what waits cost nothing.
-    pub(super) fn admit(&self, request: &Request) -> Result<Place, ApiError> {
+    /// Whether who asks may ask this, and then a place among the requests under way. Judged by the head alone, before the body
+    /// is read: strangers and what waits cost nothing.
+    pub(super) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);
-        let admitted = self
-            .authenticate(request)
-            .and_then(|user| auth::authorize(&user, &route, verb, &request.path))
-            .and_then(|()| self.in_flight.place(&route, verb));
+        let asked = Asked {
+            route: &route,
+            verb,
+            path: &request.path,
+            field_selector: request.query.get("fieldSelector").unwrap_or_default(),
+        };
+        let admitted = self.authenticate(request).and_then(|user| {
+            auth::authorize(&user, asked)?;
+            Ok(Admitted {
+                user: Arc::new(user),
+                place: self.in_flight.place(&route, verb)?,
+            })
+        });
         if let Err(err) = &admitted {
             let label = self.metric_label(&route);
             self.metrics
@@ -72,12 +92,13 @@ impl Api {
     }
 
     /// Answers a request that was admitted, whatever happens.
-    pub(crate) async fn handle(&self, request: Request) -> Reply {
+    pub(crate) async fn handle(&self, request: Request, user: Arc<User>) -> Reply {
         let started = self.engine.clock.instant();
         let route = routes::parse(&request.path);
         let verb = verb(&request, &route);
         let mut warnings = Warnings::default();
-        let outcome = self.dispatch(&request, &route, verb, &mut warnings).await;
+        let by = Requestor { user, verb };
+        let outcome = self.dispatch(&request, &route, &by, &mut warnings).await;
         let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
         if gzip::is_wanted(request.header(header::ACCEPT_ENCODING)) {
             reply = gzip::compressed(reply);
@@ -106,12 +127,12 @@ impl Api {
         &self,
         request: &Request,
         route: &Route,
-        verb: &'static str,
+        by: &Requestor,
         warnings: &mut Warnings,
     ) -> Result<Reply, ApiError> {
         if let Route::Resource(path) = route {
             loop {
-                match self.resource(request, path, verb, warnings).await {
+                match self.resource(request, path, by, warnings).await {
                     // Read by a definition that was replaced meanwhile: it is read anew.
                     Err(err) if err.is_definition_change() => *warnings = Warnings::default(),
                     outcome => return outcome,
@@ -134,16 +155,27 @@ impl Api {
             Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
             Some(_) | None => None,
         };
-        auth::authenticate(certificate, &request.headers, self.token.reveal())
+        let secret = |token: &BootstrapToken| {
+            let snapshot = self.engine.registry.snapshot();
+            let secrets = snapshot.built_in(BuiltIn::Secret);
+            let record = self
+                .engine
+                .store
+                .get(&secrets.key(Some(TOKEN_NAMESPACE), &token.secret_name()))?;
+            Some(record.json().clone())
+        };
+        let (token, now) = (self.token.reveal(), self.engine.clock.now());
+        auth::authenticate(certificate, &request.headers, token, secret, now)
     }
 
     async fn resource(
         &self,
         request: &Request,
         path: &ResourcePath,
-        verb: &'static str,
+        by: &Requestor,
         warnings: &mut Warnings,
     ) -> Result<Reply, ApiError> {
+        let verb = by.verb;
         let snapshot = self.engine.registry.snapshot();
         let Some(resource) = snapshot.resource(&path.group, &path.version, &path.resource) else {
             let is_served = snapshot.serves(&path.group, &path.version);
@@ -180,6 +212,7 @@ impl Api {
         };
         let call = Call {
             request,
+            by: by.clone(),
             path,
             resource: Arc::clone(resource),
             subresource,
@@ -213,11 +246,9 @@ impl Api {
             list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
         }
         let target = call.target();
-        let record = self
-            .engine
-            .store
-            .get(&target.key())
-            .ok_or_else(|| target.not_found())?;
+        let record = self.engine.store.get(&target.key());
+        target.check_stored(record.as_deref())?;
+        let record = record.ok_or_else(|| target.not_found())?;
         if let Some(paths) = call.scale_paths() {
             let scale = scale_of(&call.resource.view(&record), paths)?;
             return Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale));
@@ -271,10 +302,9 @@ impl Api {
 
     async fn create(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let media = call.media()?;
-        let encoding = negotiate::input(call.request.content_type())?;
+        let (body, encoding) = call.body()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
-        let body = &call.request.body;
-        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
+        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
         let written = self
             .engine
             .create(&call.target(), working, options, warnings)
@@ -285,9 +315,8 @@ impl Api {
     async fn update(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let media = call.media()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
-        let encoding = negotiate::input(call.request.content_type())?;
-        let body = &call.request.body;
-        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
+        let (body, encoding) = call.body()?;
+        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
         let edit = Edit::Replace(working);
         let written = self
             .engine
@@ -367,7 +396,8 @@ impl Api {
         for record in &page.records {
             let stored = record.json();
             let namespace = Some(object::namespace(stored)).filter(|namespace| !namespace.is_empty());
-            let target = Target::new(&call.resource, namespace, object::name(stored));
+            let mut target = Target::new(&call.resource, namespace, object::name(stored));
+            target.by = Some(call.by.clone());
             match self.engine.delete(&target, &options).await {
                 Ok(_) => {}
                 Err(err) if err.code() == StatusCode::NOT_FOUND => {}
@@ -461,10 +491,21 @@ impl Call<'_> {
         negotiate::output(self.request.accept())
     }
 
+    /// The object that the client sends, and what it is written in.
+    fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
+        let (content_type, body) = (self.request.content_type(), &self.request.body);
+        if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
+            let json = protobuf::to_json(body).map_err(ApiError::bad_request)?;
+            return Ok((Cow::Owned(json), Encoding::Json));
+        }
+        Ok((Cow::Borrowed(body), negotiate::input(content_type)?))
+    }
+
     fn target(&self) -> Target {
         let name = self.path.name.as_deref().unwrap_or_default();
         let mut target = Target::new(&self.resource, self.path.namespace.as_deref(), name);
         target.subresource = self.subresource;
+        target.by = Some(self.by.clone());
         target
     }
 

@@ -13,6 +13,7 @@ mod body;
 mod builtin;
 mod crd;
 mod crd_controller;
+mod csr;
 mod discovery;
 mod documents;
 mod engine;
@@ -32,6 +33,7 @@ mod object;
 mod openapi;
 mod options;
 mod patch_request;
+mod protobuf;
 mod registry;
 mod reply;
 mod request;
@@ -46,6 +48,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use csr::CertificateSigners;
 pub(crate) use in_flight::InFlightLimits;
 
 use std::io;
@@ -78,6 +81,8 @@ pub(crate) struct ApiServerConfig {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     /// Judges the certificates that clients show; `None` reads none.
     pub(crate) users: Option<UserCertificates>,
+    /// Sign certificates that are asked for; `None` leaves that to others.
+    pub(crate) signers: Option<CertificateSigners>,
     pub(crate) in_flight: InFlightLimits,
 }
 
@@ -112,6 +117,7 @@ pub(crate) struct ApiServer {
     token: Token,
     tls: Option<Arc<rustls::ServerConfig>>,
     users: Option<UserCertificates>,
+    signers: Option<Arc<CertificateSigners>>,
     in_flight: InFlight,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
@@ -131,6 +137,7 @@ impl ApiServer {
             token: config.token,
             tls: config.tls,
             users: config.users,
+            signers: config.signers.map(Arc::new),
             in_flight: InFlight::new(config.in_flight),
             metrics,
             metrics_registry: metrics_registry.clone(),
@@ -259,8 +266,17 @@ impl ApiServer {
                 Ok::<_, StartApiServerError>(())
             })
         });
+        if let Some(signers) = self.signers.clone() {
+            let engine = self.engine.clone();
+            tasks.spawn("apiserver-certificates", |stop| {
+                Box::pin(async move {
+                    csr::run(engine, signers, stop).await;
+                    Ok::<_, StartApiServerError>(())
+                })
+            });
+        }
         let engine = self.engine.clone();
-        tasks.spawn("apiserver-event-expiry", |stop| {
+        tasks.spawn("apiserver-expiry", |stop| {
             Box::pin(async move {
                 expiry::run(engine, stop).await;
                 Ok::<_, StartApiServerError>(())

@@ -284,7 +284,13 @@ mod tests {
         let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(
             names,
-            ["", "events.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"]
+            [
+                "",
+                "events.k8s.io",
+                "certificates.k8s.io",
+                "apiextensions.k8s.io",
+                "coordination.k8s.io"
+            ]
         );
         assert!(snapshot.resource("", "v1", "configmaps").is_some());
         assert!(snapshot.resource("", "v1", "pods").is_none());

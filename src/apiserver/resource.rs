@@ -107,6 +107,8 @@ pub(crate) enum Subresource {
     Status,
     Scale,
     Finalize,
+    /// Whether a certificate signing request is granted.
+    Approval,
 }
 
 impl Subresource {
@@ -115,6 +117,7 @@ impl Subresource {
             Self::Status => "status",
             Self::Scale => "scale",
             Self::Finalize => "finalize",
+            Self::Approval => "approval",
         }
     }
 }
@@ -212,6 +215,7 @@ impl Resource {
             "status" => Subresource::Status,
             "scale" => Subresource::Scale,
             "finalize" => Subresource::Finalize,
+            "approval" => Subresource::Approval,
             _ => return None,
         };
         self.subresources().contains(&candidate).then_some(candidate)
@@ -223,12 +227,10 @@ impl Resource {
                 .facts()
                 .subresources
                 .iter()
-                .map(|name| {
-                    if *name == "finalize" {
-                        Subresource::Finalize
-                    } else {
-                        Subresource::Status
-                    }
+                .map(|name| match *name {
+                    "finalize" => Subresource::Finalize,
+                    "approval" => Subresource::Approval,
+                    _ => Subresource::Status,
                 })
                 .collect(),
             Origin::Custom(custom) => custom

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use super::handlers::Api;
+use super::handlers::{Admitted, Api};
 use super::reply::{self, Reply};
 use super::request::{Certificates, Query, Request};
 use super::status::ApiError;
@@ -109,10 +109,10 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         certificates,
     };
     let admitted = async {
-        let place = api.admit(&request)?;
-        Ok::<_, ApiError>((place, read(&mut body).await?))
+        let admitted = api.admit(&request)?;
+        Ok::<_, ApiError>((admitted, read(&mut body).await?))
     };
-    let (_place, bytes) = match admitted.await {
+    let (Admitted { user, place: _place }, bytes) = match admitted.await {
         Ok(admitted) => admitted,
         Err(err) => {
             if !request.headers.contains_key(header::EXPECT) {
@@ -123,7 +123,7 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
     };
     request.body = bytes;
     let path = request.path.clone();
-    AssertUnwindSafe(api.handle(request))
+    AssertUnwindSafe(api.handle(request, user))
         .catch_unwind()
         .await
         .unwrap_or_else(|_| {

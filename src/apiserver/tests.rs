@@ -1,5 +1,6 @@
 //! The server in-process, asked over real HTTP.
 
+mod certificates;
 mod collection;
 mod crud;
 mod definitions;
@@ -8,15 +9,17 @@ mod overload;
 mod reads;
 mod watches;
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use super::{ApiServer, ApiServerConfig, InFlightLimits};
+use super::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits};
 use crate::clock::Clock;
-use crate::pki::Token;
+use crate::pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use crate::store::{HistoryLimits, Store, StoreConfig};
 use crate::task::Tasks;
 
@@ -29,6 +32,8 @@ pub(super) struct Options {
     pub(super) history: HistoryLimits,
     pub(super) in_flight: InFlightLimits,
     pub(super) clock: Clock,
+    /// Serve TLS, know certificates, sign them, and have rooflet's kinds.
+    pub(super) has_certificates: bool,
 }
 
 /// A server on a port of its own, with a client that has the token.
@@ -37,10 +42,16 @@ pub(super) struct TestServer {
     pub(super) token: String,
     client: Client,
     pub(super) tasks: Tasks,
-    _directory: tempfile::TempDir,
+    directory: Arc<Directory>,
 }
 
-impl Drop for TestServer {
+/// What ends with the last of a server's clients.
+pub(super) struct Directory {
+    path: tempfile::TempDir,
+    tasks: Tasks,
+}
+
+impl Drop for Directory {
     fn drop(&mut self) {
         self.tasks.cancel();
     }
@@ -75,7 +86,62 @@ impl Got {
     }
 }
 
+/// What a server with TLS has, and a client that trusts it.
+struct Certificates {
+    tls: Arc<rustls::ServerConfig>,
+    users: UserCertificates,
+    signers: CertificateSigners,
+    client: Client,
+}
+
+impl Certificates {
+    fn open(directory: &Path, clock: &Clock) -> Self {
+        let open = |kind| Authority::open(directory, kind, clock).expect("an authority");
+        let serving = Arc::new(open(AuthorityKind::Serving));
+        let signers = CertificateSigners {
+            client: open(AuthorityKind::Client),
+            node: open(AuthorityKind::Node),
+        };
+        let users = UserCertificates::new(&signers.client, clock.clone()).expect("a trust anchor");
+        let certificate = ServingCertificate::issue(serving, [], clock.clone()).expect("a certificate");
+        Self {
+            tls: Arc::new(certificate.server_config(&users).expect("a configuration")),
+            users,
+            signers,
+            client: client_of(directory, None),
+        }
+    }
+}
+
+/// A client that trusts the authority in `directory`, with a key and its certificate in PEM.
+fn client_of(directory: &Path, identity: Option<&str>) -> Client {
+    let ca = std::fs::read(directory.join("ca.pem")).expect("an authority");
+    let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
+    let mut builder = Client::builder().tls_certs_only([ca]);
+    if let Some(pem) = identity {
+        builder =
+            builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("a key and a certificate"));
+    }
+    builder.build().expect("a client")
+}
+
 impl TestServer {
+    /// The same server, asked with another token, or with a key and its certificate in PEM.
+    pub(super) fn asked_by(&self, token: &str, identity: Option<&str>) -> Self {
+        Self {
+            url: self.url.clone(),
+            token: token.to_owned(),
+            client: client_of(self.directory.path.path(), identity),
+            tasks: self.tasks.clone(),
+            directory: Arc::clone(&self.directory),
+        }
+    }
+
+    /// Where its authorities lie.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path.path()
+    }
+
     pub(super) async fn start() -> Self {
         Self::start_with(Options::default()).await
     }
@@ -92,11 +158,24 @@ impl TestServer {
         let tasks = Tasks::new();
         let registry = crate::metrics::Registry::new();
         let secret = token.reveal().to_owned();
+        let certificates = options
+            .has_certificates
+            .then(|| Certificates::open(directory.path(), &clock));
+        let (tls, users, signers, client) = match certificates {
+            Some(own) => (Some(own.tls), Some(own.users), Some(own.signers), own.client),
+            None => (None, None, None, Client::new()),
+        };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let mut definitions = vec![gizmos()];
+        if options.has_certificates {
+            definitions.extend(crate::api::crd::all().iter().map(|definition| json!(definition)));
+        }
         let server = ApiServer::new(
             ApiServerConfig {
                 token,
-                tls: None,
-                users: None,
+                tls,
+                users,
+                signers,
                 in_flight: options.in_flight,
             },
             store,
@@ -105,18 +184,21 @@ impl TestServer {
         )
         .expect("a fresh registry");
         server
-            .install_crds(&[gizmos()])
+            .install_crds(&definitions)
             .await
             .expect("a sound definition");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         server.serve(listener, &tasks).await.expect("serves");
         Self {
-            url: format!("http://{address}"),
+            url: format!("{scheme}://{address}"),
             token: secret,
-            client: Client::new(),
-            tasks,
-            _directory: directory,
+            client,
+            tasks: tasks.clone(),
+            directory: Arc::new(Directory {
+                path: directory,
+                tasks,
+            }),
         }
     }
 

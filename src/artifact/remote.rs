@@ -113,9 +113,11 @@ impl fmt::Display for RemoteModel {
 pub(crate) enum ReadRemoteError {
     #[error("preparing to connect")]
     Client(#[source] reqwest::Error),
-    #[error("{host} cannot be reached; is this machine offline? A mirror can be named in HF_ENDPOINT")]
+    #[error("{host} cannot be reached; is this machine offline{remedy}")]
     Unreachable {
         host: String,
+        /// The rest of the question.
+        remedy: &'static str,
         #[source]
         err: reqwest::Error,
     },
@@ -474,6 +476,10 @@ impl<'a> Remote<'a> {
         }
         ReadRemoteError::Unreachable {
             host: url.host_str().unwrap_or_default().to_owned(),
+            remedy: match self.model {
+                RemoteModel::Hub(_) => "? A mirror can be named in HF_ENDPOINT",
+                RemoteModel::Directory(_) => ", or the host of the URL misspelt?",
+            },
             // The URL is said already.
             err: err.without_url(),
         }

@@ -5,6 +5,7 @@ use super::linear::NoOptimum;
 use super::question::{Judged, NodeClass, Question};
 use super::search;
 use super::shop::Shop;
+use super::spec::MAX_COUNT;
 use crate::api::v1alpha1::{PlanBasket, PlanPurchase, PlanPurchaseItem};
 
 /// What to buy besides the fleet. Where an offer has no price, the fewest Macs.
@@ -15,10 +16,12 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let choice = shop.as_ref().ok().and_then(|shop| Some((shop, shop.choice()?)));
     let minimises = if priced { "Price" } else { "Nodes" }.to_owned();
     let Some((shop, choice)) = choice else {
+        let beyond = shop.is_err_and(|err| err == NoOptimum::Infeasible);
+        let (proven, shortfall) = shortfall(question, &judged, beyond);
         return PlanPurchase {
             minimises,
-            // Proven where the demand is beyond the bound, not where the search ended without an answer.
-            proven: shop.is_err_and(|err| err == NoOptimum::Infeasible),
+            proven,
+            shortfall: Some(shortfall),
             ..PlanPurchase::default()
         };
     };
@@ -40,6 +43,45 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
             .map(|counts| basket(question, shop, counts))
             .collect(),
         best: Some(best),
+        shortfall: None,
+    }
+}
+
+/// Why nothing was found that is enough, and whether nothing can be. `beyond`: not even all that is tried carries the demand.
+fn shortfall(question: &Question, judged: &Judged<'_>, beyond: bool) -> (bool, String) {
+    let unservable: Vec<String> = judged
+        .unservable()
+        .into_iter()
+        .map(|model| question.models[model].name.clone())
+        .collect();
+    if !unservable.is_empty() {
+        let models = unservable.join(", ");
+        return (
+            true,
+            format!("No Mac of the catalogue, however many, can serve {models}."),
+        );
+    }
+    let limit = format!("{MAX_COUNT} Macs of an offer without a count");
+    match (beyond, question.open_offers) {
+        (true, false) => (
+            true,
+            "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned(),
+        ),
+        (true, true) => {
+            let sentence =
+                format!("Not even {limit}, and all of the others, carry the demand; more are not tried.");
+            (false, sentence)
+        }
+        (false, false) => (
+            false,
+            "No purchase that carries the demand was found, and that there is none is not proven.".to_owned(),
+        ),
+        (false, true) => {
+            let sentence = format!(
+                "No purchase that carries the demand was found with up to {limit}, and that there is none is not proven."
+            );
+            (false, sentence)
+        }
     }
 }
 

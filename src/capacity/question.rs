@@ -61,6 +61,8 @@ pub(crate) struct Question {
     pub(crate) classes: Vec<NodeClass>,
     /// What could be bought; `nodes` of each is how many could be had.
     pub(crate) offers: Vec<NodeClass>,
+    /// Of an offer there are as many as it takes, and `nodes` is only how many are tried.
+    pub(crate) open_offers: bool,
     pub(crate) models: Vec<PlannedModel>,
     /// The largest share of its time that a node may be busy.
     pub(crate) utilization: f64,

@@ -38,7 +38,7 @@ impl PlanError {
 /// The largest that the schema of CapacityPlan allows.
 const MAX_TOKENS: u32 = 16_777_216;
 const MAX_REQUESTS_PER_SECOND: f64 = 1_000_000.0;
-const MAX_COUNT: u32 = 10_000;
+pub(super) const MAX_COUNT: u32 = 10_000;
 
 fn wrong(field: String, message: impl ToString) -> PlanError {
     PlanError {
@@ -82,6 +82,17 @@ pub(crate) fn question(
             return Err(wrong("spec.fleet.macs".to_owned(), message));
         }
     }
+    for (index, offer) in spec.catalogue.iter().enumerate() {
+        if let Some(available) = offer
+            .available
+            .filter(|available| !(1..=MAX_COUNT).contains(available))
+        {
+            let message = format!(
+                "{available} must be from 1 to {MAX_COUNT}; without it, as many as it takes are tried"
+            );
+            return Err(wrong(format!("spec.catalogue[{index}].available"), message));
+        }
+    }
     let offers: Vec<MacSpec> = spec.catalogue.iter().map(mac_of_offer).collect();
     let mut models: Vec<PlannedModel> = Vec::new();
     for (index, demand) in spec.demand.iter().enumerate() {
@@ -99,6 +110,7 @@ pub(crate) fn question(
     Ok(Question {
         classes,
         offers: node_classes(&offers, "spec.catalogue")?,
+        open_offers: spec.catalogue.iter().any(|offer| offer.available.is_none()),
         models,
         utilization: f64::from(percent) / 100.0,
     })
@@ -111,7 +123,7 @@ fn mac_of_offer(offer: &OfferSpec) -> MacSpec {
         gpu_cores: offer.gpu_cores,
         memory: offer.memory.clone(),
         disk: offer.disk.clone(),
-        count: offer.available,
+        count: offer.available.unwrap_or(MAX_COUNT),
         price: offer.price,
         watts: offer.watts,
     }
@@ -265,7 +277,7 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
     let found = library::find(&demand.model, format.transpose()?).map_err(|err| {
         let name = match &err {
             LibraryError::UnknownModel { .. } => "model",
-            LibraryError::UnknownFormat { .. } => "quantization",
+            LibraryError::UnknownFormat { .. } | LibraryError::OtherFormat { .. } => "quantization",
         };
         wrong(format!("{field}.{name}"), err)
     })?;

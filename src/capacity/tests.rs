@@ -345,11 +345,9 @@ fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
     assert!(close(factor, 0.8) && proven, "{factor}");
 }
 
-/// 500 nodes of 10 classes and 100 models, by a fixed arithmetic sequence: no placement can be more than a twentieth above
-/// the one that is found.
-#[test]
-fn a_large_fleet_is_planned_within_the_stated_bound() {
-    let mut state = 1u64;
+/// 500 nodes of 10 classes and 100 models, by a fixed arithmetic sequence.
+fn large(seed: u64) -> Instance {
+    let mut state = seed;
     let mut next = |from: f64, to: f64| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -395,15 +393,24 @@ fn a_large_fleet_is_planned_within_the_stated_bound() {
         };
         needs.push(memory.iter().map(of_class).collect());
     }
-    let instance = Instance {
+    Instance {
         classes,
         models,
         needs,
         utilization: 0.8,
-    };
-    let capacity = search::capacity(&instance);
-    let placement = capacity.placement.as_ref().unwrap();
-    assert_eq!(placement.check(&instance), Ok(()));
-    let gap = capacity.bound / capacity.factor - 1.0;
-    assert!(gap < 0.05, "gap {gap}");
+    }
+}
+
+/// How far the best there can be may be above what is found: docs/planning.md tells the worst of these.
+#[test]
+fn a_large_fleet_is_planned_within_the_stated_bound() {
+    // The usual, and the worst of 1 to 30.
+    for seed in [21, 29] {
+        let instance = large(seed);
+        let capacity = search::capacity(&instance);
+        let placement = capacity.placement.as_ref().unwrap();
+        assert_eq!(placement.check(&instance), Ok(()), "seed {seed}");
+        let gap = capacity.bound / capacity.factor - 1.0;
+        assert!(gap < 0.025, "seed {seed}: gap {gap}");
+    }
 }

@@ -95,7 +95,15 @@ pub(crate) fn answer(question: &Question) -> PlanVerdict {
         watts: of_fleet(question, |class| class.watts),
         purchase: (!question.offers.is_empty()).then(|| purchase::recommend(question)),
     };
-    verdict.summary = summary(&verdict, binding.as_ref(), &capacity);
+    let demands = question
+        .models
+        .iter()
+        .any(|model| model.requests_per_second > 0.0);
+    verdict.summary = if verdict.feasible && !demands {
+        nothing_demanded(&verdict)
+    } else {
+        summary(&verdict, binding.as_ref(), &capacity)
+    };
     rounded(&verdict)
 }
 
@@ -176,6 +184,16 @@ fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity
         format!("{} % of it", (verdict.demand_factor * 100.0).floor())
     };
     format!("The demand does not fit: the fleet carries {most}. {proof}.{why}")
+}
+
+/// No multiple of nothing says anything.
+fn nothing_demanded(verdict: &PlanVerdict) -> String {
+    format!(
+        "No requests are demanded, only that the models are there, and they are: {} of {} nodes are used. {}.",
+        verdict.nodes_used,
+        verdict.nodes,
+        loss_of_a_node(verdict)
+    )
 }
 
 /// N−1 in a sentence.

@@ -5,29 +5,32 @@ use std::time::Duration;
 
 use anyhow::Context;
 use camino::Utf8PathBuf;
+use kube::Client;
 
 use super::Failure;
 use crate::agent::sync::plan::ANSWER_GRACE;
 use crate::agent::workers::GRACE;
-use crate::agent::{Agent, AgentConfig, QuietHours, SimulatedMachine, StartAgentError};
+use crate::agent::{Agent, AgentConfig, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError};
 use crate::artifact::remote::HubAccess;
-use crate::client::{KubeconfigSource, connect};
+use crate::client::{KubeconfigSource, Renewable, client_certificate, connect};
 use crate::clock::Clock;
 use crate::error::ExitStatus;
 use crate::host::{FakeHost, Host};
 use crate::node::{listeners, shutdown};
 use crate::openai::pages::AllowedOrigins;
+use crate::pki::NodeCertificate;
 use crate::roofline::chip;
-use crate::roofline::probing::MAX_SUSTAINED_SECONDS;
 use crate::simulation::{chip_of, identity};
 use crate::task::Tasks;
 use crate::units::Bytes;
 
+/// In the state directory: the credentials of a node that has joined.
+pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
+
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("wishes").required(true).multiple(true).args(["kubeconfig", "manifest_dir"])))]
 pub(crate) struct Args {
-    /// The API server this node belongs to. Without one, only --manifest-dir says what runs here.
+    /// The API server this node belongs to. Default: the one that it has joined. Without any, only --manifest-dir says what runs here.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Run one copy of each ModelDeployment in this directory, with or without an API server.
@@ -71,7 +74,7 @@ pub(crate) struct Args {
     no_probe: bool,
     /// Load the machine for so many seconds whenever it is measured, so that predictions are of the speed that it keeps when
     /// it is hot. Its replicas start afterwards. Two minutes tell the most of a Mac without a fan.
-    #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = clap::value_parser!(u64).range(1..=MAX_SUSTAINED_SECONDS))]
+    #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     probe_sustained_seconds: Option<u64>,
     /// Be a Mac with this chip, such as "M4 Pro", to try a fleet on one machine: admission, placement and predictions go by its
     /// data sheet, while workers run the engine of this machine. The node is labelled rooflet.dev/simulated.
@@ -90,7 +93,35 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
-    let node_name = super::node_name(args.node_name, &args.state_dir)?;
+    let joined = Some(args.state_dir.join(KUBECONFIG_FILE)).filter(|path| path.exists());
+    let kubeconfig = args.kubeconfig.or(joined);
+    if kubeconfig.is_none() && args.manifest_dir.is_none() {
+        return Err(unusable(
+            "this machine has joined no control plane: run `rooflet join`, or say with --kubeconfig or --manifest-dir who decides what \
+             runs here"
+                .to_owned(),
+        ));
+    }
+    let certificate = match &kubeconfig {
+        Some(path) => client_certificate(&KubeconfigSource::File(path.clone()))
+            .await
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+        None => None,
+    };
+    let certificate = certificate
+        .and_then(|pem| NodeCertificate::read(&pem))
+        .filter(|certificate| certificate.node.is_some());
+    let joined_as = certificate
+        .as_ref()
+        .and_then(|certificate| certificate.node.clone());
+    if let (Some(named), Some(joined)) = (&args.node_name, &joined_as)
+        && named != joined
+    {
+        return Err(unusable(format!(
+            "--node-name {named}: this machine's certificate is for {joined}; leave the name out, or join again with it"
+        )));
+    }
+    let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
     if let Some(what) = crate::schema::names::dns_subdomain(&node_name).first() {
         return Err(unusable(format!("--node-name {node_name}: {what}")));
     }
@@ -110,10 +141,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if args.stop_with_stdin {
         shutdown::on_stdin_end(&tasks)?;
     }
-    let client = match args.kubeconfig {
+    let client = match kubeconfig {
         Some(path) => {
-            let connecting = connect(&KubeconfigSource::File(path)).await;
-            Some(connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?)
+            let connecting = connect(&KubeconfigSource::File(path.clone())).await;
+            let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
+            Some(match certificate {
+                Some(certificate) => keep_credentials(client, path, certificate, &tasks),
+                None => client,
+            })
         }
         None => None,
     };
@@ -155,6 +190,25 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .run(client, listener, tasks.stop_token())
         .await
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}
+
+/// The client of a node whose certificate is renewed as long as the tasks run.
+fn keep_credentials(
+    client: Client,
+    kubeconfig: Utf8PathBuf,
+    certificate: NodeCertificate,
+    tasks: &Tasks,
+) -> Client {
+    let (client, renewable) = Renewable::new(client);
+    let credentials = NodeCredentials {
+        kubeconfig,
+        certificate,
+        client: client.clone(),
+        renewable,
+        clock: Clock::System,
+    };
+    tasks.spawn_detached(credentials.keep(tasks.stop_token()));
+    client
 }
 
 /// A Mac that does not exist, but for its disk.

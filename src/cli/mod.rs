@@ -13,6 +13,7 @@ mod events;
 mod fit;
 mod fit_roofline;
 mod html;
+mod join;
 mod logs;
 mod objects;
 mod output;
@@ -24,6 +25,7 @@ mod rollout;
 mod server;
 mod simulate;
 mod simulated_worker;
+mod token;
 mod ui;
 mod up;
 mod version;
@@ -43,6 +45,7 @@ use crate::environment;
 use crate::error::ExitStatus;
 use crate::host::Host;
 use crate::process::open_files;
+use crate::roofline::probing::MAX_SUSTAINED_SECONDS;
 use crate::telemetry::{self, LogFormat};
 
 /// Where the API server listens unless told otherwise.
@@ -74,6 +77,10 @@ enum Command {
     Server(server::Args),
     /// Run the agent of this node: it serves what is placed here, or what its manifest directory says.
     Agent(agent::Args),
+    /// Make this machine a node of a control plane elsewhere.
+    Join(join::Args),
+    /// Make, list and delete the tokens that other machines join with.
+    Token(token::Args),
     /// Print the log of a replica, wherever it runs.
     Logs(logs::Args),
     /// Keep new replicas away from nodes.
@@ -211,6 +218,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Server(args) => block_on(server::run(args)),
         Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
+        Command::Join(args) => block_on(join::run(args)),
+        Command::Token(args) => block_on(token::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
         Command::Cordon(args) => block_on(cordon::cordon(args)),
         Command::Uncordon(args) => block_on(cordon::uncordon(args)),
@@ -295,6 +304,14 @@ fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
         .into_iter()
         .find(|file| file.exists())
         .map_or(KubeconfigSource::Environment, KubeconfigSource::File)
+}
+
+/// How long to load the machine to see what heat leaves of its speed.
+fn sustained_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| (1..=MAX_SUSTAINED_SECONDS).contains(seconds))
+        .ok_or_else(|| format!("write whole seconds from 1 to {MAX_SUSTAINED_SECONDS}"))
 }
 
 /// What the node of the agent with this state directory is called where nobody says: what it was called last. Networks change

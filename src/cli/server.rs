@@ -28,6 +28,10 @@ pub(crate) struct Args {
     /// Where the API server listens.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
     listen: SocketAddr,
+    /// More names and addresses by which clients reach the API server, for its certificate. It has this machine's loopback
+    /// and the address of `--listen`; where that is all addresses, all that this machine has, and its name.
+    #[arg(long, value_name = "NAME[,…]", value_delimiter = ',')]
+    tls_san: Vec<String>,
     /// Where the OpenAI-compatible gateway listens.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
@@ -80,6 +84,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             .unwrap_or_else(|| args.data_dir.join("kubeconfig")),
         data_dir: args.data_dir,
         listen: args.listen,
+        tls_sans: args.tls_san,
         gateway_listen: args.gateway_listen,
         roles: args.roles,
         in_flight: InFlightLimits {

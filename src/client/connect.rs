@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use camino::Utf8PathBuf;
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -77,6 +79,26 @@ pub(crate) async fn connect_via(
     // Who answers is still the one that the kubeconfig names.
     config.tls_server_name.get_or_insert(host);
     Ok((client(config)?, own))
+}
+
+/// Where the kubeconfig's API server is, and the authorities (in DER) that it is trusted by, if the file names them.
+pub(crate) async fn server_of(source: &KubeconfigSource) -> Result<(Uri, Vec<Vec<u8>>), ConnectError> {
+    let config = config(source).await?;
+    Ok((config.cluster_url, config.root_cert.unwrap_or_default()))
+}
+
+/// The certificate, in PEM, that the kubeconfig has in it, if it has one.
+pub(crate) async fn client_certificate(source: &KubeconfigSource) -> Result<Option<Vec<u8>>, ConnectError> {
+    let encoded = config(source).await?.auth_info.client_certificate_data;
+    Ok(encoded.and_then(|encoded| STANDARD.decode(encoded.trim()).ok()))
+}
+
+/// A client that shows a bearer token to a server whose authority (in DER) is known.
+pub(crate) fn with_token(server: Uri, authority: &[u8], token: String) -> Result<Client, ConnectError> {
+    let mut config = Config::new(server);
+    config.root_cert = Some(vec![authority.to_vec()]);
+    config.auth_info.token = Some(token.into());
+    client(config)
 }
 
 fn client(mut config: Config) -> Result<Client, ConnectError> {

@@ -11,13 +11,19 @@ mod connect;
 mod election;
 mod error;
 mod events;
+mod renewable;
+mod signing;
 mod status;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use backoff::{Backoff, wait_after};
 pub(crate) use cache::{Cache, CachedKind, Changes, watch, watch_heeding};
-pub(crate) use connect::{ConnectError, KubeconfigSource, connect, connect_via};
+pub(crate) use connect::{
+    ConnectError, KubeconfigSource, client_certificate, connect, connect_via, server_of, with_token,
+};
 pub(crate) use election::{Elector, Leadership, RENEW_DEADLINE};
 pub(crate) use error::ApiError;
 pub(crate) use events::{EventType, Recorder};
+pub(crate) use renewable::Renewable;
+pub(crate) use signing::{SigningError, sign_node};
 pub(crate) use status::{FIELD_MANAGER, merge_diff, patch_status};

@@ -14,13 +14,12 @@ use http_body_util::BodyExt;
 
 use super::dispatch::Place;
 use super::health::Fault;
+use super::length::Passed;
 use super::metrics::Measure;
 use crate::trace::OpenSpan;
 
 /// No preamble is as long.
 const MAX_PREAMBLE_BYTES: usize = 64 << 10;
-/// Bytes of an answer in JSON for one token, about.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// The answer's body broke before there was a token in it.
 #[derive(Debug, thiserror::Error)]
@@ -130,24 +129,10 @@ pub(super) struct Tracked {
     status: StatusCode,
     measure: Measure,
     place: Option<Place>,
-    tokens: Tokens,
+    passed: Passed,
     has_failed: bool,
     /// Of asking the replica; ends here.
     _attempt: Option<OpenSpan>,
-}
-
-/// What an answer came to so far.
-#[derive(Debug, Default)]
-struct Tokens {
-    events: u64,
-    bytes: u64,
-}
-
-impl Tokens {
-    fn saw(&mut self, data: &[u8]) {
-        self.bytes += data.len() as u64;
-        self.events += data.windows(2).filter(|pair| *pair == b"\n\n").count() as u64;
-    }
 }
 
 impl Tracked {
@@ -163,7 +148,7 @@ impl Tracked {
             status,
             measure,
             place: Some(place),
-            tokens: Tokens::default(),
+            passed: Passed::default(),
             has_failed: false,
             _attempt: attempt,
         }
@@ -172,26 +157,25 @@ impl Tracked {
     fn saw(&mut self, data: &Bytes) {
         self.measure.first_byte();
         // Whole answers come at once: their first byte says nothing of their first token.
-        let is_first = self.body.is_stream && self.tokens.bytes == 0;
+        let is_first = self.body.is_stream && self.passed.is_nothing();
         if let Some(place) = self.place.as_ref().filter(|_| is_first) {
             place.first_token();
         }
         self.has_failed |= self.body.is_stream && has_failed(data);
-        self.tokens.saw(data);
+        self.passed.saw(data);
     }
 
     fn ended(&mut self) {
-        self.measure.ended(self.status);
         let Some(place) = self.place.take() else {
             return;
         };
         if self.has_failed {
-            place.failed(Fault::Unable);
-        } else if self.status.is_success() {
-            place.finished(match self.body.is_stream {
-                true => self.tokens.events,
-                false => self.tokens.bytes / BYTES_PER_TOKEN,
-            });
+            self.measure.failed(StatusCode::INTERNAL_SERVER_ERROR);
+            return place.failed(Fault::Unable);
+        }
+        self.measure.ended(self.status);
+        if self.status.is_success() {
+            place.finished(self.passed.length(self.body.is_stream));
         } else {
             place.refused();
         }

@@ -9,9 +9,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::affinity::{Prefix, stable_hash};
+use crate::openai::MAX_COMPLETIONS;
+use crate::openai::kept::{Kept, RESPONSES_PATH};
 use crate::openai::top_level::TopLevel;
-use crate::openai::{ApiError, MAX_COMPLETIONS};
-use crate::wire::keeper_of;
 
 /// Who the request is for, where requests wait: the name that the Gateway API inference extension gave this header.
 const FAIRNESS_HEADER: &str = "x-gateway-inference-fairness-id";
@@ -23,10 +23,6 @@ const FIRST_TOKEN_HEADER: &str = "x-slo-ttft-ms";
 const CLIENT_TIMEOUT_HEADERS: [&str; 2] = ["x-stainless-timeout", "x-stainless-read-timeout"];
 /// Nobody may make the gateway hold a request for longer.
 const MAX_PATIENCE: Duration = Duration::from_secs(600);
-
-/// Its answers can be kept by the replica that gave them.
-pub(super) const RESPONSES_PATH: &str = "/v1/responses";
-const ITEM_REFERENCE: &str = "item_reference";
 
 /// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -56,6 +52,9 @@ pub(super) struct Ask {
     /// A guess from the length of the text.
     pub(super) prompt_tokens: u64,
     pub(super) max_tokens: Option<u64>,
+    pub(super) is_stream: bool,
+    /// The answer tells how likely its tokens were, in many more bytes than they have.
+    pub(super) has_logprobs: bool,
     pub(super) prefix: Prefix,
     pub(super) session: Option<u64>,
     /// Whom it counts for where requests wait.
@@ -77,49 +76,6 @@ fn said(raw: Option<&RawValue>) -> Option<&str> {
     raw.map(RawValue::get).filter(|text| *text != "\"\"")
 }
 
-/// What a replica keeps, by its id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// The response before.
-    Response(String),
-    /// An item of an earlier answer.
-    Item(String),
-}
-
-impl Kept {
-    /// Who keeps it.
-    pub(super) fn keeper(&self) -> Option<u64> {
-        let (Self::Response(id) | Self::Item(id)) = self;
-        keeper_of(id)
-    }
-
-    pub(super) fn not_found(&self) -> ApiError {
-        match self {
-            Self::Response(id) => ApiError::previous_response_not_found(id),
-            Self::Item(id) => ApiError::item_not_found("input", id),
-        }
-    }
-}
-
-/// The response before, or the last of the items that are named by their ids.
-fn kept(asked: &TopLevel<'_>) -> Option<Kept> {
-    #[derive(Deserialize)]
-    struct Item {
-        r#type: Option<String>,
-        id: Option<String>,
-    }
-    let named = || {
-        let input = asked
-            .get("input")
-            .filter(|raw| raw.get().contains(ITEM_REFERENCE))?;
-        let items: Vec<Item> = serde_json::from_str(input.get()).ok()?;
-        let is_named = |item: &Item| item.r#type.as_deref() == Some(ITEM_REFERENCE);
-        items.into_iter().rfind(is_named)?.id.map(Kept::Item)
-    };
-    let response = number(asked.get("previous_response_id")).map(Kept::Response);
-    response.or_else(named)
-}
-
 /// Prompts, each with its choices. More than a worker takes is refused there.
 fn rows(asked: &TopLevel<'_>) -> u32 {
     let most = u32::try_from(MAX_COMPLETIONS).unwrap_or(u32::MAX);
@@ -136,6 +92,17 @@ fn prompts(prompt: Option<&RawValue>) -> u64 {
     });
     let count = |text| serde_json::from_str::<Vec<IgnoredAny>>(text).ok();
     list.and_then(count).map_or(1, |list| list.len() as u64)
+}
+
+fn has_logprobs(asked: &TopLevel<'_>) -> bool {
+    let wanted = |name| asked.get(name).is_some_and(|raw| raw.get() != "false");
+    let included = asked
+        .get("include")
+        .is_some_and(|raw| raw.get().contains("logprobs"));
+    included
+        || ["logprobs", "top_logprobs", "prompt_logprobs"]
+            .into_iter()
+            .any(wanted)
 }
 
 impl Ask {
@@ -188,6 +155,8 @@ impl Ask {
             max_tokens: number(asked.get("max_completion_tokens"))
                 .or_else(|| number(asked.get("max_output_tokens")))
                 .or_else(|| number(asked.get("max_tokens"))),
+            is_stream: number(asked.get("stream")).unwrap_or_default(),
+            has_logprobs: has_logprobs(&asked),
             prefix: match work {
                 Work::Generate => Prefix::of(salt, texts()),
                 Work::Embed | Work::Tokenize => Prefix::default(),
@@ -195,7 +164,10 @@ impl Ask {
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
             patience: figure(FIRST_TOKEN_HEADER).and_then(|millis| time(millis / 1e3)),
-            kept: path.starts_with(RESPONSES_PATH).then(|| kept(&asked)).flatten(),
+            kept: path
+                .starts_with(RESPONSES_PATH)
+                .then(|| Kept::named_in(&asked))
+                .flatten(),
             client_timeout: CLIENT_TIMEOUT_HEADERS
                 .iter()
                 .find_map(|name| figure(name).and_then(time)),
@@ -269,6 +241,28 @@ mod tests {
             (json!({"prompt": []}), 1),
         ] {
             assert_eq!(ask(&[], body.clone()).rows, rows, "{body}");
+        }
+        for (body, is_stream, has_logprobs) in [
+            (json!({"stream": true, "logprobs": false}), true, false),
+            (json!({"stream": false, "logprobs": true}), false, true),
+            (json!({"logprobs": 0}), false, true),
+            (
+                json!({"stream": null, "include": ["message.output_text.logprobs"]}),
+                false,
+                true,
+            ),
+            (
+                json!({"stream": "yes", "include": ["reasoning.encrypted_content"]}),
+                false,
+                false,
+            ),
+        ] {
+            let said = ask(&[], body.clone());
+            assert_eq!(
+                (said.is_stream, said.has_logprobs),
+                (is_stream, has_logprobs),
+                "{body}"
+            );
         }
         let not_json = Ask::new("/v1/completions", &HeaderMap::new(), b"{", None);
         assert_eq!(not_json.rows, 1);

@@ -39,7 +39,7 @@ pub(super) struct Wishes<'a> {
 /// Lower is better; fields compare from top to bottom.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    standing: Standing,
+    left_out: bool,
     full: bool,
     other_revision: bool,
     away_from_home: bool,
@@ -79,13 +79,14 @@ pub(super) fn choose(candidates: &[Candidate<'_>], wishes: Wishes<'_>) -> Option
     let home = wishes.session.and_then(|session| {
         let usable = candidates
             .iter()
-            .filter(|candidate| candidate.standing == Standing::Good && of_revision(candidate));
+            .filter(|candidate| candidate.standing != Standing::LeftOut && of_revision(candidate));
         usable
             .max_by_key(|candidate| weight(session, candidate.id))
             .map(|candidate| candidate.id)
     });
     let score = |candidate: &Candidate<'_>| Score {
-        standing: candidate.standing,
+        // One on trial takes its turn as the good do, or nothing would ever tell that it is well again.
+        left_out: candidate.standing == Standing::LeftOut,
         full: candidate.is_crowded(wishes.rows),
         other_revision: !of_revision(candidate),
         away_from_home: home.is_some_and(|home| home != candidate.id),
@@ -231,7 +232,9 @@ mod tests {
         check("1 rows=4/4; 2 rows=4/4", one, None);
         check("1 rows=4/4; 2 out", one, None);
         check("1 out finish=9; 2 out", one, Some(2));
-        check("1 half; 2 finish=99", one, Some(2));
+        check("1 half; 2 finish=99", one, Some(1));
+        check("1 half chosen=3; 2 chosen=7", one, Some(1));
+        check("1 half chosen=7; 2 chosen=3", one, Some(2));
         check("1 half; 2 rows=4/4", one, Some(1));
         let many = Wishes { rows: 9, ..one };
         check("1 rows=1/4; 2 rows=0/4", many, Some(2));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ask::{Ask, Work};
 use super::health::Fault;
+use super::length::Length;
 use super::queue::Slip;
 use super::state::{Grant, ModelKey, Queued, Refusal, State};
 use super::table::{Model, RoutingTable};
@@ -142,9 +143,9 @@ impl Desk {
     }
 
     pub(crate) fn finished(&mut self, given: &Given, tokens: u32, now: Instant) {
+        let length = Length::Counted(u64::from(tokens));
         if let Some(flight) = given.flight {
-            self.state
-                .finished(&given.model, given.id, flight, u64::from(tokens), now);
+            self.state.finished(&given.model, given.id, flight, length, now);
         }
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::ask::Ask;
 use super::health::Fault;
+use super::length::Length;
 use super::metrics::GatewayMetrics;
 use super::queue::Slip;
 use super::state::{Grant, ModelKey, Queued, Refusal, State};
@@ -31,6 +32,8 @@ struct Shared {
     metrics: GatewayMetrics,
     /// Marked when something begins to wait for a model.
     demand_tx: watch::Sender<()>,
+    /// When to look again may have changed.
+    looks: Notify,
 }
 
 /// A place at a replica, for one request. Given back when dropped.
@@ -57,6 +60,7 @@ impl Dispatcher {
                 clock,
                 metrics,
                 demand_tx: watch::Sender::new(()),
+                looks: Notify::new(),
             }),
         }
     }
@@ -77,9 +81,7 @@ impl Dispatcher {
     pub(super) async fn follow(self) {
         let mut table_rx = self.shared.table_rx.clone();
         loop {
-            let table = table_rx.see_latest();
-            let mut look_again_after = None;
-            if let Some(table) = table {
+            if let Some(table) = table_rx.see_latest() {
                 let orphans = self.lock().update(&table, self.now());
                 for wake in orphans {
                     drop(wake.send(Err(Refusal::NotReady)));
@@ -87,15 +89,24 @@ impl Dispatcher {
                 for model in table.all() {
                     self.hand_out(&model.key());
                 }
-                look_again_after = self.lock().look_again_after(self.now());
             }
-            let changed = table_rx.changed();
-            let changed = match look_again_after {
-                Some(after) => tokio::time::timeout(after, changed).await.unwrap_or(Ok(())),
-                None => changed.await,
-            };
-            if changed.is_err() {
-                return;
+            let mut changed = std::pin::pin!(table_rx.changed());
+            loop {
+                let after = self.lock().look_again_after(self.now());
+                let pause = async {
+                    match after {
+                        Some(after) => tokio::time::sleep(after).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    changed = &mut changed => match changed {
+                        Ok(()) => break,
+                        Err(_) => return,
+                    },
+                    () = pause => break,
+                    () = self.shared.looks.notified() => {}
+                }
             }
         }
     }
@@ -196,6 +207,7 @@ impl Dispatcher {
             slip,
         };
         self.note_demand(model);
+        self.shared.looks.notify_one();
         // The table may have changed since the caller looked.
         self.hand_out(&key);
         match tokio::time::timeout(patience, woken).await {
@@ -210,6 +222,12 @@ impl Dispatcher {
     /// others even if that has no room right now.
     pub(super) fn another(&self, model: &Model, ask: &Ask, tried: &[u64], may_queue: bool) -> Option<Place> {
         let grant = self.lock().another(model, ask, tried, may_queue, self.now())?;
+        Some(self.place(model.key(), grant, false))
+    }
+
+    /// See [`State::keeper`].
+    pub(super) fn keeper(&self, model: &Model, ask: &Ask, id: u64) -> Option<Place> {
+        let grant = self.lock().keeper(model, ask, id, self.now())?;
         Some(self.place(model.key(), grant, false))
     }
 
@@ -253,13 +271,13 @@ impl Place {
             .first_token(self.replica.id, self.flight, now);
     }
 
-    /// The answer is there, with about so many tokens.
-    pub(super) fn finished(mut self, tokens: u64) {
+    /// The answer is there.
+    pub(super) fn finished(mut self, length: Length) {
         self.over = true;
         let now = self.dispatcher.now();
         self.dispatcher
             .lock()
-            .finished(&self.model, self.replica.id, self.flight, tokens, now);
+            .finished(&self.model, self.replica.id, self.flight, length, now);
         self.dispatcher.hand_out(&self.model);
     }
 
@@ -277,6 +295,7 @@ impl Place {
         self.dispatcher
             .lock()
             .failed(self.replica.id, self.flight, fault, now);
+        self.dispatcher.shared.looks.notify_one();
         self.dispatcher.hand_out(&self.model);
     }
 
@@ -356,5 +375,40 @@ mod tests {
         assert!(matches!(refusal, Refusal::TooLong(_)), "{refusal:?}");
         assert!(demand_rx.has_changed().unwrap());
         assert_eq!(dispatcher.take_peaks().len(), 1);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_given_a_replica_when_its_pause_is_over() {
+        let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+        let model = model(&[], &[1, 2]);
+        let table = RoutingTable::of_models([model.clone()]);
+        let (_table_tx, table_rx) = watch::channel(Some(Arc::new(table)));
+        let metrics = GatewayMetrics::register(&Registry::new()).unwrap();
+        let dispatcher = Dispatcher::new(table_rx, Clock::Manual(manual.clone()), metrics);
+        let (patience, ask) = (
+            Duration::from_secs(60),
+            Ask {
+                rows: 1,
+                ..Ask::default()
+            },
+        );
+        let acquire = || dispatcher.acquire(&model, &ask, 10, patience);
+        let lasts = acquire().await.expect("room");
+        let fails = acquire().await.expect("room");
+        let failed = fails.replica.id;
+        let waiting = async {
+            while dispatcher.waiting() == 0 {
+                tokio::task::yield_now().await;
+            }
+            fails.failed(Fault::Unreachable);
+            tokio::task::yield_now().await;
+            manual.advance(Duration::from_secs(2));
+        };
+        let both = async { tokio::join!(acquire(), waiting).0 };
+        let place = tokio::select! {
+            place = both => place.expect("a place"),
+            () = dispatcher.clone().follow() => unreachable!("the table stays"),
+        };
+        assert_eq!(place.replica.id, failed);
+        drop(lasts);
     }
 }

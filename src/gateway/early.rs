@@ -15,6 +15,7 @@ use super::answer::Tracked;
 use super::outcome::NoAnswer;
 use crate::anthropic;
 use crate::openai::ApiError;
+use crate::openai::kept::RESPONSES_PATH;
 
 /// A client waits so long for the head of a stream whose replica has begun to answer.
 pub(super) const HEAD_AFTER: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ fn shaped(err: &ApiError, path: &str) -> Value {
 fn frames(body: &Value, path: &str) -> Bytes {
     let text = match path {
         path if path.starts_with(anthropic::error::PATH) => format!("event: error\ndata: {body}\n\n"),
-        super::ask::RESPONSES_PATH => {
+        RESPONSES_PATH => {
             let error = &body["error"];
             let event = json!({
                 "type": "error",

@@ -20,8 +20,8 @@ pub(super) enum Fault {
     Unable,
 }
 
-/// How far a replica may be used. The better comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// How far a replica may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Good,
     /// Its pause is over; one request finds out.
@@ -45,6 +45,12 @@ impl Health {
             Some(until) if now < until || self.trial => Standing::LeftOut,
             Some(_) => Standing::HalfOpen,
         }
+    }
+
+    /// How long its pause still lasts.
+    pub(super) fn pause_left(&self, now: Instant) -> Option<Duration> {
+        let left = self.until?.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
     }
 
     /// A request was sent.

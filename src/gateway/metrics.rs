@@ -179,6 +179,14 @@ impl Measure {
         }
     }
 
+    /// The answer has failed after its head told another status.
+    pub(super) fn failed(&mut self, status: StatusCode) {
+        self.ended = Some(status);
+        if let Some(span) = &self.span {
+            span.fail(status.as_str());
+        }
+    }
+
     pub(super) fn first_byte(&mut self) {
         if !self.first_byte_seen {
             self.first_byte_seen = true;

@@ -16,6 +16,7 @@ mod early;
 mod estimate;
 mod health;
 mod incoming;
+mod length;
 mod metrics;
 mod outcome;
 mod queue;

@@ -69,9 +69,27 @@ impl Answered {
         let tracked = Tracked::new(self.body, status, measure, self.place, self.span);
         (self.parts, tracked)
     }
+
+    /// What may follow a stream's head that is out already: a refusal has a head of its own, and is told in another way.
+    pub(super) fn after_head(self) -> Result<Self, NoAnswer> {
+        if self.parts.status.is_success() {
+            return Ok(self);
+        }
+        self.place.refused();
+        let response = Response::from_parts(self.parts, self.body.into_body());
+        Err(NoAnswer::Said(Box::new(response)))
+    }
 }
 
 impl NoAnswer {
+    /// What it counts as: a stream that has failed says 200 in its head.
+    pub(super) fn outcome(&self) -> StatusCode {
+        match self.status() {
+            status if status.is_success() => StatusCode::INTERNAL_SERVER_ERROR,
+            status => status,
+        }
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Refused(err) => err.status,
@@ -96,6 +114,14 @@ pub(super) fn another_may_do_better(status: StatusCode) -> bool {
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// Answers that say that the worker failed on the request or ended with it: an agent tells the latter by 502.
+pub(super) fn had_the_request(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY
     )
 }
 

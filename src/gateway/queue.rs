@@ -133,6 +133,49 @@ impl<T> FairQueue<T> {
         })
     }
 
+    /// The priority of the one whose turn it is.
+    pub(super) fn most_urgent(&self) -> Option<i32> {
+        self.bands.keys().next().copied()
+    }
+
+    /// How many of those that wait would go before one that came now.
+    pub(super) fn before(&self, priority: i32, client: u64, cost: u64) -> usize {
+        let of = |band: &Band<T>| band.flows.values().map(|flow| flow.waiting.len()).sum::<usize>();
+        let more_urgent = self.bands.range(..priority).map(|(_, band)| of(band)).sum();
+        let Some(band) = self.bands.get(&priority) else {
+            return more_urgent;
+        };
+        // A client whose credit pays for its first one gets no quantum with its next turn.
+        let head = |flow: &Flow<T>| flow.waiting.front().map_or(cost, |head| head.cost);
+        let has_turn_left = |flow: &Flow<T>| flow.credit >= head(flow);
+        let own = band.flows.get(&client);
+        let earlier: u64 = own.map_or(0, |flow| flow.waiting.iter().map(|one| one.cost).sum());
+        let unpaid = (earlier + cost).saturating_sub(own.map_or(0, |flow| flow.credit));
+        let turns = unpaid.div_ceil(QUANTUM) + u64::from(own.map_or(cost == 0, has_turn_left));
+        let place = band.turns.iter().position(|one| *one == client);
+        let goes = |(index, other): (usize, &u64)| {
+            let Some(flow) = band.flows.get(other) else {
+                return 0;
+            };
+            if *other == client {
+                return flow.waiting.len();
+            }
+            let is_after = place.is_some_and(|place| index > place);
+            let turns = turns.saturating_sub(u64::from(is_after));
+            if turns == 0 {
+                return 0;
+            }
+            let mut left = flow.credit + (turns - u64::from(has_turn_left(flow))) * QUANTUM;
+            let paid = flow.waiting.iter().take_while(|one| {
+                let is_paid = one.cost <= left;
+                left = left.saturating_sub(one.cost);
+                is_paid
+            });
+            paid.count()
+        };
+        more_urgent + band.turns.iter().enumerate().map(goes).sum::<usize>()
+    }
+
     /// The one whose turn it is.
     pub(super) fn pop(&mut self) -> Option<(Slip, T)> {
         let (&priority, band) = self.bands.first_key_value()?;
@@ -293,6 +336,21 @@ mod tests {
             left.sort_unstable();
             left.dedup();
             prop_assert_eq!(left.len() + refused, entries.len());
+        }
+
+        #[test]
+        fn those_before_one_are_told_as_they_will_go(
+            entries in proptest::collection::vec((-1i32..2, 0u64..4, 0u64..9_000), 0..40), gone in 0usize..20,
+            priority in -1i32..2, client in 0u64..5, cost in 0u64..9_000,
+        ) {
+            let mut queue = queue(99, &entries);
+            for _ in 0..gone {
+                queue.pop();
+            }
+            let told = queue.before(priority, client, cost);
+            queue.push(priority, client, cost, (client, 99));
+            let place = all(&mut queue).into_iter().position(|(_, number)| number == 99);
+            prop_assert_eq!(Some(told), place);
         }
 
         #[test]

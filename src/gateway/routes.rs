@@ -16,13 +16,15 @@ use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
 use super::answer::{Begun, begin};
-use super::ask::{Ask, Kept, RESPONSES_PATH};
+use super::ask::Ask;
 use super::dispatch::{Dispatcher, Place};
 use super::early::{self, HEAD_AFTER};
 use super::health::Fault;
 use super::incoming::Incoming;
 use super::metrics::GatewayMetrics;
-use super::outcome::{Answered, Missed, MissedReason, NoAnswer, another_may_do_better, is_final};
+use super::outcome::{
+    Answered, Missed, MissedReason, NoAnswer, another_may_do_better, had_the_request, is_final,
+};
 use super::refusal;
 use super::state::{ModelKey, Refusal};
 use super::table::{Model, RoutingTable, Target};
@@ -33,6 +35,7 @@ use crate::metrics::{Registry, render};
 use crate::openai::ApiError;
 use crate::openai::body::MAX_BODY_BYTES;
 use crate::openai::error::ErrorCode;
+use crate::openai::kept::{Kept, RESPONSES_PATH};
 use crate::openai::models;
 use crate::openai::routes::operation;
 use crate::proxy::{BodyRoom, ForwardError, PeekError, Proxy, peek_model};
@@ -147,15 +150,12 @@ impl Gateway {
                     span.answered(head.status);
                 }
                 let settling = async move {
-                    match answer.await {
+                    let answer = answer.await.and_then(Answered::after_head);
+                    match answer {
                         Ok(answered) => Ok(answered.tracked(measure).1),
                         Err(no_answer) => {
                             // The head told another one.
-                            let status = no_answer.status();
-                            measure.ended(status);
-                            if let Some(span) = &span {
-                                span.fail(status.as_str());
-                            }
+                            measure.failed(no_answer.outcome());
                             Err(no_answer)
                         }
                     }
@@ -178,7 +178,11 @@ impl Gateway {
             }
             Err(no_answer) => no_answer,
         };
-        measure.ended(status);
+        if status.is_success() {
+            measure.failed(no_answer.outcome());
+        } else {
+            measure.ended(status);
+        }
         match no_answer {
             NoAnswer::Said(response) => Ok(*response),
             NoAnswer::Refused(err) => Err(err),
@@ -271,13 +275,7 @@ impl Gateway {
     ) -> Result<Answered, NoAnswer> {
         let gone = || NoAnswer::from(kept.not_found());
         let keeper = kept.keeper().ok_or_else(gone)?;
-        let others: Vec<u64> = model
-            .replicas
-            .iter()
-            .map(|replica| replica.id)
-            .filter(|id| *id != keeper)
-            .collect();
-        let place = self.dispatcher.another(model, &incoming.ask, &others, true);
+        let place = self.dispatcher.keeper(model, &incoming.ask, keeper);
         match self.attempt(incoming, place.ok_or_else(gone)?, None).await {
             Ok(answered) => Ok(answered),
             Err(Missed::Said(response)) => Err(NoAnswer::Said(response)),
@@ -352,11 +350,12 @@ impl Gateway {
                 Ok(answered) => return Ok(answered),
                 Err(missed) => missed,
             };
-            let is_final = match &missed {
-                // Full, not theirs to answer, or a failure of its own: waiting in here is no better than at the client.
-                Missed::Said(response) => is_final(response.status()),
-                Missed::Failed(_) => incoming.has_broken_enough(),
-            };
+            let is_final = incoming.has_broken_enough()
+                || match &missed {
+                    // Full, not theirs to answer, or a failure of its own: waiting in here is no better than at the client.
+                    Missed::Said(response) => is_final(response.status()),
+                    Missed::Failed(_) => false,
+                };
             let now = self.clock.instant();
             if is_final || has_fallback || now >= deadline || !model.is_wanted {
                 return Err(match missed {
@@ -415,7 +414,8 @@ impl Gateway {
         queued: Option<Duration>,
     ) -> Result<Answered, Missed> {
         let first = std::pin::pin!(self.attempt(incoming, place, queued));
-        let Some(after) = model.routing.hedge_after else {
+        // What comes whole has no first token to be late with.
+        let Some(after) = model.routing.hedge_after.filter(|_| incoming.ask.is_stream) else {
             return first.await;
         };
         let pause = std::pin::pin!(tokio::time::sleep(after));
@@ -463,16 +463,13 @@ impl Gateway {
                     span.set(trace::ERROR_TYPE, parts.status.as_str());
                 }
                 debug!(replica, status = %parts.status, "a replica cannot take a request");
-                if body.is_failure() || parts.status == StatusCode::INTERNAL_SERVER_ERROR {
+                if body.is_failure() || had_the_request(parts.status) {
                     incoming.broke();
                 }
-                if matches!(
-                    parts.status,
-                    StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS
-                ) {
-                    drop(place);
-                } else {
-                    place.failed(Fault::Unable);
+                match parts.status {
+                    StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => drop(place),
+                    StatusCode::BAD_GATEWAY => place.failed(Fault::Unreachable),
+                    _ => place.failed(Fault::Unable),
                 }
                 let response = Response::from_parts(parts, body.into_body());
                 return Err(Missed::Said(Box::new(response)));

@@ -2,6 +2,7 @@
 //! comes in as a value; `W` is how one that waits is told of its turn.
 
 mod replica;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use super::ask::Ask;
 use super::choice::{Candidate, Shares, Wishes, choose, share_of};
 use super::estimate::Estimate;
 use super::health::{Fault, Standing};
+use super::length::Length;
 use super::queue::{FairQueue, Pushed, Slip};
 use super::starts::{By, Expected, Starts};
 use super::table::{Model, Replica, RoutingTable};
@@ -52,8 +54,8 @@ pub(super) struct Waiter<W> {
 #[derive(Debug)]
 struct ModelState<W> {
     queue: FairQueue<Waiter<W>>,
-    /// Whose turn it is, when the replicas have no room for it yet.
-    head: Option<(Slip, Waiter<W>)>,
+    /// Whose turn it is, when no replica has the rows for it yet; the most urgent first. Each holds one replica free.
+    heads: Vec<(Slip, Waiter<W>)>,
     shares: Shares,
     starts: Starts,
     typical_answer: Option<f64>,
@@ -69,7 +71,7 @@ impl<W> ModelState<W> {
     fn new() -> Self {
         Self {
             queue: FairQueue::new(),
-            head: None,
+            heads: Vec::new(),
             shares: Shares::default(),
             starts: Starts::default(),
             typical_answer: None,
@@ -80,7 +82,17 @@ impl<W> ModelState<W> {
     }
 
     fn waiting(&self) -> usize {
-        self.queue.len() + usize::from(self.head.is_some())
+        self.queue.len() + self.heads.len()
+    }
+
+    /// How many of those that wait would go before one that came now.
+    fn before(&self, ask: &Ask) -> usize {
+        let heads = self.heads.iter();
+        let heads = heads
+            .filter(|(_, head)| head.ask.priority <= ask.priority)
+            .count();
+        let cost = ask.cost(self.typical_answer());
+        heads + self.queue.before(ask.priority, ask.client, cost)
     }
 
     /// How many may wait, where the deployment does not say.
@@ -177,7 +189,7 @@ impl<W> State<W> {
         let given_up = |(key, state): &(&ModelKey, &mut ModelState<W>)| hopeless(key) || stuck(state);
         for (_, state) in self.models.iter_mut().filter(given_up) {
             let queued = std::iter::from_fn(|| state.queue.pop());
-            let waiters = state.head.take().into_iter().chain(queued);
+            let waiters = state.heads.drain(..).chain(queued);
             for (_, waiter) in waiters {
                 self.held_bytes -= waiter.bytes;
                 orphans.push(waiter.wake);
@@ -197,7 +209,7 @@ impl<W> State<W> {
         if state.waiting() > 0 && ask.rows > 0 {
             return None;
         }
-        self.grant_in_turn(model, ask, now)
+        self.grant_in_turn(model, ask, &in_traffic(model), now)
     }
 
     /// Another replica for a request that those in `tried` could not answer; it may have to queue there.
@@ -209,18 +221,26 @@ impl<W> State<W> {
         may_queue: bool,
         now: Instant,
     ) -> Option<Grant> {
-        self.grant(model, ask, None, tried, may_queue, now)
+        let mut others = in_traffic(model);
+        others.retain(|replica| !tried.contains(&replica.id));
+        self.grant(model, ask, None, &others, may_queue, now)
+    }
+
+    /// The replica of that id, for what no other can answer: whatever its share of the traffic, and however busy it is.
+    pub(super) fn keeper(&mut self, model: &Model, ask: &Ask, id: u64, now: Instant) -> Option<Grant> {
+        let keeper: Vec<_> = model.replicas.iter().filter(|replica| replica.id == id).collect();
+        self.grant(model, ask, None, &keeper, true, now)
     }
 
     /// A replica, of the revision whose turn it is where that has room. Only who goes takes a turn.
-    fn grant_in_turn(&mut self, model: &Model, ask: &Ask, now: Instant) -> Option<Grant> {
+    fn grant_in_turn(&mut self, model: &Model, ask: &Ask, among: &[&Replica], now: Instant) -> Option<Grant> {
         if let Some(session) = ask.session {
             let revision = share_of(session, &model.traffic);
-            return self.grant(model, ask, revision, &[], false, now);
+            return self.grant(model, ask, revision, among, false, now);
         }
         let mut shares = self.model(model).shares.clone();
         let revision = shares.next(&model.traffic);
-        let grant = self.grant(model, ask, revision, &[], false, now)?;
+        let grant = self.grant(model, ask, revision, among, false, now)?;
         self.model(model).shares = shares;
         Some(grant)
     }
@@ -230,16 +250,14 @@ impl<W> State<W> {
         model: &Model,
         ask: &Ask,
         revision: Option<&str>,
-        tried: &[u64],
+        among: &[&Replica],
         may_queue: bool,
         now: Instant,
     ) -> Option<Grant> {
         let typical = self.model(model).typical_answer();
         let seen = self.prefixes.seen_by(&ask.prefix);
-        let usable = in_traffic(model)
-            .into_iter()
-            .filter(|replica| !tried.contains(&replica.id));
-        let (replicas, candidates): (Vec<_>, Vec<_>) = usable
+        let (replicas, candidates): (Vec<_>, Vec<_>) = among
+            .iter()
             .map(|replica| {
                 let state = self.replicas.entry(replica.id).or_default();
                 let seen_bytes = seen.get(&replica.id).copied().unwrap_or_default();
@@ -276,6 +294,8 @@ impl<W> State<W> {
             flight,
             Flight {
                 rows: ask.rows,
+                max_tokens: ask.max_tokens,
+                has_logprobs: ask.has_logprobs,
                 began: now,
                 load,
                 experience: state.experience,
@@ -285,7 +305,7 @@ impl<W> State<W> {
         );
         self.prefixes.remember(&ask.prefix, replica.id);
         Some(Grant {
-            replica: replica.clone(),
+            replica: Replica::clone(replica),
             flight,
         })
     }
@@ -303,7 +323,8 @@ impl<W> State<W> {
         if model.replicas.is_empty() && !model.is_wanted {
             return Queued::Refused(Refusal::NotReady);
         }
-        let expected = self.expected_wait(model, now);
+        let ahead = self.models.get(&model.key()).map_or(0, |state| state.before(ask));
+        let expected = self.expected_behind(ahead, model, now);
         // What was only predicted turns nobody away.
         let is_seen =
             |expected: &Expected| !matches!(expected.by, By::Reading(_) | By::Download(Basis::Nominal));
@@ -337,38 +358,21 @@ impl<W> State<W> {
         let Some(state) = self.models.get_mut(key) else {
             return;
         };
-        let is_head = state.head.as_ref().is_some_and(|(head, _)| *head == slip);
-        let left = match is_head {
-            true => state.head.take().map(|(_, waiter)| waiter),
-            false => state.queue.remove(slip),
+        let head = state.heads.iter().position(|(head, _)| *head == slip);
+        let left = match head {
+            Some(head) => Some(state.heads.remove(head).1),
+            None => state.queue.remove(slip),
         };
         self.held_bytes -= left.map_or(0, |waiter| waiter.bytes);
     }
 
-    /// The next one that waits and has a replica now.
-    pub(super) fn next(&mut self, model: &Model, now: Instant) -> Option<(Grant, W)> {
-        // Nobody is called up before there is room: someone more urgent may come until then.
-        let has_room = |replica: &&Replica| {
-            let known = self.replicas.get(&replica.id);
-            known.is_none_or(|known| known.rows() < replica.rows)
-        };
-        in_traffic(model).iter().find(|replica| has_room(replica))?;
-        let state = self.models.get_mut(&model.key())?;
-        let (slip, waiter) = state.head.take().or_else(|| state.queue.pop())?;
-        match self.grant_in_turn(model, &waiter.ask, now) {
-            Some(grant) => {
-                self.held_bytes -= waiter.bytes;
-                Some((grant, waiter.wake))
-            }
-            None => {
-                self.model(model).head = Some((slip, waiter));
-                None
-            }
-        }
+    /// When a request would have its turn that goes after all that wait; `None` where too little is known.
+    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Expected> {
+        let ahead = self.models.get(&model.key())?.waiting();
+        self.expected_behind(ahead, model, now)
     }
 
-    /// When a request that comes now would have its turn; `None` where too little is known.
-    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Expected> {
+    fn expected_behind(&self, ahead: usize, model: &Model, now: Instant) -> Option<Expected> {
         let state = self.models.get(&model.key())?;
         if model.replicas.is_empty() {
             return state.starts.next(model, now);
@@ -382,15 +386,14 @@ impl<W> State<W> {
                 earliest = 0.0;
             }
             for flight in known.into_iter().flat_map(|known| known.flights.values()) {
-                let elapsed = now.saturating_duration_since(flight.began).as_secs_f64();
-                earliest = earliest.min((flight.expected.finish - elapsed).max(0.0));
+                earliest = earliest.min(flight.left(now));
                 seconds += flight.expected.finish;
                 flights += 1;
             }
         }
         let mean = seconds / f64::from(flights.max(1));
-        let ahead = state.waiting() as f64;
-        let after = Duration::try_from_secs_f64(earliest + ahead * mean / f64::from(rows.max(1))).ok()?;
+        let after =
+            Duration::try_from_secs_f64(earliest + ahead as f64 * mean / f64::from(rows.max(1))).ok()?;
         let by = By::Queue;
         Some(Expected { after, by })
     }
@@ -413,11 +416,22 @@ impl<W> State<W> {
         peaks.filter(|(_, peak)| *peak > 0).collect()
     }
 
-    /// When the fleet is to be looked at again although it has not changed.
+    /// When the fleet is to be looked at again although it has not changed: something waits, and a model without a place is
+    /// given up by then, or a replica that is left out may be tried.
     pub(super) fn look_again_after(&self, now: Instant) -> Option<Duration> {
-        let stuck = self.models.values().filter(|state| state.waiting() > 0);
+        let mut waited_for = self
+            .models
+            .values()
+            .filter(|state| state.waiting() > 0)
+            .peekable();
+        waited_for.peek()?;
         let left = |since| UNPLACED_STANDS.saturating_sub(now.saturating_duration_since(since));
-        stuck.filter_map(|state| state.stuck_since).map(left).min()
+        let given_up = waited_for.filter_map(|state| state.stuck_since).map(left);
+        let pauses = self
+            .replicas
+            .values()
+            .filter_map(|state| state.health.pause_left(now));
+        given_up.chain(pauses).min()
     }
 
     /// How long a request may wait to see whether a node is found for a model's replicas after all; `None` where it is
@@ -457,13 +471,23 @@ impl<W> State<W> {
         }
     }
 
-    /// The answer has ended well, with about so many tokens.
-    pub(super) fn finished(&mut self, key: &ModelKey, replica: u64, flight: u64, tokens: u64, now: Instant) {
+    /// The answer has ended well.
+    pub(super) fn finished(
+        &mut self,
+        key: &ModelKey,
+        replica: u64,
+        flight: u64,
+        length: Length,
+        now: Instant,
+    ) {
         let Some(state) = self.replicas.get_mut(&replica) else {
             return;
         };
         state.health.succeeded();
         let Some(flight) = state.land(flight, now) else {
+            return;
+        };
+        let Some(tokens) = flight.row_tokens(length) else {
             return;
         };
         if let Some(first) = flight.first_token {

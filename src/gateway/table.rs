@@ -6,7 +6,6 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::affinity::stable_hash;
 use super::estimate::Speed;
 use crate::api::conditions::{condition_type, is_true};
 use crate::api::meta::REVISION_LABEL;
@@ -16,6 +15,7 @@ use crate::quantity::parse_duration;
 use crate::roofline::loading::{Disk, Download, Link, Reading};
 use crate::roofline::published;
 use crate::units::Bytes;
+use crate::wire::replica_id;
 
 /// How long a request waits for a replica where nothing else is said.
 const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -338,7 +338,7 @@ impl Model {
 
 /// A replica's name as a number.
 fn id(replica: &ModelReplica) -> u64 {
-    stable_hash((replica.namespace().unwrap_or_default(), replica.name_any()))
+    replica_id(&replica.namespace().unwrap_or_default(), &replica.name_any())
 }
 
 /// The scheduler has looked, found no node, and makes none free either.

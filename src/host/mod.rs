@@ -17,13 +17,14 @@ mod panic_report;
 mod vm_statistics;
 
 use std::io;
+use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
 use camino::Utf8Path;
 use jiff::Timestamp;
 use nix::sys::statvfs::statvfs;
-use sysinfo::System;
+use sysinfo::{NetworkData, Networks, System};
 
 #[cfg(not(target_os = "macos"))]
 use linux as native;
@@ -35,6 +36,28 @@ pub(crate) use panic_report::{PanicReport, PanicReports};
 
 use crate::api::v1alpha1::{Chip, PowerSource, ThermalState};
 use crate::units::Bytes;
+
+/// By which other machines may reach this one: those of its network interfaces, without loopback and link-local ones.
+pub(crate) fn addresses() -> Vec<IpAddr> {
+    let networks = Networks::new_with_refreshed_list();
+    let mut addresses: Vec<IpAddr> = networks
+        .values()
+        .flat_map(NetworkData::ip_networks)
+        .map(|network| network.addr)
+        .filter(|address| is_reachable(*address))
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn is_reachable(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local
+}
 
 /// Where facts about the machine come from.
 #[derive(Debug, Clone)]
@@ -231,6 +254,25 @@ fn kubernetes_architecture(rust: &'static str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_addresses_that_others_reach_are_told() {
+        for (address, expect) in [
+            ("192.0.2.7", true),
+            ("2001:db8::7", true),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("169.254.1.1", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+        ] {
+            assert_eq!(
+                is_reachable(address.parse().expect("an address")),
+                expect,
+                "{address}"
+            );
+        }
+    }
 
     #[test]
     fn this_machine_has_a_name_memory_and_a_disk() {

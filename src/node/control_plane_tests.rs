@@ -61,7 +61,13 @@ impl Scene {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("https://{}", listener.local_addr().expect("bound"));
         let kubeconfig = directory.path().join("kubeconfig");
-        pki::kubeconfig::write(kubeconfig.as_std_path(), &url, &authority, &token).expect("written");
+        pki::kubeconfig::write(
+            kubeconfig.as_std_path(),
+            &url,
+            authority.certificate_pem(),
+            pki::kubeconfig::Credentials::Token(&token),
+        )
+        .expect("written");
         let certificate = ServingCertificate::issue(authority, [], Clock::System).expect("a certificate");
         let clients =
             Authority::open(directory.as_ref(), AuthorityKind::Client, &Clock::System).expect("another");
@@ -73,6 +79,7 @@ impl Scene {
             token,
             tls,
             users: Some(users),
+            signers: None,
             in_flight: InFlightLimits::default(),
         };
         let server =
@@ -364,8 +371,8 @@ async fn a_wrong_authority_token_or_port_is_told_apart() {
     pki::kubeconfig::write(
         path.as_std_path(),
         url.trim_matches(['"', '\'']),
-        &authority,
-        &token,
+        authority.certificate_pem(),
+        pki::kubeconfig::Credentials::Token(&token),
     )
     .expect("written");
     let said = outcome(std::fs::read_to_string(&path).expect("written")).await;

@@ -1,7 +1,7 @@
 //! The control plane in one process: API server, controller and gateway, or a part of them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use super::data_dir;
 use super::listeners::{self, BindError};
 use super::traces;
 use crate::api::crd;
-use crate::apiserver::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
+use crate::apiserver::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits, StartApiServerError};
 use crate::artifact::remote::HubAccess;
 use crate::client::{self, ConnectError, KubeconfigSource};
 use crate::clock::Clock;
 use crate::controller::{self, ControllerConfig};
 use crate::error::ExitStatus;
 use crate::gateway;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::metrics::Registry;
 use crate::openai::pages::AllowedOrigins;
 use crate::pki::{
-    Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token,
-    UserCertificates, kubeconfig,
+    self, Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate,
+    Token, UserCertificates,
+    kubeconfig::{self, Credentials},
 };
 use crate::store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use crate::task::Tasks;
@@ -48,6 +49,8 @@ pub(crate) enum Role {
 pub(crate) struct ServerConfig {
     pub(crate) data_dir: Utf8PathBuf,
     pub(crate) listen: SocketAddr,
+    /// More names and addresses under which clients reach the API server.
+    pub(crate) tls_sans: Vec<String>,
     pub(crate) gateway_listen: SocketAddr,
     pub(crate) kubeconfig_out: Utf8PathBuf,
     pub(crate) roles: Vec<Role>,
@@ -195,9 +198,16 @@ async fn start_api_server(
     let store = Store::open(store_config, clock.clone())?;
     let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
     let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
-    let users = UserCertificates::new(&open_authority(AuthorityKind::Client)?, clock.clone())?;
+    let signers = CertificateSigners {
+        client: open_authority(AuthorityKind::Client)?,
+        node: open_authority(AuthorityKind::Node)?,
+    };
+    let users = UserCertificates::new(&signers.client, clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
-    let names = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    let names = serving_names(address.ip(), config.tls_sans.clone(), || ReachedBy {
+        hostname: Host::Native.identity().hostname,
+        addresses: host::addresses(),
+    });
     let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
     let tls = Arc::new(certificate.server_config(&users)?);
 
@@ -205,6 +215,7 @@ async fn start_api_server(
         token: token.clone(),
         tls: Some(tls),
         users: Some(users),
+        signers: Some(signers),
         in_flight: config.in_flight,
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
@@ -227,7 +238,12 @@ async fn start_api_server(
         host
     };
     let url = format!("https://{host}:{}", address.port());
-    kubeconfig::write(config.kubeconfig_out.as_std_path(), &url, &authority, &token)?;
+    kubeconfig::write(
+        config.kubeconfig_out.as_std_path(),
+        &url,
+        authority.certificate_pem(),
+        Credentials::Token(&token),
+    )?;
     info!(kubeconfig = %config.kubeconfig_out, "kubeconfig is written");
     tasks.spawn("store-close", |stop| {
         Box::pin(async move {
@@ -239,7 +255,68 @@ async fn start_api_server(
     Ok(())
 }
 
+/// How other machines may reach this one.
+struct ReachedBy {
+    hostname: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// The names of the serving certificate, besides those of loopback: the address it listens on, where that is all of them
+/// everything this machine goes by, and `extra`.
+fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> ReachedBy) -> Vec<String> {
+    let mut names = match listen.is_unspecified() {
+        false => vec![listen.to_string()],
+        true => {
+            let here = here();
+            let plain = here.hostname.to_lowercase();
+            let local = (!plain.contains('.')).then(|| format!("{plain}.local"));
+            let addresses = here.addresses.iter().map(IpAddr::to_string);
+            let own = [plain].into_iter().chain(local).chain(addresses);
+            // A machine may be called what no certificate can hold; a name that a person gave is told to be wrong instead.
+            own.filter(|name| pki::is_ip_or_dns_name(name)).collect()
+        }
+    };
+    names.extend(extra);
+    names
+}
+
 /// Waits until the control plane has stopped.
 pub(crate) async fn wait(tasks: &Tasks) -> Result<(), String> {
     tasks.join(STOP_GRACE).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_called_all_that_the_machine_is() {
+        let check = |listen: &str, hostname: &str, extra: &[&str], expect: &[&str]| {
+            let here = || ReachedBy {
+                hostname: hostname.to_owned(),
+                addresses: vec![[192, 0, 2, 7].into(), "2001:db8::7".parse().expect("an address")],
+            };
+            let extra = extra.iter().map(|name| (*name).to_owned()).collect();
+            let got = serving_names(listen.parse().expect("an address"), extra, here);
+            assert_eq!(got, expect, "{listen} {hostname}");
+        };
+        let mini = "mini";
+        check("192.0.2.1", mini, &[], &["192.0.2.1"]);
+        check("192.0.2.1", mini, &["a.b"], &["192.0.2.1", "a.b"]);
+        let all = ["mini", "mini.local", "192.0.2.7", "2001:db8::7"];
+        check("0.0.0.0", "Mini", &[], &all);
+        check("::", mini, &["a.b"], &[&all[..], &["a.b"]].concat());
+        check(
+            "::",
+            "mini.local",
+            &[],
+            &["mini.local", "192.0.2.7", "2001:db8::7"],
+        );
+        check(
+            "::",
+            "Bob's Mac",
+            &["Bob's Mac"],
+            &["192.0.2.7", "2001:db8::7", "Bob's Mac"],
+        );
+    }
 }

@@ -74,6 +74,7 @@ pub(crate) enum ErrorCode {
     UnsupportedContentEncoding,
     UnknownParameter,
     UnsupportedParameter,
+    WorkerFailed,
 }
 
 impl ApiError {
@@ -319,6 +320,16 @@ impl ApiError {
             ErrorType::Server,
             ErrorCode::ServerError,
             message.into(),
+        )
+    }
+
+    /// The worker ended with the request in hand.
+    pub(crate) fn worker_failed() -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            ErrorType::Server,
+            ErrorCode::WorkerFailed,
+            "The model's worker ended while it had this request.".to_owned(),
         )
     }
 

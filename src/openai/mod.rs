@@ -10,6 +10,7 @@ pub(crate) mod error;
 pub(crate) mod headers;
 #[cfg(feature = "mlx")]
 pub(crate) mod json;
+pub(crate) mod kept;
 #[cfg(feature = "mlx")]
 pub(crate) mod message;
 pub(crate) mod models;

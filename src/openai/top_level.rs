@@ -9,8 +9,10 @@ use serde_json::value::RawValue;
 /// What somebody routes by. Nothing else is kept: a body may have millions of members.
 const NAMES: &[&str] = &[
     "cache_salt",
+    "include",
     "input",
     "instructions",
+    "logprobs",
     "max_completion_tokens",
     "max_output_tokens",
     "max_tokens",
@@ -21,8 +23,11 @@ const NAMES: &[&str] = &[
     "priority",
     "prompt",
     "prompt_cache_key",
+    "prompt_logprobs",
+    "stream",
     "system",
     "tools",
+    "top_logprobs",
     "user",
 ];
 

@@ -36,13 +36,16 @@ pub(crate) enum OpenAuthorityError {
     Write(#[source] WriteFileError),
 }
 
-/// Whom an authority vouches for. They are two, so that what may sign users cannot pretend to be the server.
+/// Whom an authority vouches for. Each has one of its own, so that what may sign users or nodes cannot pretend to be the
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthorityKind {
     /// The server, to its clients.
     Serving,
     /// Clients, to the server.
     Client,
+    /// Nodes, to who connects to their agents.
+    Node,
 }
 
 impl AuthorityKind {
@@ -50,6 +53,7 @@ impl AuthorityKind {
         match self {
             Self::Serving => "ca.pem",
             Self::Client => "client-ca.pem",
+            Self::Node => "node-ca.pem",
         }
     }
 
@@ -57,6 +61,7 @@ impl AuthorityKind {
         match self {
             Self::Serving => "rooflet-ca",
             Self::Client => "rooflet-client-ca",
+            Self::Node => "rooflet-node-ca",
         }
     }
 }

@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::Token;
 use super::private_file::{self, WriteFileError};
-use super::{Authority, Token};
 use crate::file;
 use crate::yaml::{self, YamlError};
 
@@ -33,12 +33,21 @@ pub(crate) enum WriteKubeconfigError {
     Write(#[source] WriteFileError),
 }
 
-/// Writes the kubeconfig of the administrator of `server` (an `https://` URL).
+/// What its user shows.
+#[derive(Clone, Copy)]
+pub(crate) enum Credentials<'a> {
+    /// The administrator's.
+    Token(&'a Token),
+    /// A certificate and its key, in PEM.
+    Certificate { certificate: &'a str, key: &'a str },
+}
+
+/// Writes the kubeconfig of a user of `server` (an `https://` URL), whose authority's certificate is in PEM.
 pub(crate) fn write(
     path: &Path,
     server: &str,
-    authority: &Authority,
-    token: &Token,
+    authority: &str,
+    credentials: Credentials<'_>,
 ) -> Result<(), WriteKubeconfigError> {
     // Not as a secret of ours: if it is somebody else's, its permissions are too.
     let kept = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
@@ -51,14 +60,21 @@ pub(crate) fn write(
             what,
         });
     }
+    let user = match credentials {
+        Credentials::Token(token) => json!({ "token": token.reveal() }),
+        Credentials::Certificate { certificate, key } => json!({
+            "client-certificate-data": STANDARD.encode(certificate),
+            "client-key-data": STANDARD.encode(key),
+        }),
+    };
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": NAME, "cluster": {
             "server": server,
-            "certificate-authority-data": STANDARD.encode(authority.certificate_pem()),
+            "certificate-authority-data": STANDARD.encode(authority),
         }}],
-        "users": [{"name": NAME, "user": {"token": token.reveal()}}],
+        "users": [{"name": NAME, "user": user}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,
     });

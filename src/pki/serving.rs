@@ -103,7 +103,7 @@ impl ServingCertificate {
 }
 
 /// Letters, digits, hyphens and dots: what certificates may name and clients compare.
-fn is_ip_or_dns_name(name: &str) -> bool {
+pub(crate) fn is_ip_or_dns_name(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label

@@ -8,6 +8,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
+use super::authority_hash::Discovery;
+use super::kubeconfig::Credentials;
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::error::Chain;
@@ -229,7 +231,13 @@ fn a_kubeconfig_carries_what_a_client_needs() {
     let (authority, config) = serve(dir.path(), &[], &Clock::System);
     let token = Token::open(dir.path()).unwrap();
     let path = dir.path().join("admin.kubeconfig");
-    kubeconfig::write(&path, "https://127.0.0.1:6443", &authority, &token).unwrap();
+    kubeconfig::write(
+        &path,
+        "https://127.0.0.1:6443",
+        authority.certificate_pem(),
+        Credentials::Token(&token),
+    )
+    .unwrap();
     assert_eq!(mode(&path), 0o600);
     let read: kube::config::Kubeconfig = kube::config::Kubeconfig::read_from(&path).unwrap();
     assert_eq!(read.current_context.as_deref(), Some("rooflet"));
@@ -246,7 +254,13 @@ fn a_kubeconfig_carries_what_a_client_needs() {
         .unwrap();
     handshake(std::str::from_utf8(&ca).unwrap(), &config, "127.0.0.1", &["h2"]).unwrap();
     // Written again with another address: ours to replace.
-    kubeconfig::write(&path, "https://127.0.0.1:7443", &authority, &token).unwrap();
+    kubeconfig::write(
+        &path,
+        "https://127.0.0.1:7443",
+        authority.certificate_pem(),
+        Credentials::Token(&token),
+    )
+    .unwrap();
     let text = fs::read_to_string(&path).unwrap();
     assert!(
         text.contains("https://127.0.0.1:7443") && text.contains(token.reveal()),
@@ -265,7 +279,14 @@ fn somebody_elses_kubeconfig_is_left_alone() {
     let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();
     let token = Token::open(dir.path()).unwrap();
     let path = dir.path().join("config");
-    let write = || kubeconfig::write(&path, "https://127.0.0.1:1", &authority, &token);
+    let write = || {
+        kubeconfig::write(
+            &path,
+            "https://127.0.0.1:1",
+            authority.certificate_pem(),
+            Credentials::Token(&token),
+        )
+    };
     let prod = "apiVersion: v1\nkind: Config\nclusters: [{name: prod, cluster: {server: 'https://prod'}}]\n";
     for (contents, what) in [
         (prod, r#"it has "prod" in its clusters"#),
@@ -283,7 +304,13 @@ fn somebody_elses_kubeconfig_is_left_alone() {
     }
     fs::write(&path, "").unwrap();
     write().expect("an empty file holds nothing to lose");
-    let err = kubeconfig::write(&dir.path().join("no/config"), "https://x", &authority, &token).unwrap_err();
+    let err = kubeconfig::write(
+        &dir.path().join("no/config"),
+        "https://x",
+        authority.certificate_pem(),
+        Credentials::Token(&token),
+    )
+    .unwrap_err();
     assert!(Chain(&err).to_string().contains("no/config"), "{}", Chain(&err));
 }
 
@@ -334,3 +361,149 @@ fn a_users_certificate_names_the_user_and_its_groups() {
     assert!(said.contains("expired"), "{said}");
     assert!(matches!(users.user(&[]), Err(UserCertificateError::Missing)));
 }
+
+#[test]
+fn a_server_is_known_by_its_authority_s_hash_and_its_name() {
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (authority, config) = serve(here.path(), &["mini-1.local"], &Clock::System);
+    let (_, other) = serve(elsewhere.path(), &["mini-1.local"], &Clock::System);
+    let der = authority.certificate();
+    let hash = AuthorityHash::of(der).unwrap();
+    let found = |config: &ServerConfig, name: &str| {
+        let discovery = Discovery::of(hash);
+        let shaken = connect(discovery.client_config().unwrap(), config, name);
+        shaken.map(|_| discovery.authority())
+    };
+    assert_eq!(found(&config, "mini-1.local"), Ok(Some(der.clone())));
+    found(&config, "mini-2.local").expect_err("a certificate for another name");
+    let err = found(&other, "mini-1.local").expect_err("another authority");
+    assert!(err.to_string().contains("--ca-hash"), "{err}");
+    assert_eq!(certificate_pem(der), authority.certificate_pem());
+}
+
+#[test]
+fn a_node_asks_for_its_own_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let request = NodeRequest::new("mini-1").unwrap();
+    let asked = rcgen::CertificateSigningRequestParams::from_pem(&request.request_pem).unwrap();
+    let issuer = clients(directory.path(), &Clock::System);
+    let signed = asked.signed_by(issuer.issuer()).unwrap().pem();
+    let read = NodeCertificate::read(signed.as_bytes()).unwrap();
+    assert_eq!(read.node.as_deref(), Some("mini-1"));
+    rcgen::KeyPair::from_pem(&request.key_pem).unwrap();
+    assert_eq!(NodeCertificate::read(b"no certificate"), None);
+}
+
+/// What OpenSSL makes of RSA and P-384 keys, the latter with SHA-256, with `-subj /O=team-a/CN=alice`.
+#[test]
+fn requests_of_openssl_are_read_and_signed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = clients(dir.path(), &Clock::System);
+    let grant = Grant {
+        key_usages: vec![rcgen::KeyUsagePurpose::DigitalSignature],
+        extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
+        lifetime: Duration::from_secs(3600),
+    };
+    let users = UserCertificates::new(&ours, Clock::System).unwrap();
+    for pem in [RSA_REQUEST, P384_REQUEST] {
+        let request = CertificateRequest::from_pem(pem.as_bytes()).unwrap();
+        assert_eq!(request.common_name, "alice");
+        assert_eq!(request.organizations, ["team-a"]);
+        let signed = ours.sign(&request, &grant, Clock::System.now()).unwrap();
+        let der = CertificateDer::from_pem_slice(signed.as_bytes()).unwrap();
+        let user = users.user(&[der]).unwrap();
+        assert_eq!(
+            (user.common_name.as_str(), user.organizations.len()),
+            ("alice", 1)
+        );
+    }
+}
+
+#[test]
+fn no_certificate_outlives_its_authority_and_no_two_have_one_number() {
+    use x509_parser::prelude::{FromDer as _, X509Certificate};
+    let dir = tempfile::tempdir().unwrap();
+    let made = Clock::System.now();
+    let ours = clients(dir.path(), &Clock::System);
+    let request = CertificateRequest::from_pem(P384_REQUEST.as_bytes()).unwrap();
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let sign = |now| {
+        let grant = Grant {
+            key_usages: Vec::new(),
+            extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
+            lifetime: year,
+        };
+        let pem = ours.sign(&request, &grant, now).unwrap();
+        CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
+    };
+    let facts = |der: &CertificateDer<'_>| {
+        let (_, certificate) = X509Certificate::from_der(der).unwrap();
+        assert!(!certificate.is_ca());
+        (
+            certificate.validity().not_after.timestamp(),
+            certificate.raw_serial().to_vec(),
+        )
+    };
+    let authoritys_end = {
+        let (_, own) = X509Certificate::from_der(ours.certificate()).unwrap();
+        own.validity().not_after.timestamp()
+    };
+    let (first, second) = (facts(&sign(made)), facts(&sign(made)));
+    assert_eq!(first.0, (made + year).as_second());
+    assert_ne!(first.1, second.1);
+    let late = facts(&sign(made + 29 * year + year / 2));
+    assert_eq!(late.0, authoritys_end);
+}
+
+#[test]
+fn a_subject_that_cannot_be_signed_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = clients(dir.path(), &Clock::System);
+    let request = CertificateRequest::from_pem(TWO_GROUPS_REQUEST.as_bytes()).unwrap();
+    assert_eq!(request.organizations, ["a", "b"]);
+    let grant = Grant {
+        key_usages: Vec::new(),
+        extended_key_usages: Vec::new(),
+        lifetime: Duration::from_secs(3600),
+    };
+    let err = ours.sign(&request, &grant, Clock::System.now()).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "the subject names an organization (O) more than once; certificates here have each attribute once"
+    );
+}
+
+const RSA_REQUEST: &str = "-----BEGIN CERTIFICATE REQUEST-----
+MIICczCCAVsCAQAwLjELMAkGA1UEBhMCREUxDzANBgNVBAoMBnRlYW0tYTEOMAwG
+A1UEAwwFYWxpY2UwggEiMA0GCSqGSIb3DQEBAQUAA4IBDwAwggEKAoIBAQCGMmjX
+8os01m3BU7O/81fVSQT6UYP7iwJz4en4SMihUmYrbXlAQ0UP8nEINcZw1IhA8vjt
+6788qWeXXZnDx0Vz0Gld4cTcrmwvCZSIK2j/SJqkTa+NlqpXs1Mm4LikgaqXd+E0
+sdwOPueb3IpmBqWj5v12k7BrANnJoZgogM7IFkrk2TeQbncMRqljiq/rSQpiik2d
+ByROwkAC7X4M6O+cj21XeM2rAUTKxXBly9UsrxzSQeSVz2DcQgdky0Guu3yM84Sr
+j+cn9bU1Dwe+XH39HeM+IubOchQZdN3imFP4Rbev1zT/ggGqTeI4PkPB8J7fs7Tu
+jJWcraEdlFGjfANzAgMBAAGgADANBgkqhkiG9w0BAQsFAAOCAQEAe65qfFj/aobN
+AZYbUs+cR3G8pmUi7tfwoPt065elFzzjBPgNp1Ils5CWHg2qggC7+WS3HzXfB9Qa
+oUgnPWni42wFIjHCCi8FWd/8j2Apwrc7SVU9fVpqaxwcNu8zfCGwehj5m+4hACoK
+vi9yQNO3Ex76803sFG4BlEubxVROFBGj4ddWAZW8MbEn2z8oRGJDuluWH/vbW0Nu
+qBY7Y7p9NNqijrAO/VDFW1QQcKOGoJyd7pNlDWhmbbyYgrLU2wnkXyG5PbFIj8mm
+fC/7GapYScmHbudGjSdgk42IOPT7Jun9L0mcL/kWsbyEFUOwUT8Qu4xSOvFEJt0t
+IOLdIK2wOA==
+-----END CERTIFICATE REQUEST-----
+";
+const P384_REQUEST: &str = "-----BEGIN CERTIFICATE REQUEST-----
+MIIBGTCBoAIBADAhMQ8wDQYDVQQKDAZ0ZWFtLWExDjAMBgNVBAMMBWFsaWNlMHYw
+EAYHKoZIzj0CAQYFK4EEACIDYgAE7b3YX2bG0jOVrbclqXiVoIsWiFQZ6ER8+woj
+JEe11CFgNmlCH92GP0WJwTS6ntrmuKEqy4znZtwrN7tO3JpPvKq1YY6U44dgUm9/
+wH0XU/RNipquuAbj7w7aLh8ckC6SoAAwCgYIKoZIzj0EAwIDaAAwZQIxAOruJmie
+3PWfwpjg9bEFkGNZvVfwhRrixSmAHMTqNS6elxeNySeVtvXGltHlTvcBnwIwKtrV
+vNNCUf03OEYb/HcUG0Th+zpIK5lBrWnDu6dFTSJNsch6fO2ZZC7fUYMv1Zdp
+-----END CERTIFICATE REQUEST-----
+";
+const TWO_GROUPS_REQUEST: &str = "-----BEGIN CERTIFICATE REQUEST-----
+MIHiMIGKAgEAMCgxCjAIBgNVBAoMAWExCjAIBgNVBAoMAWIxDjAMBgNVBAMMBWFs
+aWNlMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAECy7jyJS7Fa4kx/K8FNoFWZFy
+KSipsATPF9pZj5WiaY5/v07GAajt3yNeD+EqyDgbxAJEy41YLqpMd5AG5awSnaAA
+MAoGCCqGSM49BAMCA0cAMEQCIApRFXqfLGhrbIBbmCSkKqkQfsZoMvni8neJEJO5
+BR9qAiBf9QrSk5g9OP3miZQcRnL30IVoZN2vvjGVypqrBElPiQ==
+-----END CERTIFICATE REQUEST-----
+";

@@ -92,6 +92,14 @@ pub(crate) enum LibraryError {
         WeightFormat::NAMES
     )]
     UnknownFormat { name: String },
+    #[error(
+        "`{name}` says by its name that its weights are in {named}, and not in {asked}: leave one of both out"
+    )]
+    OtherFormat {
+        name: String,
+        named: WeightFormat,
+        asked: WeightFormat,
+    },
 }
 
 /// The model that `name` means, with its weights in `format` or else in the one that the name ends in.
@@ -104,8 +112,14 @@ pub(crate) fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryMo
             near: near(&spelt),
         });
     };
-    let format = format.or_else(|| spelt.weight_format());
-    let format = format.ok_or_else(|| LibraryError::UnknownFormat {
+    let named = spelt.weight_format();
+    if let (Some(asked), Some(named)) = (format, named)
+        && !named.admits(asked)
+    {
+        let name = name.to_owned();
+        return Err(LibraryError::OtherFormat { name, named, asked });
+    }
+    let format = format.or(named).ok_or_else(|| LibraryError::UnknownFormat {
         name: name.to_owned(),
     })?;
     Ok(LibraryModel {
@@ -396,6 +410,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_format_beside_a_name_that_says_another_is_refused() {
+        let find = |name: &str, format: &str| find(name, Some(format.parse().unwrap()));
+        for (name, format) in [
+            ("qwen3-8b-4bit", "mlx4"),
+            ("qwen3-8b-4bit", "mlx4g32"),
+            ("qwen3-8b", "mlx8"),
+            ("gpt-oss-20b MXFP4", "mxfp4"),
+        ] {
+            assert!(find(name, format).is_ok(), "{name} {format}");
+        }
+        for (name, format) in [
+            ("qwen3-8b-4bit", "mlx8"),
+            ("qwen3-8b-bf16", "mlx4"),
+            ("Qwen3-8B.Q8_0.gguf", "q4_k_m"),
+        ] {
+            let message = find(name, format).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(format), "{message}");
+        }
+    }
+
     /// Parameters as the publishers state them on their model cards.
     #[test]
     fn dimensions_give_the_published_number_of_parameters() {
@@ -439,7 +474,6 @@ mod tests {
         let four = Ok(("qwen3-8b", "mlx4".to_owned()));
         assert_eq!(found("qwen3-8b", Some("mlx4")), four);
         assert_eq!(found("mlx-community/Qwen3-8B-4bit", None), four);
-        assert_eq!(found("qwen3-8b-bf16", Some("mlx4")), four);
         let message = |name| found(name, None).unwrap_err().to_string();
         assert!(message("qwen3-8b").contains("does not say how its weights are stored"));
         let unknown = message("qwen99-7b-4bit");

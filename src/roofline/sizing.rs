@@ -125,6 +125,8 @@ pub(crate) struct Fit {
     pub(crate) memory_basis: Basis,
     pub(crate) limit: Bytes,
     pub(crate) obstacle: Option<Obstacle>,
+    /// Beside an obstacle of memory: the longest context that the model was made for, where more is asked.
+    pub(crate) too_long: Option<u32>,
     /// `None`: the family or the machine's speed is not known.
     pub(crate) prediction: Option<Prediction>,
     pub(crate) other_first_tokens: Option<OtherFirstTokens>,
@@ -191,6 +193,9 @@ impl Fit {
                 cold_load_basis: disk.basis.max(prediction.prefill.basis),
             }
         });
+        let too_long = asked
+            .beyond_context()
+            .filter(|_| matches!(obstacle, Some(Obstacle::Memory | Obstacle::WorkingSet)));
         let suggestions = match obstacle {
             None | Some(Obstacle::UnknownFamily) => Vec::new(),
             Some(Obstacle::Context { longest }) => vec![Suggestion::ContextTokens(longest)],
@@ -209,6 +214,7 @@ impl Fit {
             },
             limit: machine.limit,
             obstacle,
+            too_long,
             prediction,
             other_first_tokens,
             max_context_tokens,
@@ -285,11 +291,17 @@ impl Asked<'_> {
         if total > machine.limit {
             return Some(Obstacle::WorkingSet);
         }
-        match self.facts.max_context_tokens {
-            Some(longest) if self.service.context_tokens > longest => Some(Obstacle::Context { longest }),
-            Some(_) | None if self.facts.dimensions.is_none() => Some(Obstacle::UnknownFamily),
-            Some(_) | None => None,
+        match self.beyond_context() {
+            Some(longest) => Some(Obstacle::Context { longest }),
+            None if self.facts.dimensions.is_none() => Some(Obstacle::UnknownFamily),
+            None => None,
         }
+    }
+
+    /// The longest context that the model was made for, where more is asked.
+    fn beyond_context(&self) -> Option<u32> {
+        let longest = self.facts.max_context_tokens?;
+        (self.service.context_tokens > longest).then_some(longest)
     }
 
     fn fits(&self, machine: &Machine) -> bool {

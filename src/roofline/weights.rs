@@ -173,6 +173,14 @@ impl WeightFormat {
         gguf::is_mix(self)
     }
 
+    /// Whether weights of this name may be in `other`, too: `4bit` leaves the groups open.
+    pub(crate) fn admits(self, other: Self) -> bool {
+        if let (Self::Affine { bits, .. }, Self::Affine { bits: others, .. }) = (self, other) {
+            return bits == others;
+        }
+        self == other
+    }
+
     /// Whether it is one of llama.cpp's own.
     pub(crate) fn is_gguf(self) -> bool {
         match self {

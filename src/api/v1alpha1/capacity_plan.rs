@@ -222,10 +222,10 @@ pub(crate) struct OfferSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub(crate) disk: Option<String>,
-    /// How many could be had at most.
-    #[serde(default = "default_available")]
-    #[schemars(range(min = 1, max = 500))]
-    pub(crate) available: u32,
+    /// How many could be had at most. Absent: as many as it takes; the search tries up to 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub(crate) available: Option<u32>,
     /// Price of one. Where any offer has none, the fewest Macs are sought instead of the least price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
@@ -234,10 +234,6 @@ pub(crate) struct OfferSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub(crate) watts: Option<f64>,
-}
-
-fn default_available() -> u32 {
-    100
 }
 
 /// The answer.

@@ -264,13 +264,16 @@ pub(crate) struct PlanNodeLoss {
 pub(crate) struct PlanPurchase {
     /// Price, or Nodes where an offer has no price.
     pub(crate) minimises: String,
-    /// The least that has to be bought. Absent: nothing in the catalogue, as often as it can be had, is enough.
+    /// The least that has to be bought. Absent: nothing that is enough was found, and `shortfall` says why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) best: Option<PlanBasket>,
     /// Nothing cheaper than this (or fewer Macs) is enough.
     pub(crate) lower_bound: f64,
-    /// Whether nothing cheaper is enough, proven.
+    /// Whether nothing cheaper is enough, proven; without `best`, whether nothing of the catalogue can be enough.
     pub(crate) proven: bool,
+    /// Why there is no `best`, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shortfall: Option<String>,
     /// Others that are enough: one that survives the loss of a node, and each offer by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alternatives: Vec<PlanBasket>,

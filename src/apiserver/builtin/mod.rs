@@ -2,6 +2,7 @@
 //!
 //! A built-in object is stored without `apiVersion` and `kind`, as lists show it; `Resource` adds them.
 
+mod certificate_signing_request;
 mod config_map;
 mod event;
 mod lease;
@@ -10,8 +11,10 @@ mod secret;
 
 use std::sync::LazyLock;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
+use super::auth::User;
 use super::crd;
 use super::metadata::FinalizerRule;
 use super::object;
@@ -36,6 +39,7 @@ pub(crate) enum BuiltIn {
     EventsEvent,
     Lease,
     CustomResourceDefinition,
+    CertificateSigningRequest,
 }
 
 /// What discovery and storage need to know of a built-in kind.
@@ -61,6 +65,7 @@ pub(crate) struct Facts {
 }
 
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
 pub(crate) const NAMESPACE_STORAGE: &str = "/core/namespaces/";
 
 const CORE: Facts = Facts {
@@ -102,12 +107,13 @@ pub(crate) fn types() -> &'static Types {
 
 impl BuiltIn {
     /// In the order in which discovery lists them.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::ConfigMap,
         Self::Event,
         Self::Namespace,
         Self::Secret,
         Self::EventsEvent,
+        Self::CertificateSigningRequest,
         Self::CustomResourceDefinition,
         Self::Lease,
     ];
@@ -167,6 +173,18 @@ impl BuiltIn {
                 updates_unconditionally: false,
                 ..CORE
             },
+            Self::CertificateSigningRequest => Facts {
+                group: "certificates.k8s.io",
+                plural: "certificatesigningrequests",
+                singular: "certificatesigningrequest",
+                kind: "CertificateSigningRequest",
+                short_names: &["csr"],
+                namespaced: false,
+                subresources: &["approval", "status"],
+                definition: "io.k8s.api.certificates.v1.CertificateSigningRequest",
+                storage: CSR_STORAGE,
+                ..CORE
+            },
             Self::CustomResourceDefinition => Facts {
                 group: "apiextensions.k8s.io",
                 plural: "customresourcedefinitions",
@@ -187,6 +205,7 @@ impl BuiltIn {
     pub(crate) fn name_rule(self) -> NameRule {
         match self {
             Self::Namespace => NameRule::Label,
+            Self::CertificateSigningRequest => NameRule::PathSegment,
             Self::ConfigMap
             | Self::Secret
             | Self::Event
@@ -199,9 +218,11 @@ impl BuiltIn {
     pub(crate) fn finalizer_rule(self) -> FinalizerRule {
         match self {
             Self::Namespace | Self::ConfigMap | Self::Secret => FinalizerRule::Qualified,
-            Self::Event | Self::EventsEvent | Self::Lease | Self::CustomResourceDefinition => {
-                FinalizerRule::Any
-            }
+            Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => FinalizerRule::Any,
         }
     }
 
@@ -213,6 +234,7 @@ impl BuiltIn {
             | Self::ConfigMap
             | Self::Secret
             | Self::Lease
+            | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => true,
         }
     }
@@ -226,6 +248,7 @@ impl BuiltIn {
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
+            | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => &[
                 "create",
                 "delete",
@@ -248,6 +271,7 @@ impl BuiltIn {
             | Self::Secret
             | Self::Event
             | Self::Lease
+            | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => object,
         }
     }
@@ -261,6 +285,7 @@ impl BuiltIn {
             | Self::Secret
             | Self::Event
             | Self::Lease
+            | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => object,
         }
     }
@@ -277,12 +302,14 @@ impl BuiltIn {
             Self::Event | Self::EventsEvent => event::default(object),
             Self::Namespace => namespace::default(object),
             Self::CustomResourceDefinition => crd::default(object),
-            Self::ConfigMap | Self::Lease => {}
+            Self::ConfigMap | Self::Lease | Self::CertificateSigningRequest => {}
         }
     }
 
-    pub(crate) fn prepare_create(self, object: &mut Value) {
+    /// `by`: who creates it; nobody where the server itself does.
+    pub(crate) fn prepare_create(self, object: &mut Value, by: Option<&User>) {
         match self {
+            Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
             Self::Namespace => namespace::prepare_create(object),
             Self::CustomResourceDefinition => crd::prepare_create(object),
             Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
@@ -290,8 +317,11 @@ impl BuiltIn {
     }
 
     /// `subresource` is one of [`Facts::subresources`], or empty.
-    pub(crate) fn prepare_update(self, object: &mut Value, old: &Value, subresource: &str) {
+    pub(crate) fn prepare_update(self, object: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
         match self {
+            Self::CertificateSigningRequest => {
+                certificate_signing_request::prepare_update(object, old, subresource, now);
+            }
             Self::Namespace => namespace::prepare_update(object, old, subresource),
             Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
             Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
@@ -307,6 +337,7 @@ impl BuiltIn {
             Self::Event => event::validate(object, old, event::Form::Core),
             Self::EventsEvent => event::validate(object, old, event::Form::Events),
             Self::Lease => lease::validate(object),
+            Self::CertificateSigningRequest => certificate_signing_request::validate(object, old),
             Self::CustomResourceDefinition => crd::validate(object, old),
         }
     }
@@ -319,6 +350,7 @@ impl BuiltIn {
             | Self::Secret
             | Self::Event
             | Self::EventsEvent
+            | Self::CertificateSigningRequest
             | Self::Lease => Vec::new(),
         }
     }
@@ -332,6 +364,7 @@ impl BuiltIn {
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
+            | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => true,
         }
     }
@@ -347,6 +380,7 @@ impl BuiltIn {
         match (self, field) {
             (Self::Namespace, "status.phase") => at(&["status", "phase"]),
             (Self::Secret, "type") => at(&["type"]),
+            (Self::CertificateSigningRequest, "spec.signerName") => at(&["spec", "signerName"]),
             (Self::Event | Self::EventsEvent, field) => event::selectable_field(self, object, field),
             _ => None,
         }

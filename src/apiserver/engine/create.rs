@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::metadata;
 use super::super::object;
 use super::super::options::WriteOptions;
-use super::super::resource::{Origin, Resource};
+use super::super::resource::Origin;
 use super::super::status::ApiError;
 use super::{Engine, PutError, Shown, Target, Warnings, Written, validate};
 
@@ -77,7 +77,8 @@ impl Engine {
         let resource = &target.resource;
         let given_version = object::resource_version(&working).to_owned();
         metadata::initialise(&mut working, self.clock.now());
-        prepare(resource, &mut working);
+        prepare(target, &mut working);
+        target.check_change(None, &working)?;
         validate::create(resource, &working, warnings)?;
         if !matches!(given_version.as_str(), "" | "0") {
             return Err(ApiError::untyped(
@@ -108,9 +109,10 @@ impl Engine {
     }
 }
 
-fn prepare(resource: &Resource, working: &mut Value) {
-    match &resource.origin {
-        Origin::BuiltIn(built_in) => built_in.prepare_create(working),
+fn prepare(target: &Target, working: &mut Value) {
+    let by = target.by.as_ref().map(|by| &*by.user);
+    match &target.resource.origin {
+        Origin::BuiltIn(built_in) => built_in.prepare_create(working, by),
         Origin::Custom(custom) => {
             if custom.has_status
                 && let Some(map) = working.as_object_mut()

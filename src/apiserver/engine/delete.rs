@@ -36,7 +36,9 @@ impl Engine {
         }
         let deadline = self.clock.instant() + WRITE_TIMEOUT;
         loop {
-            let Some(record) = self.store.get(&target.key()) else {
+            let stored = self.store.get(&target.key());
+            target.check_stored(stored.as_deref())?;
+            let Some(record) = stored else {
                 return Err(target.not_found());
             };
             check_preconditions(target, record.json(), options)?;

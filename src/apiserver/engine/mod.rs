@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::auth::{Place, Requestor};
 use super::builtin::{self, BuiltIn, CRD_STORAGE};
+use super::csr;
 use super::object::{self, Sealed};
 use super::registry::Registry;
 use super::resource::{DefinitionVersion, Resource, Subresource};
@@ -48,6 +50,8 @@ pub(crate) struct Target {
     pub(crate) namespace: Option<String>,
     pub(crate) name: String,
     pub(crate) subresource: Option<Subresource>,
+    /// Who asks; nobody where the server itself acts.
+    pub(crate) by: Option<Requestor>,
 }
 
 impl Target {
@@ -57,6 +61,7 @@ impl Target {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
             subresource: None,
+            by: None,
         }
     }
 
@@ -66,6 +71,38 @@ impl Target {
 
     pub(crate) fn not_found(&self) -> ApiError {
         ApiError::not_found(&self.resource.group_resource(), &self.name)
+    }
+
+    /// Whether who asks may know of the stored object, or that there is none.
+    pub(crate) fn check_stored(&self, stored: Option<&Record>) -> Result<(), ApiError> {
+        match &self.by {
+            None => Ok(()),
+            Some(by) => by.check_stored(
+                self.place(&self.resource.group_resource()),
+                stored.map(Record::json),
+            ),
+        }
+    }
+
+    /// Whether who asks may make the object be `new`, prepared as it would be stored.
+    fn check_change(&self, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+        let resource = self.resource.group_resource();
+        if let Some(by) = &self.by {
+            by.check_change(self.place(&resource), old, new)?;
+        }
+        if old.is_none() && self.resource.is(BuiltIn::CertificateSigningRequest) {
+            csr::check_subject(new).map_err(|why| ApiError::forbidden(&resource, &self.name, &why))?;
+        }
+        Ok(())
+    }
+
+    fn place<'a>(&'a self, resource: &'a GroupResource) -> Place<'a> {
+        Place {
+            resource,
+            subresource: self.subresource.map(Subresource::as_str),
+            namespace: self.namespace.as_deref(),
+            name: &self.name,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::metadata;
@@ -39,6 +40,7 @@ impl Engine {
                 target.name
             )));
         }
+        target.check_stored(self.store.get(&target.key()).as_deref())?;
         self.check_namespace(target, false)?;
         let deadline = self.clock.instant() + WRITE_TIMEOUT;
         loop {
@@ -67,7 +69,9 @@ impl Engine {
         warnings: &mut Warnings,
     ) -> Result<Attempt, ApiError> {
         let resource = &target.resource;
-        let Some(record) = self.store.get(&target.key()) else {
+        let stored = self.store.get(&target.key());
+        target.check_stored(stored.as_deref())?;
+        let Some(record) = stored else {
             return match edit {
                 Edit::Replace(working) if resource.creates_on_update() && target.subresource.is_none() => {
                     let mut working = working.clone();
@@ -89,7 +93,8 @@ impl Engine {
         let insists = check_version(target, &new, &record, edit)?;
         note_duplicate_owners(&mut new, warnings);
         metadata::inherit(&mut new, &old);
-        prepare(resource, &mut new, &old, target.subresource);
+        prepare(resource, &mut new, &old, target.subresource, self.clock.now());
+        target.check_change(Some(&old), &new)?;
         object::set_resource_version(&mut new, record.modified);
         validate::update(resource, &new, &old, target.subresource, warnings)?;
         if self.is_finished(resource, &new, &old) {
@@ -217,10 +222,16 @@ fn check_version(target: &Target, new: &Value, record: &Record, edit: &Edit<'_>)
     Ok(matches!(edit, Edit::Replace(_)))
 }
 
-fn prepare(resource: &Resource, new: &mut Value, old: &Value, subresource: Option<Subresource>) {
+fn prepare(
+    resource: &Resource,
+    new: &mut Value,
+    old: &Value,
+    subresource: Option<Subresource>,
+    now: Timestamp,
+) {
     let custom = match &resource.origin {
         Origin::BuiltIn(built_in) => {
-            return built_in.prepare_update(new, old, subresource.map_or("", Subresource::as_str));
+            return built_in.prepare_update(new, old, subresource.map_or("", Subresource::as_str), now);
         }
         Origin::Custom(custom) => custom,
     };

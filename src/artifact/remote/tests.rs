@@ -275,14 +275,20 @@ async fn nobody_there_is_said_so() {
         endpoint: endpoint.parse().unwrap(),
         credentials: None,
     };
-    let err = facts(&"hf://owner/name".parse().unwrap(), &hub)
-        .await
-        .unwrap_err();
-    assert!(
-        err.to_string()
-            .starts_with("127.0.0.1 cannot be reached; is this machine offline?"),
-        "{err}"
-    );
+    for (model, says) in [
+        (
+            "hf://owner/name".to_owned(),
+            "127.0.0.1 cannot be reached; is this machine offline? A mirror can be named in HF_ENDPOINT",
+        ),
+        // Of another server there is no mirror.
+        (
+            format!("{endpoint}/m"),
+            "127.0.0.1 cannot be reached; is this machine offline, or the host of the URL misspelt?",
+        ),
+    ] {
+        let err = facts(&model.parse().unwrap(), &hub).await.unwrap_err();
+        assert_eq!(err.to_string(), says);
+    }
 }
 
 #[test]

@@ -340,3 +340,70 @@ fn disks_are_counted_where_they_are_told() {
     );
     assert!(lost.headroom.unlimited_disk_factor > Some(1.0), "{lost:?}");
 }
+
+/// An offer without a count is there as often as it takes, and a limit of the search is never told as one of the catalogue.
+#[test]
+fn what_cannot_be_bought_is_told_with_its_cause() {
+    let purchase = |model: &str, rate: f64, available: Option<u32>| {
+        let question = question_of(json!({
+            "demand": [{"model": model, "quantization": "mlx4", "requestsPerSecond": rate, "promptTokens": 800, "answerTokens": 250}],
+            "catalogue": [{"name": "mini", "chip": "M4", "memory": "16Gi", "price": 599, "available": available}],
+        }));
+        answer(&question).purchase.unwrap()
+    };
+    let best = purchase("qwen3-8b", 15.0, None).best.unwrap();
+    assert!(best.nodes > 100, "{best:?}");
+    for (model, rate, available, proven, says) in [
+        ("qwen3-8b", 15.0, Some(100), true, "as often as it can be had"),
+        (
+            "qwen3-8b",
+            5000.0,
+            None,
+            false,
+            "Not even 10000 Macs of an offer without a count",
+        ),
+        (
+            "llama3-70b",
+            0.01,
+            None,
+            true,
+            "No Mac of the catalogue, however many, can serve llama3-70b",
+        ),
+    ] {
+        let purchase = purchase(model, rate, available);
+        let shortfall = purchase.shortfall.unwrap_or_default();
+        assert!(
+            purchase.best.is_none() && shortfall.contains(says),
+            "{model} {rate}: {shortfall}"
+        );
+        assert_eq!(purchase.proven, proven, "{shortfall}");
+    }
+}
+
+#[test]
+fn an_offer_that_cannot_be_had_is_refused_by_its_field() {
+    for available in [0, 10_001] {
+        let spec = json!({
+            "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 1, "promptTokens": 8, "answerTokens": 8}],
+            "catalogue": [{"chip": "M4", "memory": "16Gi", "available": available}],
+        });
+        let spec: CapacityPlanSpec = serde_json::from_value(spec).unwrap();
+        let err = question(&spec, Vec::new(), &[], &|_| None).unwrap_err();
+        assert_eq!(err.field, "spec.catalogue[0].available");
+    }
+}
+
+#[test]
+fn no_multiple_of_no_requests_is_told() {
+    let question = question_of(json!({
+        "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0, "promptTokens": 500, "answerTokens": 100}],
+        "fleet": {"macs": [{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}]},
+    }));
+    let verdict = answer(&question);
+    assert!(verdict.feasible);
+    assert!(
+        verdict.summary.starts_with("No requests are demanded") && !verdict.summary.contains("times"),
+        "{}",
+        verdict.summary
+    );
+}

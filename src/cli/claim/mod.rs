@@ -56,13 +56,13 @@ pub(super) struct Args {
     #[arg(long)]
     chip: Option<String>,
     /// Its GPU cores.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     gpu_cores: Option<u32>,
     /// The machine's memory, such as 24GB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
     /// The bandwidth that the claim gives the chip, in GB/s.
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
     bandwidth: Option<String>,
     /// The model, such as gemma-3-12b-it-4bit.
     #[arg(long, value_name = "NAME")]
@@ -74,34 +74,34 @@ pub(super) struct Args {
     #[arg(long)]
     engine: Option<String>,
     /// Tokens of the prompt.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Of them, tokens that a prefix cache held.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     cached: Option<String>,
     /// Tokens in the KV cache while decoding.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     context: Option<String>,
     /// Tokens generated.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     generated: Option<String>,
     /// Sequences decoded together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Decode speed in tokens per second: 77.7, ~26 or 12-15; or the time of one token: 12.5ms/token.
-    #[arg(long, value_name = "TOK/S")]
+    #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
     decode: Option<String>,
     /// Prefill speed in tokens per second.
-    #[arg(long, value_name = "TOK/S")]
+    #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
     prefill: Option<String>,
     /// Time to the first token, in seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     ttft: Option<String>,
     /// Any other figure, as KIND=VALUE, such as weightBytes=1.9GB. May be given again.
-    #[arg(long, value_name = "KIND=VALUE")]
+    #[arg(long, value_name = "KIND=VALUE", allow_hyphen_values = true)]
     figure: Vec<String>,
     /// Arithmetic that the claim states, such as "16829/571 = 29.5". May be given again.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     statement: Vec<String>,
 }
 
@@ -332,6 +332,12 @@ mod tests {
     }
 
     #[test]
+    fn a_statement_may_begin_with_a_minus() {
+        let line = Line::try_parse_from(["rooflet", "--statement", "-2.58 = 181.82-184.40"]).unwrap();
+        assert_eq!(run(&line.args).unwrap(), ExitStatus::Success);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_by_its_flag() {
         for (flags, told) in [
             (&["--decode=fast"][..], "--decode: `fast` is not a number"),
@@ -340,6 +346,13 @@ mod tests {
                 &["--decode=3", "--figure=weightBytes=small"],
                 "--figure weightBytes=small: `small` is not a number",
             ),
+            (&["--decode", "-5"], "--decode: `-5` "),
+            (&["--decode=3", "--prompt", "-5"], "--prompt: `-5` "),
+            (
+                &["--figure", "weightBytes=-1 GB"],
+                "--figure weightBytes=-1 GB: `-1 GB` ",
+            ),
+            (&["--figure", "-1 GB"], "--figure -1 GB: write KIND=VALUE"),
             (&["--decode=3", "--memory=much"], "--memory: `much` is not"),
             (&["--decode=3", "--prompt=long"], "--prompt: `long` is not"),
         ] {

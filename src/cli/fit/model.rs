@@ -68,6 +68,7 @@ fn named(name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, F
             let err = anyhow::Error::new(err).context(format!("there is no file or directory `{name}`"));
             Failure::new(ExitStatus::Config, err)
         }
+        LibraryError::OtherFormat { .. } => Failure::new(ExitStatus::Usage, anyhow!("--quantization: {err}")),
         LibraryError::UnknownModel { .. } | LibraryError::UnknownFormat { .. } => {
             Failure::new(ExitStatus::Usage, anyhow::Error::new(err))
         }

@@ -6,8 +6,6 @@ use crate::api::v1alpha1::{MacSpec, OfferSpec};
 
 /// How to write one, for messages.
 const FORM: &str = "write it as `2 x M4 Pro/20 48Gi disk=200Gi 90W @ 2199`: count, GPU cores, disk, watts and price may be left out";
-/// Offered Macs that can be had where the offer does not say it.
-const AVAILABLE: u32 = 100;
 
 /// A fleet, Macs with commas between.
 pub(super) fn fleet(text: &str) -> anyhow::Result<Vec<MacSpec>> {
@@ -28,10 +26,17 @@ pub(super) fn offer(text: &str) -> anyhow::Result<OfferSpec> {
         gpu_cores: mac.gpu_cores,
         memory: mac.memory,
         disk: mac.disk,
-        available: if counted { mac.count } else { AVAILABLE },
+        available: counted.then_some(mac.count),
         price: mac.price,
         watts: mac.watts,
     })
+}
+
+/// One as it is written, as far as it may be wrong of itself.
+pub(super) fn shown(chip: &str, gpu_cores: Option<u32>, memory: &str, disk: Option<&str>) -> String {
+    let cores = gpu_cores.map_or(String::new(), |cores| format!("/{cores}"));
+    let disk = disk.map_or(String::new(), |disk| format!(" disk={disk}"));
+    format!("{chip}{cores} {memory}{disk}")
 }
 
 /// And whether it says how many.
@@ -188,7 +193,7 @@ mod tests {
             assert!(message.contains("write it as"), "{bad}: {message}");
         }
         assert!(offer("0 x M4 16Gi").is_err());
-        assert_eq!(offer("3 x M4 16Gi").unwrap().available, 3);
-        assert_eq!(offer("M4 16Gi").unwrap().available, 100);
+        assert_eq!(offer("3 x M4 16Gi").unwrap().available, Some(3));
+        assert_eq!(offer("M4 16Gi").unwrap().available, None);
     }
 }

@@ -53,22 +53,22 @@ pub(super) struct Args {
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     requests_per_second: Option<f64>,
     /// Tokens of the average prompt.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     prompt: Option<u32>,
     /// Tokens of the average answer.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     answer: Option<u32>,
     /// Tokens that one request may have. Default: prompt and answer.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     context: Option<u32>,
     /// What a replica may store on its node's disk, such as 20Gi: serving.kvCache.diskSize of a ModelDeployment.
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<String>,
     /// Requests that a replica serves at the same time.
-    #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     concurrency: u32,
     /// Nodes that must have the model at least.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     replicas: u32,
     /// Tokens per second that each stream must get.
     #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
@@ -94,7 +94,7 @@ pub(super) struct Args {
     /// Say what to buy of the catalogue and the offers.
     #[arg(long, conflicts_with = "compare")]
     recommend: bool,
-    /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three.
+    /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three, else as many as it takes (up to 10000 are tried).
     #[arg(long, value_name = "MAC", requires = "recommend")]
     offer: Vec<String>,
     /// Write the answer as a report in one HTML file as well, to send or to print.
@@ -211,15 +211,24 @@ fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
         .nth(1)
         .and_then(|index| index.parse().ok());
     let of_list = |index: usize| match flag {
-        "--fleet" | "--compare" => spec
-            .fleet
-            .macs
-            .get(index)
-            .map(|mac| format!("{} {}", mac.chip, mac.memory)),
-        "--offer" => spec
-            .catalogue
-            .get(index)
-            .map(|mac| format!("{} {}", mac.chip, mac.memory)),
+        "--fleet" | "--compare" => {
+            let mac = spec.fleet.macs.get(index)?;
+            Some(macs::shown(
+                &mac.chip,
+                mac.gpu_cores,
+                &mac.memory,
+                mac.disk.as_deref(),
+            ))
+        }
+        "--offer" => {
+            let mac = spec.catalogue.get(index)?;
+            Some(macs::shown(
+                &mac.chip,
+                mac.gpu_cores,
+                &mac.memory,
+                mac.disk.as_deref(),
+            ))
+        }
         _ => None,
     };
     let which = index

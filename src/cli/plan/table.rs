@@ -328,7 +328,7 @@ fn list(names: &[String]) -> String {
 /// What to buy, in sentences.
 pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let Some(best) = &purchase.best else {
-        return "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned();
+        return purchase.shortfall.clone().unwrap_or_default();
     };
     let (found, proof) = if purchase.proven {
         ("", "proven".to_owned())

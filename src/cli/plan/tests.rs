@@ -87,6 +87,8 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         ("--quantization=tiny", "--quantization: "),
         ("--model=./nowhere", "--model: "),
         ("--fleet=M9 16Gi", "--fleet `M9 16Gi`: no chip is called `M9`"),
+        ("--fleet=M4/11 16Gi", "--fleet `M4/11 16Gi`: "),
+        ("--fleet=M4 16Gi disk=lots", "--fleet `M4 16Gi disk=lots`: "),
         (
             "--fleet=M4 17Gi",
             "--fleet `M4 17Gi`: Apple M4 with 10 GPU cores is sold with",

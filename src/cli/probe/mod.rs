@@ -21,7 +21,7 @@ use crate::host::disk::{self, DiskRead, DiskReadError};
 use crate::host::{Host, Identity, Memory};
 use crate::mlx::probe::{self, ProbeOptions};
 use crate::roofline::chip;
-use crate::roofline::probing::{self, DataSheet, MAX_SUSTAINED_SECONDS, PROBE_FRESH_FOR};
+use crate::roofline::probing::{self, DataSheet, PROBE_FRESH_FOR};
 use crate::units::{Bytes, BytesPerSecond};
 use crate::wire::{ProbeReport, ProbedMachine};
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
     /// Repeat the 4-bit products for so long, to see what heat leaves of the speed. Two minutes tell.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_SUSTAINED_SECONDS))]
+    #[arg(long, value_name = "SECONDS", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     sustained: Option<u64>,
     /// Also read this file, or the largest one below this directory, past the page cache.
     #[arg(long, value_name = "FILE|DIR")]
@@ -154,6 +154,27 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn seconds_that_cannot_be_are_refused_with_those_that_can() {
+        use clap::Parser;
+        for seconds in ["-3", "0", "3601", "1.5", "long"] {
+            let line = Line::try_parse_from(["rooflet", "--sustained", seconds]);
+            let said = line.err().unwrap().to_string();
+            assert!(
+                said.contains("--sustained") && said.contains("from 1 to 3600"),
+                "{said}"
+            );
+        }
+        let line = Line::try_parse_from(["rooflet", "--sustained", "3600"]).unwrap();
+        assert_eq!(line.args.sustained, Some(3600));
+    }
 
     #[test]
     fn one_file_that_cannot_be_read_keeps_nobody_from_measuring_the_rest() {

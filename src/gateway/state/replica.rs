@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::gateway::ask::Ask;
 use crate::gateway::estimate::{Estimate, Experience, Load};
 use crate::gateway::health::Health;
+use crate::gateway::length::Length;
 
 /// How long what was seen of other gateways' requests counts: about as long as an answer takes.
 pub(super) const OTHERS_STAND: Duration = Duration::from_secs(10);
@@ -14,6 +15,8 @@ pub(super) const OTHERS_STAND: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) rows: u32,
+    pub(super) max_tokens: Option<u64>,
+    pub(super) has_logprobs: bool,
     pub(super) began: Instant,
     pub(super) load: Load,
     /// What was seen of the replica before, and what was expected by it.
@@ -95,6 +98,23 @@ impl ReplicaState {
 }
 
 impl Flight {
+    /// Tokens of one of its choices; `None` where the length says nothing of them.
+    pub(super) fn row_tokens(&self, length: Length) -> Option<u64> {
+        let rows = u64::from(self.rows.max(1));
+        match length {
+            Length::Counted(tokens) => Some(tokens / rows),
+            // The probabilities are many times the text.
+            Length::Guessed(_) if self.has_logprobs => None,
+            Length::Guessed(tokens) => Some((tokens / rows).min(self.max_tokens.unwrap_or(u64::MAX))),
+        }
+    }
+
+    /// Seconds that it should still take.
+    pub(super) fn left(&self, now: Instant) -> f64 {
+        let elapsed = now.saturating_duration_since(self.began).as_secs_f64();
+        (self.expected.finish - elapsed).max(0.0)
+    }
+
     /// Tokens of its prompt that should not be read yet. Whole answers show no first token, so time has to tell.
     fn unread(&self, now: Instant) -> u64 {
         let elapsed = now.saturating_duration_since(self.began).as_secs_f64();

@@ -53,7 +53,13 @@ fn the_wait_is_told_from_what_is_under_way_once_answers_were_seen() {
         None,
         "nothing is known yet"
     );
-    state.finished(&model.key(), first.replica.id, first.flight, 50, clock.instant());
+    state.finished(
+        &model.key(),
+        first.replica.id,
+        first.flight,
+        Length::Counted(50),
+        clock.instant(),
+    );
     // 100 tokens at 500/s and 50 at 25/s: the neutral speed.
     let _second = state.admit(&model, &ask(1), clock.instant()).expect("room");
     manual.advance(Duration::from_millis(200));
@@ -70,6 +76,150 @@ fn the_wait_is_told_from_what_is_under_way_once_answers_were_seen() {
         matches!(queued, Queued::Refused(Refusal::TooLong(_))),
         "{queued:?}"
     );
+}
+
+/// A prompt of more tokens than a client may have computed in one turn.
+fn long(client: u64) -> Ask {
+    Ask {
+        prompt_tokens: 2000,
+        ..ask(client)
+    }
+}
+
+/// Requests of one client wait for a model with one row; each takes about 6 s.
+fn backlog(model: &Model, now: Instant) -> State<u64> {
+    let mut state = State::new();
+    let first = state.admit(model, &long(1), now).expect("room");
+    state.finished(
+        &model.key(),
+        first.replica.id,
+        first.flight,
+        Length::Counted(50),
+        now,
+    );
+    let _under_way = state.admit(model, &long(1), now).expect("room");
+    for waiting in 0..7 {
+        let queued = state.enqueue(model, &long(1), 10, MINUTE, waiting, now);
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    }
+    state
+}
+
+/// Who goes before others is not turned away for those that it does not wait for.
+#[test]
+fn a_wait_counts_those_that_go_before() {
+    let now = Clock::System.instant();
+    let model = model(1, 1);
+    let patience = Duration::from_secs(10);
+    for (who, ask, waits) in [
+        ("the same client", ask(1), false),
+        ("another client", ask(2), true),
+        (
+            "more urgent",
+            Ask {
+                priority: -1,
+                ..ask(1)
+            },
+            true,
+        ),
+        (
+            "less urgent",
+            Ask {
+                priority: 1,
+                ..ask(2)
+            },
+            false,
+        ),
+    ] {
+        let queued = backlog(&model, now).enqueue(&model, &ask, 10, patience, 9, now);
+        assert_eq!(matches!(queued, Queued::Waits(..)), waits, "{who}: {queued:?}");
+    }
+}
+
+#[test]
+fn who_needs_several_rows_holds_one_replica_free_and_not_the_model() {
+    let now = Clock::System.instant();
+    let (model, mut state) = (model(2, 2), State::new());
+    let many = Ask { rows: 2, ..ask(1) };
+    let flying: Vec<_> = (0..4).filter_map(|_| state.admit(&model, &ask(1), now)).collect();
+    assert_eq!(flying.len(), 4);
+    let push = |state: &mut State<u64>, ask: &Ask, number| {
+        let queued = state.enqueue(&model, ask, 10, MINUTE, number, now);
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    };
+    push(&mut state, &many, 1);
+    push(&mut state, &ask(1), 2);
+    push(&mut state, &ask(1), 3);
+    let next = |state: &mut State<u64>, end: &Grant| {
+        state.finished(&model.key(), end.replica.id, end.flight, Length::Counted(10), now);
+        state
+            .next(&model, now)
+            .map(|(grant, number)| (grant.replica.id, number))
+    };
+    // One row of each replica ends: the one that is held free stays so, the other takes the next in turn.
+    let (a, b): (Vec<_>, Vec<_>) = flying.iter().partition(|grant| grant.replica.id == 1);
+    let first = [next(&mut state, a[0]), next(&mut state, b[0])];
+    let given: Vec<_> = first.into_iter().flatten().collect();
+    assert_eq!(given.len(), 1, "{given:?}");
+    assert_eq!(given[0].1, 2);
+    let held = if given[0].0 == 1 { b[1] } else { a[1] };
+    assert_eq!(next(&mut state, held), Some((held.replica.id, 1)));
+    assert_eq!(state.next(&model, now).map(|(_, number)| number), None);
+}
+
+#[test]
+fn the_more_urgent_takes_the_rows_that_are_held_free() {
+    let now = Clock::System.instant();
+    let (model, mut state) = (model(1, 2), State::new());
+    let flying: Vec<_> = (0..2).filter_map(|_| state.admit(&model, &ask(1), now)).collect();
+    let many = Ask { rows: 2, ..ask(1) };
+    let urgent = Ask {
+        priority: -1,
+        ..ask(2)
+    };
+    let push = |state: &mut State<u64>, ask: &Ask, number| {
+        let queued = state.enqueue(&model, ask, 10, MINUTE, number, now);
+        assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    };
+    push(&mut state, &many, 1);
+    push(&mut state, &ask(1), 2);
+    state.finished(
+        &model.key(),
+        flying[0].replica.id,
+        flying[0].flight,
+        Length::Counted(10),
+        now,
+    );
+    assert!(state.next(&model, now).is_none());
+    push(&mut state, &urgent, 3);
+    let (_, number) = state.next(&model, now).expect("a row is free");
+    assert_eq!(number, 3);
+    assert!(state.next(&model, now).is_none());
+}
+
+/// Nobody else would wake those that wait.
+#[test]
+fn the_end_of_a_pause_is_looked_at_while_something_waits() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let clock = Clock::Manual(manual.clone());
+    let (model, mut state) = (model(2, 1), State::new());
+    let flying: Vec<_> = (0..2)
+        .filter_map(|_| state.admit(&model, &ask(1), clock.instant()))
+        .collect();
+    let failed = flying
+        .iter()
+        .find(|grant| grant.replica.id == 1)
+        .expect("both have one");
+    state.failed(1, failed.flight, Fault::Unreachable, clock.instant());
+    assert_eq!(state.look_again_after(clock.instant()), None, "nothing waits");
+    let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 7, clock.instant());
+    assert!(matches!(queued, Queued::Waits(_, None)), "{queued:?}");
+    assert!(state.next(&model, clock.instant()).is_none());
+    let pause = state.look_again_after(clock.instant()).expect("a pause");
+    manual.advance(pause);
+    let (grant, number) = state.next(&model, clock.instant()).expect("on trial");
+    assert_eq!((grant.replica.id, number), (1, 7));
+    assert_eq!(state.look_again_after(clock.instant()), None);
 }
 
 #[test]
@@ -153,6 +303,32 @@ fn those_that_wait_for_what_will_not_come_are_told() {
     model.is_wanted = false;
     let queued = state.enqueue(&model, &ask(1), 10, MINUTE, 9, clock.instant());
     assert!(matches!(queued, Queued::Refused(Refusal::NotReady)), "{queued:?}");
+}
+
+#[test]
+fn an_answer_of_several_choices_is_as_long_as_one_and_a_guess_no_longer_than_allowed() {
+    let now = Clock::System.instant();
+    let typical = |ask: &Ask, length: Length| {
+        let (model, mut state) = (model(1, 4), State::<u8>::new());
+        let grant = state.admit(&model, ask, now).expect("room");
+        state.finished(&model.key(), grant.replica.id, grant.flight, length, now);
+        state.model(&model).typical_answer
+    };
+    let with = |rows, max_tokens, has_logprobs| Ask {
+        rows,
+        max_tokens,
+        has_logprobs,
+        ..ask(1)
+    };
+    for (ask, length, expect) in [
+        (with(1, None, false), Length::Counted(50), Some(50.0)),
+        (with(4, None, true), Length::Counted(200), Some(50.0)),
+        (with(1, None, false), Length::Guessed(80), Some(80.0)),
+        (with(2, Some(30), false), Length::Guessed(80), Some(30.0)),
+        (with(1, Some(9000), true), Length::Guessed(80_000), None),
+    ] {
+        assert_eq!(typical(&ask, length), expect, "{ask:?} {length:?}");
+    }
 }
 
 fn table(model: Model) -> RoutingTable {
@@ -250,7 +426,13 @@ fn what_was_learnt_stays_near_to_the_truth_with_many_under_way() {
         }
         // 50 tokens take 3 s; of the neutral speed 2 s are expected.
         let grant = flying.pop_front().expect("many");
-        state.finished(&model.key(), grant.replica.id, grant.flight, 50, clock.instant());
+        state.finished(
+            &model.key(),
+            grant.replica.id,
+            grant.flight,
+            Length::Counted(50),
+            clock.instant(),
+        );
         for replica in model.replicas.iter().filter(|_| turn > 1000) {
             let load = Load {
                 answer_tokens: 50,
@@ -271,7 +453,13 @@ fn a_request_that_waits_takes_one_turn() {
         replica.revision = Some(revision.to_owned());
     }
     let finish = |state: &mut State<u8>, grant: &Grant| {
-        state.finished(&model.key(), grant.replica.id, grant.flight, 10, now);
+        state.finished(
+            &model.key(),
+            grant.replica.id,
+            grant.flight,
+            Length::Counted(10),
+            now,
+        );
     };
     let mut waited = Vec::new();
     for _ in 0..20 {
@@ -336,7 +524,7 @@ proptest! {
                 },
                 Step::Ends(index) if index < flying.len() => {
                     let grant = flying.remove(index);
-                    state.finished(&model.key(), grant.replica.id, grant.flight, 10, now);
+                    state.finished(&model.key(), grant.replica.id, grant.flight, Length::Counted(10), now);
                 }
                 Step::Fails(index) if index < flying.len() => {
                     let grant = flying.remove(index);

@@ -199,19 +199,97 @@ async fn what_fails_before_its_first_token_is_answered_elsewhere() {
     assert_eq!(text(response).await, TOKEN);
 }
 
+async fn counted(scene: &Scene, code: &str) -> bool {
+    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    metrics.contains(&format!("rooflet_gateway_requests_total{{code=\"{code}\"}} 1\n"))
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_counts_as_failed_whatever_its_head_says() {
+    const FAILED: &str = "data: {\"error\":{\"message\":\"no memory\"}}\n\n";
+    for chunks in [vec![TOKEN, FAILED], vec![FAILED]] {
+        let (scene, senders) = streams("guide", 2).await;
+        let asking = async {
+            let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            text(response).await
+        };
+        let playing = async {
+            for sender in senders {
+                for chunk in &chunks {
+                    // The second is asked only where the first had no token.
+                    drop(sender.send(Ok(Bytes::from(*chunk))).await);
+                }
+                if chunks.len() > 1 {
+                    return;
+                }
+            }
+        };
+        let (said, ()) = within(async { tokio::join!(asking, playing) }).await;
+        assert!(said.ends_with(FAILED), "{said}");
+        assert!(counted(&scene, "5xx").await, "{chunks:?}");
+        assert!(!counted(&scene, "2xx").await, "{chunks:?}");
+    }
+}
+
+/// The head is out by then: the refusal is told as the stream's own error.
+#[tokio::test]
+async fn a_refusal_after_the_head_is_an_event_of_the_stream() {
+    let scene = Scene::new().await;
+    let (first_tx, first_rx) = mpsc::channel(1);
+    let first_rx = Arc::new(Mutex::new(Some(first_rx)));
+    let router = Router::new().fallback(any(move || async move {
+        let first = first_rx.lock().expect("ok").take();
+        match first {
+            Some(first) => {
+                let body = Body::from_stream(ReceiverStream::new(first));
+                ([("content-type", "text/event-stream")], body).into_response()
+            }
+            None => {
+                let refusal = crate::openai::ApiError::invalid_value("n", "too many");
+                refusal.into_response()
+            }
+        }
+    }));
+    let url = serve_router(&scene.tasks, router).await.to_string();
+    scene.know(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
+    let asking = scene.ask(json!({"model": "guide", "stream": true}));
+    let sending = first_tx.send(Ok(Bytes::from(ROLE)));
+    let (response, sent) = within(async { tokio::join!(asking, sending) }).await;
+    sent.expect("read");
+    let dying = first_tx.send(died());
+    let (said, sent) = within(async { tokio::join!(text(response), dying) }).await;
+    sent.expect("read");
+    assert!(
+        said.contains("\n\ndata: {\"error\":{\"code\":\"invalid_value\""),
+        "{said}"
+    );
+    assert!(said.ends_with("\n\ndata: [DONE]\n\n"), "{said}");
+    assert_eq!(scene.gateway.dispatcher().under_way(), 0);
+    assert!(counted(&scene, "4xx").await);
+}
+
 /// It may be the request: it is not sent to one replica after the other until none is left.
 #[tokio::test]
 async fn a_request_that_fails_everywhere_is_given_up() {
+    // The engine's failure, and what an agent says of a worker that ended with the request.
+    for status in [500, 502] {
+        is_given_up(status).await;
+    }
+}
+
+async fn is_given_up(status: u16) {
     let scene = Scene::new().await;
     let seen = Arc::new(Agent::default());
     let url = agent(&scene.tasks, seen.clone()).await;
     let replicas = ["g1 on=a ready", "g2 on=a ready", "g3 on=a ready", "g4 on=a ready"];
     for replica in ["g1", "g2", "g3", "g4"] {
-        seen.statuses.lock().expect("ok").insert(replica.to_owned(), 500);
+        let mut statuses = seen.statuses.lock().expect("ok");
+        statuses.insert(replica.to_owned(), status);
     }
-    scene.know(&["guide"], &replicas, &[("a", &url)]);
+    scene.know(&["guide waits=2s"], &replicas, &[("a", &url)]);
     let response = scene.ask(json!({"model": "guide"})).await;
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(response.status(), status);
     assert_eq!(seen.asked().len(), 3);
 }
 
@@ -427,4 +505,43 @@ async fn a_response_is_told_and_gone_on_with_by_the_replica_that_keeps_it() {
     let unknown = scene.send("GET", "/v1/responses/resp_1", Body::empty()).await;
     assert_eq!(unknown.status(), 404);
     assert_eq!(json_of(unknown).await["error"]["code"], "response_not_found");
+}
+
+/// Whatever share of new requests its revision has.
+#[tokio::test]
+async fn a_response_is_gone_on_with_by_a_keeper_without_traffic() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let create = async |body: Value| {
+        let response = scene.send("POST", "/v1/responses", body.to_string()).await;
+        assert_eq!(response.status(), 200, "{body}");
+        text(response).await
+    };
+    let keeper = "g1 on=a ready of=v1";
+    scene.know(&["guide"], &[keeper], &[("a", &url)]);
+    create(json!({"model": "guide", "input": "hi"})).await;
+    let id = {
+        let asked = seen.asked.lock().expect("ok");
+        let keeper = asked[0].2["keeper"].as_str().expect("a keeper");
+        format!("resp_{keeper}00112233445566778899aabbccddeeff")
+    };
+    let both = [keeper, "g2 on=a ready of=v2"];
+    scene.know(&["guide traffic=v1:0,v2:100"], &both, &[("a", &url)]);
+    let more = json!({"model": "guide", "input": "more", "previous_response_id": id});
+    assert_eq!(create(more).await, "from g1");
+}
+
+/// It has no first token to be late with.
+#[tokio::test]
+async fn what_comes_whole_is_asked_of_one_replica() {
+    let scene = Scene::new().await;
+    let seen = Arc::new(Agent::default());
+    let url = agent(&scene.tasks, seen.clone()).await;
+    let replicas = ["g1 on=a ready", "g2 on=a ready"];
+    scene.know(&["guide hedges=0s"], &replicas, &[("a", &url)]);
+    let response = scene.ask(json!({"model": "guide"})).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    drop(text(response).await);
+    assert_eq!(seen.asked().len(), 1);
 }

@@ -3,7 +3,7 @@
 use super::InvalidClaim;
 use super::field::{Least, read, read_memory, read_within};
 use super::machine::Machine;
-use super::model::{ClaimedFormat, KnownModel, format_of_name};
+use super::model::{ClaimedFormat, KnownModel, format_of_name, impossible_group};
 use super::stated::{Measure, Reading, Stated};
 use super::statement::Statement;
 use crate::api::v1alpha1::{
@@ -412,6 +412,14 @@ impl Model {
             .or_else(|| name.and_then(format_of_name))
             .or_else(|| claimed.quantization.clone())
             .or_else(|| published_as(name, engine).map(str::to_owned));
+        if let Some((format, group)) = format_name
+            .as_deref()
+            .and_then(|format| Some((format, impossible_group(format)?)))
+        {
+            let message =
+                format!("`{format}`: weights are packed in groups of 32, 64 or 128, and not of {group}");
+            return Err(InvalidClaim::new("model.quantization", message));
+        }
         let format = match &format_name {
             Some(format) => Some(ClaimedFormat::parse(format, engine).ok_or_else(|| {
                 InvalidClaim::new(

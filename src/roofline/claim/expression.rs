@@ -1,6 +1,6 @@
 //! Arithmetic as claims write it, with units and with the rounding of its numbers: read, and evaluated.
 
-use super::lexer::{Lexer, Token};
+use super::lexer::{Hyphen, Lexer, Token};
 use super::unit::{self, Dimension, Unit};
 
 /// How deep parentheses may nest.
@@ -32,6 +32,10 @@ pub(super) struct Literal {
 impl Literal {
     pub(super) fn is_percent(&self) -> bool {
         self.unit.starts_with('%')
+    }
+
+    pub(super) fn is_factor(&self) -> bool {
+        matches!(self.unit.as_str(), "x" | "×")
     }
 
     pub(super) fn has_dimension(&self) -> bool {
@@ -90,6 +94,10 @@ pub(super) enum Relation {
 pub(super) enum ExpressionError {
     #[error("`{0}` is neither a number nor a unit that is known")]
     UnknownWord(String),
+    #[error(
+        "`{0}` names a model, whose exact size is not in its name: write its parameters times its bits, such as 3.09B * 4.5 bits / 8"
+    )]
+    SizeByName(String),
     #[error("unexpected `{0}`")]
     Unexpected(String),
     #[error("it ends where a number is expected")]
@@ -117,8 +125,8 @@ pub(super) struct Side {
 }
 
 /// Reads `expression (= expression)*`.
-pub(super) fn parse(text: &str) -> Result<Vec<Side>, ExpressionError> {
-    let tokens = Lexer::new(text).tokens()?;
+pub(super) fn parse(text: &str, hyphen: Hyphen) -> Result<Vec<Side>, ExpressionError> {
+    let tokens = Lexer::new(text, hyphen).tokens()?;
     let mut parser = Parser {
         tokens: &tokens,
         at: 0,
@@ -183,6 +191,7 @@ impl<'a> Parser<'a> {
             let mut right = self.factor()?;
             if operator == Operator::Divide {
                 right.convert_bits_of(&left);
+                left.convert_milliseconds_of(&right);
             }
             left = Expression::Binary(operator, Box::new(left), Box::new(right));
         }
@@ -274,6 +283,33 @@ impl Expression {
                 ..Unit::ONE
             };
             literal.meanings.insert(0, eighth);
+        }
+    }
+
+    /// The 1000 of `1000 / 8.5 ms = 117.65 tok/s` may turn milliseconds into seconds, which their unit has done already.
+    fn convert_milliseconds_of(&mut self, divisor: &Self) {
+        let mut literals = Vec::new();
+        divisor.literals(&mut literals);
+        if literals.iter().any(|literal| literal.unit.starts_with("ms")) {
+            self.mean_thousandths();
+        }
+    }
+
+    fn mean_thousandths(&mut self) {
+        match self {
+            Self::Number(literal) if literal.number == 1000.0 && literal.unit.is_empty() => {
+                let converted = Unit {
+                    scale: 1e-3,
+                    ..Unit::ONE
+                };
+                literal.meanings.truncate(1);
+                literal.meanings.push(converted);
+            }
+            Self::Binary(Operator::Multiply, left, right) => {
+                left.mean_thousandths();
+                right.mean_thousandths();
+            }
+            Self::Number(_) | Self::Negative(_) | Self::Binary(..) => {}
         }
     }
 

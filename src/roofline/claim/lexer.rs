@@ -31,6 +31,15 @@ impl Token {
     }
 }
 
+/// What a hyphen between two numbers is where it may be both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hyphen {
+    /// It subtracts in front of the first relation, and makes a range behind one.
+    Usual,
+    /// The other way round, for a result that stands first.
+    ResultFirst,
+}
+
 /// Cuts a statement into tokens.
 pub(super) struct Lexer {
     chars: Vec<char>,
@@ -39,13 +48,16 @@ pub(super) struct Lexer {
     numbers: usize,
     /// The text relates sides to one another, and is not a number alone.
     relates: bool,
+    hyphen: Hyphen,
 }
 
 impl Lexer {
-    pub(super) fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str, hyphen: Hyphen) -> Self {
         Self {
+            hyphen,
             relates: text.contains(['=', '<', '>', '≤', '≥', '≈', '→']) || text.contains(" is "),
-            chars: text.chars().collect(),
+            // A result in quotes is that result.
+            chars: text.chars().map(|c| if is_quote(c) { ' ' } else { c }).collect(),
             at: 0,
             tokens: Vec::new(),
             numbers: 0,
@@ -69,8 +81,13 @@ impl Lexer {
                 return Ok(self.tokens);
             };
             if c.is_ascii_digit() || (c == '.' && self.peek(1).is_some_and(|c| c.is_ascii_digit())) {
+                let start = self.at;
                 let literal = self.literal()?;
+                self.refuse_size_by_name(start, &literal)?;
                 self.tokens.push(Token::Number(literal));
+                continue;
+            }
+            if c == '(' && self.skip_remark() {
                 continue;
             }
             if is_word(c) && c != '×' && c != '%' {
@@ -106,6 +123,49 @@ impl Lexer {
             self.at += length;
             self.tokens.push(token);
         }
+    }
+
+    /// Passes over words in parentheses behind a number: `215 ms (about 4.5 %)`. What could be calculated is none: `2 (3 + 4)`.
+    fn skip_remark(&mut self) -> bool {
+        if !matches!(self.tokens.last(), Some(Token::Number(_) | Token::Close)) {
+            return false;
+        }
+        let inside = self.chars[self.at + 1..].iter().copied();
+        let text: String = inside.take_while(|c| *c != ')').collect();
+        let length = text.chars().count();
+        let is_closed = self.peek(length + 1) == Some(')');
+        let says_something = text.chars().any(|c| is_word(c) || matches!(c, '~' | '≈'));
+        // `(tok/s)` and `(read-only)` are words.
+        let mut before = [' '; 2];
+        let calculates = text.chars().any(|c| {
+            let behind_word = before.into_iter().all(char::is_alphabetic);
+            before = [before[1], c];
+            matches!(c, '(' | '+' | '*' | '×' | '·' | '÷' | '^' | '−')
+                || matches!(c, '-' | '/') && !behind_word
+        });
+        let is_remark = is_closed && says_something && !calculates;
+        if is_remark {
+            self.at += length + 2;
+        }
+        is_remark
+    }
+
+    /// `3B-4bit` names a model and no difference. Its size follows from the name to a tenth at best: that of 7.6 billion
+    /// parameters is called 7B.
+    fn refuse_size_by_name(&self, start: usize, literal: &Literal) -> Result<(), ExpressionError> {
+        if !matches!(literal.unit.as_str(), "B" | "b" | "M") || self.peek(0) != Some('-') {
+            return Ok(());
+        }
+        let rest = &self.chars[self.at + 1..];
+        let digits = rest.iter().take_while(|c| c.is_ascii_digit()).count();
+        let dash = usize::from(rest.get(digits) == Some(&'-'));
+        if digits == 0 || !rest[digits + dash..].starts_with(&['b', 'i', 't']) {
+            return Ok(());
+        }
+        let end = self.at + 1 + digits + dash + 3;
+        Err(ExpressionError::SizeByName(
+            self.chars[start..end].iter().collect(),
+        ))
     }
 
     fn word(&mut self) -> String {
@@ -149,8 +209,9 @@ impl Lexer {
         let (number, decimals, half_place) = self.digits()?;
         // `25-30` behind `=`, and `25–30` anywhere, are ranges; elsewhere a hyphen subtracts.
         let result = match self.tokens.last() {
-            None => !self.relates,
-            Some(Token::Relation(_) | Token::Roughly) => true,
+            None => !self.relates || self.hyphen == Hyphen::ResultFirst,
+            Some(Token::Relation(_)) => self.hyphen == Hyphen::Usual,
+            Some(Token::Roughly) => true,
             Some(Token::Number(_) | Token::Operator(_) | Token::Open | Token::Close) => signed,
         };
         let dash = match self.peek(0) {
@@ -293,6 +354,10 @@ impl Lexer {
         let next = self.chars[self.at..].iter().find(|c| !c.is_whitespace());
         next.is_some_and(|c| c.is_ascii_digit() || matches!(c, '(' | '.' | '['))
     }
+}
+
+fn is_quote(c: char) -> bool {
+    matches!(c, '"' | '\'' | '`' | '“' | '”' | '„' | '‘' | '’' | '«' | '»')
 }
 
 fn is_word(c: char) -> bool {

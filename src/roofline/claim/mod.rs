@@ -15,6 +15,7 @@ mod limits;
 mod machine;
 mod method;
 mod model;
+mod sides;
 mod stated;
 mod statement;
 mod unit;

@@ -230,9 +230,46 @@ impl ClaimedFormat {
         let mlx = tail.starts_with('g')
             || matches!(head.as_str(), "mlx" | "dwq")
             || engine.is_some_and(|engine| engine.to_ascii_lowercase().contains("mlx"));
+        let affine = group(name).filter(|_| matches!(head.as_str(), "" | "int" | "mlx" | "dwq"));
+        if let Some(format) = affine.and_then(|group| format!("mlx{bits}g{group}").parse().ok()) {
+            return Some(exact(format, bits, 0.0));
+        }
         // `4bit` of an unnamed program is taken for MLX's 4.5; limits count the fewest bits of all.
         Some(family(bits, bits + 0.5, if mlx { 0.0 } else { 0.02 }))
     }
+}
+
+/// The size that a name gives the groups of its weights: `g32`, `gs 32`, `group size 32`, `groups of 32`.
+fn group(name: &str) -> Option<u32> {
+    let lower = name.to_ascii_lowercase();
+    let mut words = lower
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty());
+    let digits = words.by_ref().find_map(|word| {
+        let at = word.rfind('g')?;
+        let (head, tail) = (&word[..at], &word[at + 1..]);
+        let number = tail.trim_start_matches(char::is_alphabetic);
+        let is_group = matches!(
+            &tail[..tail.len() - number.len()],
+            "" | "s" | "roup" | "roups" | "roupsize"
+        );
+        let behind_bits = head.is_empty() || head.ends_with(|c: char| c.is_ascii_digit());
+        (is_group && behind_bits).then(|| number.to_owned())
+    })?;
+    if !digits.is_empty() {
+        return digits.parse().ok();
+    }
+    words
+        .find(|word| !matches!(*word, "size" | "sizes" | "of" | "is"))?
+        .parse()
+        .ok()
+}
+
+/// Groups that neither MLX nor another tool makes. GPTQ and AWQ know larger ones, and NVFP4 has 16.
+pub(super) fn impossible_group(name: &str) -> Option<u32> {
+    let lower = name.to_ascii_lowercase();
+    let others = ["gptq", "awq", "nvfp4"].iter().any(|other| lower.contains(other));
+    group(name).filter(|group| !others && ![32, 64, 128].contains(group))
 }
 
 fn is_gguf_engine(engine: &str) -> bool {
@@ -266,6 +303,35 @@ mod tests {
         assert_eq!(bits("bf16", None), Some(16.0));
         assert_eq!(bits("FP8", None), Some(8.5));
         assert_eq!(bits("excellent", None), None);
-        assert_eq!(bits("mlx4g32", None), Some(5.0));
+        for (name, likely) in [
+            ("mlx4g32", 5.0),
+            ("mlx4 g128", 4.25),
+            ("4-bit group size 32", 5.0),
+            ("4bit, group_size=128", 4.25),
+            ("4 bits in groups of 64", 4.5),
+            ("8bit-gs32", 9.0),
+        ] {
+            assert_eq!(bits(name, None), Some(likely), "{name}");
+            assert_eq!(impossible_group(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_that_no_tool_makes_are_found() {
+        for (name, group) in [
+            ("4-bit group size 65", Some(65)),
+            ("mlx4 g65", Some(65)),
+            ("mlx4g65", Some(65)),
+            ("4bit-gs100", Some(100)),
+            ("4bit in groups of 7", Some(7)),
+            ("gptq 4bit g1024", None),
+            ("nvfp4 group size 16", None),
+            ("Q8_0 (gguf)", None),
+            ("q4_k_m", None),
+            ("gptq4", None),
+            ("gguf-q4", None),
+        ] {
+            assert_eq!(impossible_group(name), group, "{name}");
+        }
     }
 }

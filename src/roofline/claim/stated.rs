@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::expression::{self, Expression, Literal, Relation};
+use super::lexer::Hyphen;
 use super::statement::ABOUT;
 use super::unit::{Dimension, Unit};
 use crate::api::v1alpha1::Published;
@@ -47,8 +48,8 @@ impl Stated {
         let text = published.to_string();
         let malformed = || StatedError::Malformed(text.clone());
         // A relation in front is a qualification: `< 30`, `≥ 5`, `= 7`.
-        let sides = expression::parse(text.trim_start_matches(['=', '<', '>', '≤', '≥', ' ']))
-            .map_err(|_| malformed())?;
+        let number = text.trim_start_matches(['=', '<', '>', '≤', '≥', ' ']);
+        let sides = expression::parse(number, Hyphen::Usual).map_err(|_| malformed())?;
         let [side] = sides.as_slice() else {
             return Err(malformed());
         };

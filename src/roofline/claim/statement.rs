@@ -3,7 +3,8 @@
 //! The digits of the stated result decide how exactly it is meant: 29.5 is anything that rounds or is cut to 29.5. `~`
 //! widens that to a tenth.
 
-use super::expression::{self, Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
+use super::expression::{Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
+use super::sides;
 use super::stated::Stated;
 use super::unit::{self, Dimension, Unit};
 
@@ -21,13 +22,24 @@ const MAX_AMBIGUOUS: usize = 6;
 /// What a statement turned out to be.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    /// It holds; `result` is its last stated number.
     Holds {
         working: String,
     },
     Wrong(Mistake),
     /// It cannot be calculated, and why.
     Unreadable(String),
+}
+
+impl Outcome {
+    /// How far from true it is, to tell readings of one text apart.
+    fn distance(&self) -> f64 {
+        match self {
+            Self::Holds { .. } => 0.0,
+            Self::Wrong(mistake) if mistake.factor > 0.0 => mistake.factor.ln().abs(),
+            Self::Wrong(_) => f64::MAX,
+            Self::Unreadable(_) => f64::INFINITY,
+        }
+    }
 }
 
 /// A calculation that comes out differently.
@@ -47,40 +59,47 @@ pub(super) struct Mistake {
 pub(super) struct Statement<'a> {
     pub(super) label: Option<&'a str>,
     pub(super) calculation: &'a str,
+    /// The result stands in front of the calculation.
+    result_first: bool,
 }
 
 impl<'a> Statement<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        match text.split_once(':') {
+        let (label, calculation) = match text.split_once(':') {
             Some((label, calculation)) if !label.contains('=') && label.chars().any(char::is_alphabetic) => {
-                Self {
-                    label: Some(label.trim()),
-                    calculation: calculation.trim(),
-                }
+                (Some(label.trim()), calculation.trim())
             }
-            _ => Self {
-                label: None,
-                calculation: text.trim(),
-            },
+            _ => (None, text.trim()),
+        };
+        let (name, calculation) = sides::split_name(calculation);
+        Self {
+            label: label.or(name),
+            calculation,
+            result_first: sides::read(calculation)
+                .is_ok_and(|readings| readings.iter().any(|sides| sides::leads(sides))),
         }
     }
 
-    /// The number it ends with, as written: what it claims.
+    /// The number it ends with, or else begins with, as written: what it claims.
     pub(super) fn result(&self) -> Option<Stated> {
-        let sides = expression::parse(self.calculation).ok()?;
-        let last = sides.get(1..)?.last()?;
-        let literal = last.expression.literal()?;
-        let negative = matches!(last.expression, Expression::Negative(_));
-        Some(Stated::of(literal, last.relation == Relation::About, negative))
+        let sides = sides::read(self.calculation).ok()?.pop()?;
+        let ends = [sides.get(1..)?.last()?, &sides[0]];
+        let result = ends
+            .into_iter()
+            .find(|side| side.expression.literal().is_some())?;
+        let negative = matches!(result.expression, Expression::Negative(_));
+        let about = result.relation == Relation::About;
+        Some(Stated::of(result.expression.literal()?, about, negative))
     }
 
-    /// Whether it begins with about that many parameters times bits or bytes for each, and nothing else.
+    /// Whether its calculation is about that many parameters times bits or bytes for each, and nothing else.
     pub(super) fn multiplies(&self, parameters: f64) -> bool {
-        let Ok(sides) = expression::parse(self.calculation) else {
+        let Some(sides) = sides::read(self.calculation).ok().and_then(|mut all| all.pop()) else {
             return false;
         };
+        let calculation = usize::from(sides::leads(&sides));
         let mut factors = Vec::new();
-        if sides.len() < 2 || !sides[0].expression.factors(&mut factors) || factors.len() < 2 {
+        if sides.len() < 2 || !sides[calculation].expression.factors(&mut factors) || factors.len() < 2 {
             return false;
         }
         let counts = |literal: &Literal| {
@@ -98,19 +117,31 @@ impl<'a> Statement<'a> {
     /// Whether its result is said to be a gain in throughput.
     fn is_gain(&self) -> bool {
         let says = |text: &str| text.to_ascii_lowercase().contains("throughput");
-        let result = self.calculation.rsplit('=').next().unwrap_or_default();
+        let mut pieces = self.calculation.split('=');
+        let (first, last) = (pieces.next(), pieces.next_back());
+        let result = if self.result_first { first } else { last.or(first) }.unwrap_or_default();
         self.label.is_some_and(says) || says(result)
     }
 
     pub(super) fn check(&self) -> Outcome {
-        let sides = match expression::parse(self.calculation) {
-            Ok(sides) if sides.len() >= 2 => changes(sides),
-            Ok(_) => return Outcome::Unreadable("it has no `=`: write CALCULATION = RESULT".to_owned()),
+        let readings = match sides::read(self.calculation) {
+            Ok(readings) => readings,
             Err(err) => return Outcome::Unreadable(err.to_string()),
         };
+        let mut outcomes: Vec<Outcome> = readings.iter().map(|sides| self.check_sides(sides)).collect();
+        // That which holds was meant, or else that which is nearest to it.
+        outcomes.sort_by(|a, b| a.distance().total_cmp(&b.distance()));
+        outcomes.swap_remove(0)
+    }
+
+    fn check_sides(&self, sides: &[Side]) -> Outcome {
+        if sides.len() < 2 {
+            return Outcome::Unreadable("it has no `=`: write CALCULATION = RESULT".to_owned());
+        }
         let mut working = Vec::new();
         for pair in sides.windows(2) {
-            match self.compare(&pair[0], &pair[1], &sides) {
+            let (calculation, result) = sides::in_order(&pair[0], &pair[1]);
+            match self.compare(&calculation, &result, sides) {
                 Outcome::Holds { working: step } => working.push(step),
                 other @ (Outcome::Wrong(_) | Outcome::Unreadable(_)) => return other,
             }
@@ -296,19 +327,6 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// `60 -> 72 = +20 %` says by how much a number changed: what it became over what it was.
-fn changes(mut sides: Vec<Side>) -> Vec<Side> {
-    let is_change = sides.len() > 2
-        && sides[1].relation == Relation::Becomes
-        && sides[..2].iter().all(|side| side.expression.literal().is_some());
-    if is_change {
-        let before = Box::new(sides.remove(0).expression);
-        let after = Box::new(sides[0].expression.clone());
-        sides[0].expression = Expression::Binary(Operator::Divide, after, before);
-    }
-    sides
-}
-
 fn is_decimal_bytes(literal: &Literal) -> bool {
     literal.meanings.len() > 1
         && literal.meanings[0].dimension.bytes == 1
@@ -444,7 +462,7 @@ impl Shown {
             decimals: literal.decimals,
             place: 2.0 * literal.half_place * scale,
             percent: literal.is_percent(),
-            factor: matches!(literal.unit.as_str(), "x" | "×"),
+            factor: literal.is_factor(),
             signed: literal.signed || matches!(expression, Expression::Negative(_)),
         }
     }
@@ -515,3 +533,6 @@ fn holds(calculated: Amount, claimed: Amount, shown: &Shown, relation: Relation)
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,12 +154,26 @@ impl Reader<'_> {
             return Ok(AttentionPlan::uniform(latent, layers));
         }
         let kv_heads = self.or_default("num_key_value_heads", Some(defaults.kv_heads.unwrap_or(heads)))?;
+        let is_derived = defaults.head_dim.is_none() && self.text.optional_dimension("head_dim")?.is_none();
+        if is_derived && !hidden.is_multiple_of(heads) {
+            let expected = format!("a multiple of num_attention_heads ({heads}) where head_dim is not given");
+            return Err(self.text.invalid("hidden_size", expected));
+        }
         let head_dim = self.or_default("head_dim", Some(defaults.head_dim.unwrap_or(hidden / heads)))?;
         let keys_are_values = self.text.optional_bool("attention_k_eq_v")?.unwrap_or(false);
         let global_heads = match self.text.optional_dimension("num_global_key_value_heads")? {
             Some(global) if keys_are_values => global,
             Some(_) | None => kv_heads,
         };
+        for (field, kv_heads) in [
+            ("num_key_value_heads", kv_heads),
+            ("num_global_key_value_heads", global_heads),
+        ] {
+            if !heads.is_multiple_of(kv_heads) {
+                let expected = format!("a divisor of num_attention_heads ({heads})");
+                return Err(self.text.invalid(field, expected));
+            }
+        }
         let grouped = |kv_heads, head_dim, window, keys_are_values| Attention::Grouped {
             heads,
             kv_heads,

@@ -93,6 +93,9 @@ impl Asked<'_> {
 
     /// The format with most bits in which the weights would be small enough.
     fn smaller_weights(&self, machine: &Machine) -> Option<Suggestion> {
+        if self.beyond_context().is_some() {
+            return None;
+        }
         let need = self.need();
         let room = machine.limit - (need.total() - need.weights);
         WEIGHT_BITS.into_iter().find_map(|bits| {

@@ -37,6 +37,48 @@ const NOISE: [&str; 19] = [
 /// Of those, ways to quantise: `dwq4` is 4 bits so made, and `awq` alone is 4 bits most often.
 const RECIPES: [&str; 4] = ["dwq", "awq", "gptq", "qat"];
 
+/// Weights in a format that an engine cannot run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{engine} does not run {format}, a format of {other} alone: write {instead}, or --engine {other}")]
+pub(crate) struct ForeignFormat {
+    engine: Engine,
+    format: WeightFormat,
+    other: Engine,
+    instead: WeightFormat,
+}
+
+impl WeightFormat {
+    /// Why weights in this format do not run on `engine`; `None` where nothing is known against it.
+    pub(crate) fn foreign_to(self, engine: Engine) -> Option<ForeignFormat> {
+        let bits = self.bits().body;
+        let (other, instead) = match (engine, self) {
+            (Engine::LlamaCpp, Self::Affine { bits, .. }) => {
+                // llama.cpp has no mix of 7 bits.
+                let bits = if bits == 7 { 8 } else { bits };
+                (Engine::Mlx, k_mix(f64::from(bits), "")?.format)
+            }
+            (Engine::Mlx, gguf) if gguf.is_gguf() => {
+                let bits = match bits {
+                    bits if bits < 3.0 => 2,
+                    bits if bits < 4.0 => 3,
+                    bits if bits < 5.0 => 4,
+                    bits if bits < 6.0 => 5,
+                    bits if bits < 7.0 => 6,
+                    _ => 8,
+                };
+                (Engine::LlamaCpp, Self::Affine { bits, group: 64 })
+            }
+            (Engine::LlamaCpp | Engine::Mlx, _) => return None,
+        };
+        Some(ForeignFormat {
+            engine,
+            format: self,
+            other,
+            instead,
+        })
+    }
+}
+
 /// What a name means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NamedFormat {
@@ -301,6 +343,29 @@ mod tests {
         }
         for name in ["excellent", "", "q", "x4", "fp3", "999bit"] {
             assert!(NamedFormat::understand(name, None).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_format_of_the_other_engine_is_foreign() {
+        for (name, engine, instead) in [
+            ("mlx4", Engine::LlamaCpp, Some("q4_k_m")),
+            ("mlx8", Engine::LlamaCpp, Some("q8_0")),
+            ("mlx7", Engine::LlamaCpp, Some("q8_0")),
+            ("mlx4", Engine::Mlx, None),
+            ("q4_k_m", Engine::Mlx, Some("mlx4")),
+            ("q8_0", Engine::Mlx, Some("mlx8")),
+            ("iq1_s", Engine::Mlx, Some("mlx2")),
+            ("q4_k_m", Engine::LlamaCpp, None),
+            ("bf16", Engine::LlamaCpp, None),
+            ("mxfp4", Engine::LlamaCpp, None),
+            ("mxfp4", Engine::Mlx, None),
+        ] {
+            let format: WeightFormat = name.parse().unwrap();
+            let said = format
+                .foreign_to(engine)
+                .map(|foreign| foreign.instead.to_string());
+            assert_eq!(said.as_deref(), instead, "{name} {engine}");
         }
     }
 

@@ -18,8 +18,8 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
     };
     let mut out = String::from("<h2>What to buy</h2>\n");
     let Some(best) = &purchase.best else {
-        return out
-            + "<div class=\"card\">Nothing in the catalogue, as often as it can be had, carries the demand.</div>\n";
+        let why = escaped(purchase.shortfall.as_deref().unwrap_or_default());
+        return out + &format!("<div class=\"card\">{why}</div>\n");
     };
     let what = if purchase.minimises == "Price" {
         "The least price"

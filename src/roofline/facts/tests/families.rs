@@ -357,3 +357,41 @@ fn a_shared_cache_is_read_and_not_kept() {
     );
     assert_eq!(own.parameters(1536) - shared.parameters(1536), 2 * 1536 * 256);
 }
+
+#[test]
+fn heads_that_do_not_divide_are_refused_by_their_field() {
+    let read = |heads: u32, kv_heads: u32, head_dim: Option<u32>| {
+        let config = json!({
+            "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2, "vocab_size": 100,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "max_position_embeddings": 512,
+        });
+        ModelFacts::new(&config.to_string(), Tensors::Unknown).map_err(|err| err.to_string())
+    };
+    // Heads need not make the hidden size where their own is given: gemma's and qwen3's do not.
+    for (heads, kv_heads, head_dim) in [(32, 8, None), (48, 8, Some(128)), (33, 11, Some(128))] {
+        assert!(read(heads, kv_heads, head_dim).is_ok(), "{heads} {kv_heads}");
+    }
+    for (heads, kv_heads, head_dim, says) in [
+        (
+            33,
+            8,
+            None,
+            "`hidden_size` is 4096, expected a multiple of num_attention_heads (33)",
+        ),
+        (
+            33,
+            8,
+            Some(128),
+            "`num_key_value_heads` is 8, expected a divisor of num_attention_heads (33)",
+        ),
+        (
+            32,
+            64,
+            None,
+            "`num_key_value_heads` is 64, expected a divisor of num_attention_heads (32)",
+        ),
+    ] {
+        let message = read(heads, kv_heads, head_dim).unwrap_err();
+        assert!(message.contains(says), "{message}");
+    }
+}

@@ -1,15 +1,28 @@
-//! Who asks: a user certificate, a bearer token, or nobody. And what each of them may see.
+//! Who asks: a certificate, the administrator's token, a bootstrap token, or nobody. And what each of them may see
+//! ([`authorize`](mod@authorize), by the head of a request) and do ([`reach`], by the objects themselves).
+
+mod authorize;
+mod bootstrap;
+mod reach;
 
 use http::{HeaderMap, header};
+use jiff::Timestamp;
+use serde_json::Value;
 use tracing::debug;
 
-use super::routes::Route;
-use super::status::{ApiError, GroupResource};
+use super::status::ApiError;
 use crate::error::Chain;
-use crate::pki::{UserCertificateError, UserName};
+use crate::pki::{BootstrapToken, UserCertificateError, UserName};
+
+pub(crate) use crate::pki::{NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES};
+pub(crate) use authorize::{Asked, authorize};
+pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
+pub(crate) use reach::{Place, Requestor};
 
 /// Its members may do everything.
-const MASTERS: &str = "system:masters";
+pub(crate) const MASTERS: &str = "system:masters";
+/// Those who came with a bootstrap token.
+pub(crate) const BOOTSTRAPPERS: &str = "system:bootstrappers";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
@@ -50,8 +63,22 @@ impl User {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn test(name: &str, groups: &[&str]) -> Self {
+        Self {
+            name: name.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        }
+    }
+
     fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
+    }
+
+    /// The node whose agent the user is.
+    fn node(&self) -> Option<&str> {
+        let node = self.name.strip_prefix(NODE_PREFIX)?;
+        (self.is_in(NODES) && !node.is_empty()).then_some(node)
     }
 }
 
@@ -67,11 +94,13 @@ fn is_same(own: &str, presented: &str) -> bool {
 }
 
 /// Finds the user. The first credentials that are good decide, the certificate before the token; who shows only bad
-/// ones is refused, who shows none is anonymous.
+/// ones is refused, who shows none is anonymous. `secret` looks up the Secret of a bootstrap token.
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,
     token: &str,
+    secret: impl FnOnce(&BootstrapToken) -> Option<Value>,
+    now: Timestamp,
 ) -> Result<User, ApiError> {
     let has_bad_certificate = match certificate {
         None => false,
@@ -91,60 +120,18 @@ pub(crate) fn authenticate(
     match presented {
         Some(presented) if is_same(token, presented) => Ok(User::admin()),
         None | Some("") if !has_bad_certificate => Ok(User::anonymous()),
-        None | Some(_) => Err(ApiError::unauthorized()),
+        None => Err(ApiError::unauthorized()),
+        Some(presented) => presented
+            .parse()
+            .ok()
+            .and_then(|presented| bootstrap::user_of(&presented, &secret(&presented)?, now))
+            .ok_or_else(ApiError::unauthorized),
     }
-}
-
-/// Decides whether the user may ask this at all. `verb` is the Kubernetes verb of the request, `path` its path.
-pub(crate) fn authorize(user: &User, route: &Route, verb: &str, path: &str) -> Result<(), ApiError> {
-    if user.is_in(MASTERS) {
-        return Ok(());
-    }
-    let is_open = match route {
-        Route::Version | Route::Health { .. } => true,
-        // What the role system:discovery grants.
-        Route::CoreVersions
-        | Route::Groups
-        | Route::Group(_)
-        | Route::Resources { .. }
-        | Route::OpenApiV2
-        | Route::OpenApiIndex
-        | Route::OpenApiDocument(_) => verb == "get" && user.is_in(AUTHENTICATED),
-        Route::Root | Route::Metrics | Route::Resource(_) | Route::Unknown => false,
-    };
-    if is_open {
-        return Ok(());
-    }
-    let Route::Resource(at) = route else {
-        let why = format!("User {:?} cannot {verb} path {path:?}", user.name);
-        return Err(ApiError::forbidden(&GroupResource::new("", ""), "", &why));
-    };
-    let resource = GroupResource::new(&at.group, &at.resource);
-    let qualified = match &at.subresource {
-        Some(sub) => format!("{}/{sub}", at.resource),
-        None => at.resource.clone(),
-    };
-    // A namespace lies in itself.
-    let own = at
-        .name
-        .as_ref()
-        .filter(|_| at.resource == "namespaces" && at.group.is_empty());
-    let place = match at.namespace.as_ref().or(own) {
-        Some(namespace) => format!("in the namespace {namespace:?}"),
-        None => "at the cluster scope".to_owned(),
-    };
-    let why = format!(
-        "User {:?} cannot {verb} resource {qualified:?} in API group {:?} {place}",
-        user.name, at.group
-    );
-    let name = at.name.as_deref().unwrap_or_default();
-    Err(ApiError::forbidden(&resource, name, &why))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::routes;
 
     type Certificate = Option<Result<UserName, UserCertificateError>>;
 
@@ -153,7 +140,8 @@ mod tests {
         if let Some(text) = authorization {
             headers.insert(header::AUTHORIZATION, text.parse().expect("a header value"));
         }
-        authenticate(certificate, &headers, "secret").map_err(|err| err.code())
+        let secret = |_: &BootstrapToken| None;
+        authenticate(certificate, &headers, "secret", secret, crate::clock::at(0)).map_err(|err| err.code())
     }
 
     fn subject(name: &str, groups: &[&str]) -> Certificate {
@@ -191,59 +179,5 @@ mod tests {
             Err(http::StatusCode::UNAUTHORIZED)
         );
         assert_eq!(user(bad(), Some("Bearer secret")), Ok(User::admin()));
-    }
-
-    fn check(user: &User, verb: &str, path: &str) -> Result<(), String> {
-        authorize(user, &routes::parse(path), verb, path).map_err(|err| err.message().to_owned())
-    }
-
-    #[test]
-    fn users_see_what_is_served_and_masters_everything() {
-        let alice = User::new("alice", [AUTHENTICATED]);
-        for path in [
-            "/api",
-            "/apis",
-            "/apis/g",
-            "/apis/g/v1",
-            "/openapi/v3",
-            "/openapi/v3/api/v1",
-            "/version",
-        ] {
-            assert_eq!(check(&alice, "get", path), Ok(()), "{path}");
-        }
-        assert_eq!(
-            check(&alice, "create", "/api/v1/namespaces/n/configmaps").expect_err("forbidden"),
-            "configmaps is forbidden: User \"alice\" cannot create resource \"configmaps\" in API group \"\" in the \
-             namespace \"n\""
-        );
-        check(&alice, "get", "/metrics").expect_err("forbidden");
-        let root = User::new("root", [MASTERS]);
-        assert_eq!(check(&root, "create", "/api/v1/namespaces/n/configmaps"), Ok(()));
-        assert_eq!(check(&root, "get", "/metrics"), Ok(()));
-    }
-
-    #[test]
-    fn anonymous_sees_health_and_version_only() {
-        let check = |verb: &str, path: &str| check(&User::anonymous(), verb, path);
-        assert_eq!(check("get", "/version"), Ok(()));
-        assert_eq!(check("get", "/readyz/ping"), Ok(()));
-        assert_eq!(
-            check("get", "/apis").expect_err("forbidden"),
-            "forbidden: User \"system:anonymous\" cannot get path \"/apis\""
-        );
-        assert_eq!(
-            check("get", "/metrics").expect_err("forbidden"),
-            "forbidden: User \"system:anonymous\" cannot get path \"/metrics\""
-        );
-        assert_eq!(
-            check("list", "/apis/g/v1/namespaces/n/gizmos").expect_err("forbidden"),
-            "gizmos.g is forbidden: User \"system:anonymous\" cannot list resource \"gizmos\" in API group \"g\" in the \
-             namespace \"n\""
-        );
-        assert_eq!(
-            check("get", "/api/v1/namespaces/x").expect_err("forbidden"),
-            "namespaces \"x\" is forbidden: User \"system:anonymous\" cannot get resource \"namespaces\" in API group \
-             \"\" in the namespace \"x\""
-        );
     }
 }

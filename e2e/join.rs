@@ -1,0 +1,228 @@
+//! Machines join with a token, and what they may do then.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use crate::harness::{Cluster, Kubectl, Process, eventually, rooflet};
+
+const GUIDE: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: guide}
+spec:
+  model: {source: local://guide}
+  serving: {contextTokens: 256, maxConcurrency: 2}
+";
+
+/// What a Mac is told to run, without the program's name.
+fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
+    let server = format!("https://{}", cluster.address);
+    let output = cluster.rooflet(&format!("token create --server={server} {more}"));
+    assert!(output.status.success(), "{}", said(&output));
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = line.split_whitespace().map(str::to_owned);
+    let words: Vec<String> = words.skip(1).collect();
+    assert_eq!((words[0].as_str(), words[1].as_str()), ("join", server.as_str()));
+    words
+}
+
+/// Runs it for a node whose agent has a state directory of its own.
+fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
+    Command::new(rooflet())
+        .args(line)
+        .arg(format!("--node-name={node}"))
+        .arg(format!("--state-dir={}", cluster.scratch.join(node).display()))
+        .output()
+        .expect("the binary starts")
+}
+
+fn said(output: &Output) -> String {
+    let bytes = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[track_caller]
+fn refused(output: &Output, why: &str) {
+    let said = said(output);
+    assert!(!output.status.success() && said.contains(why), "{said}");
+}
+
+/// The agent of a node that has joined: it is told of no kubeconfig and no name.
+fn agent(cluster: &Cluster, node: &str) -> Process {
+    let args = [
+        "agent".to_owned(),
+        format!("--state-dir={}", cluster.scratch.join(node).display()),
+        format!("--model-dir={}", cluster.model_dir.display()),
+        "--no-probe".to_owned(),
+    ];
+    Process::start(args, &cluster.scratch.join(&format!("{node}.log")))
+}
+
+/// kubectl as the node itself.
+fn as_node(cluster: &Cluster, node: &str) -> Kubectl {
+    let kubeconfig = cluster.scratch.join(node).join("kubeconfig");
+    Kubectl::find(&kubeconfig, Path::new(&cluster.scratch.join(node))).expect("it was found before")
+}
+
+/// What the kubeconfig of a node has.
+fn certificate(cluster: &Cluster, node: &str) -> String {
+    let path = cluster.scratch.join(node).join("kubeconfig");
+    let text = std::fs::read_to_string(path).expect("a kubeconfig");
+    let (_, rest) = text
+        .split_once("client-certificate-data:")
+        .expect("a certificate");
+    let mut words = rest.split_whitespace();
+    // Long texts are on a line of their own.
+    words
+        .find(|word| *word != ">-")
+        .expect("a certificate")
+        .to_owned()
+}
+
+/// Gives a node that has just joined, alone so far, a certificate for the same key that is over in ten minutes.
+fn shorten(cluster: &Cluster, node: &str) {
+    let made = cluster.kubectl.json("csr").expect("requests");
+    let request = made["items"][0]["spec"]["request"].as_str().expect("a request");
+    let kubectl = as_node(cluster, node);
+    let asked = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "short"},
+        "spec": {
+            "request": request,
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "expirationSeconds": 600,
+            "usages": ["digital signature", "client auth"],
+        },
+    });
+    kubectl
+        .run_with(&["create", "--validate=false", "-f", "-"], &asked.to_string())
+        .ok();
+    let signed = eventually("a short certificate", || {
+        let found = kubectl.json("csr/short")?;
+        let signed = found["status"]["certificate"].as_str().map(str::to_owned);
+        signed.ok_or_else(|| found.to_string())
+    });
+    let path = cluster.scratch.join(node).join("kubeconfig");
+    let text = std::fs::read_to_string(&path).expect("a kubeconfig");
+    std::fs::write(&path, text.replace(&certificate(cluster, node), &signed)).expect("written");
+}
+
+#[test]
+fn a_mac_joins_with_one_line_renews_its_certificate_and_writes_only_what_is_its_own() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let line = join_line(&cluster, "--description=rack");
+    let listed = said(&cluster.rooflet("token list"));
+    let token = line.iter().position(|word| word == "--token").expect("a token") + 1;
+    let (id, secret) = line[token].split_once('.').expect("an id and a secret");
+    assert!(
+        listed.contains(id) && listed.contains("rack") && !listed.contains(secret),
+        "{listed}"
+    );
+    for node in ["mini-1", "mini-2"] {
+        let joined = join(&cluster, &line, node);
+        assert!(joined.status.success(), "{}", said(&joined));
+        assert!(said(&joined).contains("rooflet agent "), "{}", said(&joined));
+        if node == "mini-1" {
+            shorten(&cluster, node);
+        }
+    }
+    let short = certificate(&cluster, "mini-1");
+
+    let _agents = ["mini-1", "mini-2"].map(|node| agent(&cluster, node));
+    for node in ["mini-1", "mini-2"] {
+        eventually("the node", || cluster.kubectl.json(&format!("mac/{node}")));
+        cluster
+            .kubectl
+            .wait_for_condition(&format!("mac/{node}"), "Ready", "True");
+    }
+    eventually("a renewed certificate", || {
+        match certificate(&cluster, "mini-1") {
+            still if still == short => Err("the old one".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
+    eventually("an answer", || {
+        match cluster.gateway.try_chat("guide", "What is rooflet?")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
+    });
+
+    let node = as_node(&cluster, "mini-1");
+    node.run("get mac mini-1").ok();
+    for forbidden in [
+        "get mac mini-2",
+        "get mac",
+        "get mac no-such-mac",
+        "label mac mini-2 team=x",
+        "delete mac mini-2",
+        "delete mac mini-1",
+        "get secrets -A",
+        "get mdep -A",
+        "delete mdep guide",
+        "get mrep -A",
+        "get lease -A",
+        "get namespaces",
+        "create configmap x",
+        "create namespace x",
+        "get crd",
+        "get csr",
+    ] {
+        let why = node.run(forbidden).refused();
+        assert!(why.contains("orbidden"), "{forbidden}: {why}");
+    }
+    cluster.kubectl.run("get mac mini-2").ok();
+
+    // Who has joined stays when the token goes.
+    let deleted = cluster.rooflet(&format!("token delete {id}"));
+    assert!(deleted.status.success(), "{}", said(&deleted));
+    refused(&join(&cluster, &line, "mini-3"), "nauthorized");
+    node.run("get mac mini-1").ok();
+}
+
+#[test]
+fn nobody_joins_the_wrong_server_or_with_a_wrong_token() {
+    let Some(cluster) = Cluster::start(&["--roles=apiserver"]) else {
+        return;
+    };
+    let line = join_line(&cluster, "--ttl=1h");
+    let with = |at: &str, value: &str| {
+        let mut line = line.clone();
+        let at = line.iter().position(|word| word == at).expect("a flag");
+        line[at + 1] = value.to_owned();
+        line
+    };
+    let other = format!("sha256:{}", "0".repeat(64));
+    refused(&join(&cluster, &with("--ca-hash", &other), "mini"), "--ca-hash");
+    refused(
+        &join(&cluster, &with("--ca-hash", "sha256:1"), "mini"),
+        "64 hexadecimal",
+    );
+    refused(&join(&cluster, &with("--token", "secret"), "mini"), "a token is");
+    refused(
+        &join(&cluster, &with("--token", "abcdef.0123456789abcdef"), "mini"),
+        "nauthorized",
+    );
+    refused(
+        &join(&cluster, &with("join", "http://localhost:1"), "mini"),
+        "https://HOST:PORT",
+    );
+    refused(
+        &join(&cluster, &with("join", "https://127.0.0.1:1"), "mini"),
+        "nobody answers",
+    );
+    refused(&join(&cluster, &line, "Bob's Mac"), "--node-name");
+    assert!(!cluster.scratch.join("mini").join("kubeconfig").exists());
+
+    // An agent that has not joined says what to do.
+    let mut agent = agent(&cluster, "mini");
+    assert!(!agent.wait().success());
+    assert!(agent.log().contains("rooflet join"), "{}", agent.log());
+}
